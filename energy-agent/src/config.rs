@@ -1,0 +1,260 @@
+//! The command line: every flag is also an environment variable, `ENERGY_AGENT_` and the flag in upper case with
+//! underscores (`--web.listen-address` is `ENERGY_AGENT_WEB_LISTEN_ADDRESS`).
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Which pod used how many joules.
+///
+/// Without a subcommand the exporter runs (`energy-agent run`).
+#[derive(Debug, Parser)]
+#[command(name = "energy-agent", version, about, long_about, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub run: Config,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the exporter (the default).
+    Run(Box<Config>),
+    /// Show which sources and features this machine offers, what is missing, and the remedy.
+    ///
+    /// Exit code 0: energy can be attributed to workloads. 1: it cannot, the table says why.
+    Doctor(Box<DoctorArgs>),
+    /// Live table of pods, containers and services by watts, joules and CPU share; plain lines when not on a terminal.
+    Top(TopArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// How to print the result.
+    #[arg(long = "format", env = "ENERGY_AGENT_FORMAT", value_enum, default_value_t = ReportFormat::Text, value_name = "FORMAT")]
+    pub format: ReportFormat,
+    #[command(flatten)]
+    pub run: Config,
+}
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Address of a running agent: HOST:PORT or a URL.
+    #[arg(default_value = "127.0.0.1:9102", value_name = "ADDRESS")]
+    pub address: String,
+    /// Time between two refreshes.
+    #[arg(long = "interval", default_value = "1s", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    pub interval: Duration,
+    /// End after this many refreshes; 0 goes on until interrupted.
+    #[arg(long = "iterations", default_value_t = 0, value_name = "N")]
+    pub iterations: u64,
+    /// Most rows to print when not on a terminal.
+    #[arg(long = "rows", default_value_t = 20, value_name = "N")]
+    pub rows: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Config {
+    /// Address to listen on for the web interface and telemetry; `:9102` means every address.
+    #[arg(long = "web.listen-address", env = "ENERGY_AGENT_WEB_LISTEN_ADDRESS", default_value = ":9102", value_parser = listen_address, value_name = "ADDRESS")]
+    pub listen_address: SocketAddr,
+    /// Path under which metrics are served.
+    #[arg(long = "web.telemetry-path", env = "ENERGY_AGENT_WEB_TELEMETRY_PATH", default_value = "/metrics", value_parser = telemetry_path, value_name = "PATH")]
+    pub telemetry_path: String,
+    /// Only log messages with the given severity or above.
+    #[arg(long = "log.level", env = "ENERGY_AGENT_LOG_LEVEL", value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
+    pub log_level: LogLevel,
+    /// Output format of log messages.
+    #[arg(long = "log.format", env = "ENERGY_AGENT_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
+    pub log_format: LogFormat,
+    /// Root of sysfs: powercap, hwmon, CPU topology, kernel BTF.
+    #[arg(long = "path.sysfs", env = "ENERGY_AGENT_PATH_SYSFS", default_value = "/sys", value_name = "DIR")]
+    pub sysfs: PathBuf,
+    /// Root of procfs: stat, cpuinfo, boot id.
+    #[arg(long = "path.procfs", env = "ENERGY_AGENT_PATH_PROCFS", default_value = "/proc", value_name = "DIR")]
+    pub procfs: PathBuf,
+    /// Root of the cgroup file system; a hybrid layout's `unified` folder is found below it.
+    #[arg(
+        long = "path.cgroupfs",
+        env = "ENERGY_AGENT_PATH_CGROUPFS",
+        default_value = "/sys/fs/cgroup",
+        value_name = "DIR"
+    )]
+    pub cgroupfs: PathBuf,
+    /// Value of the label node_name; the host name when not given.
+    #[arg(long = "node.name", env = "ENERGY_AGENT_NODE_NAME", value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// Time between two readings of all meters, 100ms to 1m.
+    #[arg(long = "interval", env = "ENERGY_AGENT_INTERVAL", default_value = "1s", value_parser = interval, value_name = "DURATION")]
+    pub interval: Duration,
+    /// Source of CPU energy. `auto` takes the first that works of rapl, perf, hwmon, estimate; `none` exports no CPU energy.
+    #[arg(long = "meter.cpu", env = "ENERGY_AGENT_METER_CPU", value_enum, default_value_t = CpuMeter::Auto, value_name = "METER")]
+    pub meter_cpu: CpuMeter,
+    /// Take the RAPL zones that a hypervisor shows to its guest for real.
+    #[arg(long = "meter.trust-guest", env = "ENERGY_AGENT_METER_TRUST_GUEST")]
+    pub trust_guest: bool,
+    /// File with coefficients (JSON) that replaces the built-in table of the estimate.
+    #[arg(long = "meter.estimate-coefficients", env = "ENERGY_AGENT_METER_ESTIMATE_COEFFICIENTS", value_name = "FILE")]
+    pub estimate_coefficients: Option<PathBuf>,
+    /// Count CPU time by eBPF. `auto` falls back to cgroup files where the kernel refuses, `on` ends with an error instead.
+    #[arg(long = "ebpf", env = "ENERGY_AGENT_EBPF", value_enum, default_value_t = EbpfMode::Auto, value_name = "MODE")]
+    pub ebpf: EbpfMode,
+    /// Counter that weighs work. `auto`: CPU cycles where every CPU has them, else on-CPU time. `cpu-clock` is for tests.
+    #[arg(long = "ebpf.cycles-event", env = "ENERGY_AGENT_EBPF_CYCLES_EVENT", value_enum, default_value_t = CyclesEvent::Auto, value_name = "EVENT")]
+    pub cycles_event: CyclesEvent,
+    /// Entries of the (cgroup, package) map; 0 sizes it from the node.
+    #[arg(long = "ebpf.map-entries", env = "ENERGY_AGENT_EBPF_MAP_ENTRIES", default_value_t = 0, value_name = "N")]
+    pub map_entries: u32,
+    /// How idle power is told from active power. `learned`: a baseline from quiet times, Kepler's busy ratio until it is
+    /// known. `ratio`: always Kepler's busy ratio. `none`: all energy is active.
+    #[arg(long = "attribution.idle", env = "ENERGY_AGENT_ATTRIBUTION_IDLE", value_enum, default_value_t = IdleMethod::Learned, value_name = "METHOD")]
+    pub idle: IdleMethod,
+    /// Folder for what is kept across restarts (the learned idle baseline).
+    #[arg(
+        long = "state.directory",
+        env = "ENERGY_AGENT_STATE_DIRECTORY",
+        default_value = "/var/lib/energy-agent",
+        value_name = "DIR"
+    )]
+    pub state_directory: PathBuf,
+    /// Metric levels to export.
+    #[arg(
+        long = "export.levels",
+        env = "ENERGY_AGENT_EXPORT_LEVELS",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "node,pod,container,system",
+        value_name = "LEVEL,..."
+    )]
+    pub levels: Vec<Level>,
+    /// How long the last value of an ended workload stays (state="terminated").
+    #[arg(long = "export.terminated-retention", env = "ENERGY_AGENT_EXPORT_TERMINATED_RETENTION", default_value = "2m", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    pub terminated_retention: Duration,
+    /// Most ended workloads to keep; the oldest go first.
+    #[arg(
+        long = "export.terminated-max",
+        env = "ENERGY_AGENT_EXPORT_TERMINATED_MAX",
+        default_value_t = 5000,
+        value_name = "N"
+    )]
+    pub terminated_max: usize,
+    /// Name or path of the NVML library.
+    #[arg(
+        long = "nvml.library",
+        env = "ENERGY_AGENT_NVML_LIBRARY",
+        default_value = "libnvidia-ml.so.1",
+        value_name = "FILE"
+    )]
+    pub nvml_library: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CpuMeter {
+    Auto,
+    Rapl,
+    Perf,
+    Hwmon,
+    Estimate,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EbpfMode {
+    Auto,
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CyclesEvent {
+    Auto,
+    Cycles,
+    CpuClock,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IdleMethod {
+    Learned,
+    Ratio,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Level {
+    Node,
+    Pod,
+    Container,
+    System,
+}
+
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let full = if text.starts_with(':') { format!("[::]{text}") } else { text.replacen("localhost", "127.0.0.1", 1) };
+    full.parse().map_err(|_| "expected [ADDRESS]:PORT, such as :9102 or 127.0.0.1:9102".to_owned())
+}
+
+fn telemetry_path(text: &str) -> Result<String, String> {
+    let reserved = ["/", "/healthz", "/readyz"];
+    if !text.starts_with('/') || reserved.contains(&text) || text.contains(['{', '}', '*', '?', '#']) {
+        return Err(format!("expected a path such as /metrics, other than {}", reserved.join(", ")));
+    }
+    Ok(text.to_owned())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let parsed =
+        humantime::parse_duration(text).map_err(|error| format!("{error}; expected a duration such as 1s or 500ms"))?;
+    if parsed < Duration::from_millis(100) || parsed > Duration::from_secs(60) {
+        return Err("expected 100ms to 1m".to_owned());
+    }
+    Ok(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_port_listens_everywhere() {
+        assert_eq!(listen_address(":9102").unwrap().to_string(), "[::]:9102");
+        assert_eq!(listen_address("localhost:1").unwrap().to_string(), "127.0.0.1:1");
+        assert!(listen_address("9102").is_err());
+    }
+
+    #[test]
+    fn every_flag_has_a_variable_of_the_same_name() {
+        use clap::CommandFactory;
+        for arg in Cli::command().get_arguments().filter(|arg| arg.get_long().is_some()) {
+            let flag = arg.get_long().unwrap();
+            if flag == "help" || flag == "version" {
+                continue;
+            }
+            let variable = format!("ENERGY_AGENT_{}", flag.to_uppercase().replace(['.', '-'], "_"));
+            assert_eq!(arg.get_env().and_then(|env| env.to_str()), Some(variable.as_str()));
+        }
+    }
+}

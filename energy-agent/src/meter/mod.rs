@@ -1,0 +1,167 @@
+//! What the hardware and the kernel counted: energy meters and the usage meter are read together, within a
+//! millisecond or so, into one [`Sample`] of differences since the previous one.
+
+pub mod cgroupfs;
+pub mod counter;
+pub mod cpu;
+pub mod ebpf;
+pub mod energy;
+pub mod estimate;
+pub mod gpu;
+pub mod hwmon;
+pub mod perf;
+pub mod rapl;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::units::Microjoules;
+
+/// How an energy figure was obtained; the value of the label `source`. Figures of different sources never share a series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// RAPL through the powercap MSR interface (`intel-rapl`, also used for AMD).
+    Rapl,
+    /// RAPL through memory-mapped registers (`intel-rapl-mmio`).
+    RaplMmio,
+    /// The kernel's `power` PMU (`perf_event_open`), the same registers by another way.
+    Perf,
+    /// A hwmon energy counter, or a hwmon power sensor integrated over time.
+    Hwmon,
+    /// A model of CPU load and published coefficients; not a measurement.
+    Estimate,
+}
+
+impl Source {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rapl => "rapl",
+            Self::RaplMmio => "rapl_mmio",
+            Self::Perf => "perf",
+            Self::Hwmon => "hwmon",
+            Self::Estimate => "estimate",
+        }
+    }
+}
+
+/// What part of the node a zone covers; the value of Kepler's label `zone`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ZoneKind {
+    /// A CPU package (socket or die): cores, caches, integrated memory controller and graphics.
+    Package,
+    /// The memory of a package. Beside the package, not inside it.
+    Dram,
+    /// All cores of a package; inside the package, never added to it.
+    Core,
+    /// Integrated graphics and the like; inside the package, never added to it.
+    Uncore,
+    /// The whole platform as RAPL sees it; contains the packages, never added to them.
+    Psys,
+    /// The whole machine as a board sensor sees it; contains the packages, never added to them.
+    Platform,
+}
+
+impl ZoneKind {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Package => "package",
+            Self::Dram => "dram",
+            Self::Core => "core",
+            Self::Uncore => "uncore",
+            Self::Psys => "psys",
+            Self::Platform => "platform",
+        }
+    }
+
+    /// Whether the zone's energy is divided among workloads. The other kinds overlap these and are exported as they are.
+    #[must_use]
+    pub const fn attributed(self) -> bool {
+        matches!(self, Self::Package | Self::Dram)
+    }
+}
+
+/// The identity of one energy counter; constant for the life of its series.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Zone {
+    pub kind: ZoneKind,
+    /// Socket number from the zone's *name* (or its parent's), never from a path index; `None` where it has none (psys).
+    pub socket: Option<u32>,
+    /// Die within the socket, on parts that name it.
+    pub die: Option<u32>,
+    pub source: Source,
+    /// Where it is read: a sysfs path without the root prefix, or a name such as `estimate/skylake`.
+    pub path: String,
+}
+
+/// What one zone used during the interval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZoneEnergy {
+    pub zone: Arc<Zone>,
+    pub energy: Microjoules,
+    /// More than one wrap was possible: `energy` is only the provable part, and no power may be derived from it.
+    pub gap: bool,
+}
+
+/// cgroup v2 id: the inode number of the cgroup's directory (`kn->id`).
+pub type CgroupId = u64;
+
+/// Stands for all kernel threads (PF_KTHREAD) in place of a cgroup id, whatever cgroup they are in.
+pub const KERNEL_THREADS: CgroupId = 0;
+
+/// What one cgroup did on the CPUs of one domain during the interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    pub cgroup: CgroupId,
+    /// Index into [`cpu::Topology::domains`]; `None` where the meter cannot tell (cgroup files).
+    pub domain: Option<u32>,
+    pub runtime_ns: u64,
+    /// Unhalted CPU cycles; 0 where no counter delivers them.
+    pub cycles: u64,
+    /// Times a task of this cgroup was switched out.
+    pub switches: u64,
+}
+
+/// How busy the CPUs of one domain were during the interval, from the kernel's own accounting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DomainLoad {
+    /// Online CPUs.
+    pub cpus: u32,
+    /// Time not idle, not waiting for I/O and not stolen, over all CPUs of the domain; nanoseconds.
+    pub busy_ns: u64,
+    /// Time that the usage meter saw but could not charge to any cgroup (map full); nanoseconds.
+    pub dropped_ns: u64,
+    /// Every CPU of the domain delivered cycles for the whole interval.
+    pub cycles: bool,
+}
+
+/// A cgroup appeared or went. `path` is below the cgroup v2 root and begins with `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CgroupEvent {
+    Created { id: CgroupId, path: String },
+    Removed { id: CgroupId },
+}
+
+/// One reading of everything: differences since the previous reading, taken together.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    pub elapsed: Duration,
+    pub zones: Vec<ZoneEnergy>,
+    pub work: Vec<Work>,
+    /// Parallel to [`cpu::Topology::domains`].
+    pub domains: Vec<DomainLoad>,
+    pub events: Vec<CgroupEvent>,
+}
+
+/// Whether a meter works, and if not, why: one row of `energy_agent_meter_up`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeterState {
+    /// `rapl`, `perf`, `hwmon`, `estimate`, `ebpf`, `cgroupfs`, `nvml`, ...
+    pub meter: &'static str,
+    pub up: bool,
+    /// A word from a fixed set (`ok`, `absent`, `permission`, `guest`, `error`, `off`, `unused`), bounded for use as a label.
+    pub reason: &'static str,
+    /// For people: what is missing, which file, and the remedy. Never a label.
+    pub detail: String,
+}

@@ -1,0 +1,149 @@
+//! The immutable result of one tick, which scrapes, `top` and the landing page read: totals since the agent started,
+//! and the power of the last interval.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::meter::cpu::CpuInfo;
+use crate::meter::{MeterState, Source, Zone, ZoneKind};
+use crate::units::{Microjoules, Watts};
+use crate::workload::Workload;
+
+/// Totals of one zone since the agent started. For zones whose kind is not attributed, the parts stay `None`.
+#[derive(Clone, Debug)]
+pub struct ZoneTotals {
+    pub zone: Arc<Zone>,
+    pub measured: Microjoules,
+    /// Mean power of the last interval; `None` when it was not measured (gap, zone unreadable).
+    pub power: Option<Watts>,
+    pub parts: Option<ZoneParts>,
+}
+
+/// How a zone's energy was divided; `active + idle == measured`, and `unattributed` is a part of `active`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ZoneParts {
+    pub active: Microjoules,
+    pub idle: Microjoules,
+    pub unattributed: Microjoules,
+    pub active_power: Option<Watts>,
+    pub idle_power: Option<Watts>,
+}
+
+/// Zones are added up over sockets in the series of a workload; measured and estimated energy stay apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EnergyKey {
+    pub zone: ZoneKind,
+    pub source: Source,
+}
+
+/// A workload's active energy in one [`EnergyKey`] since the agent started.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WorkloadEnergy {
+    pub key: EnergyKey,
+    pub total: Microjoules,
+    pub power: Option<Watts>,
+}
+
+/// Whether a workload's cgroup still exists; the value of Kepler's label `state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    Running,
+    Terminated,
+}
+
+impl State {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Terminated => "terminated",
+        }
+    }
+}
+
+/// One workload's totals since the agent started.
+#[derive(Clone, Debug)]
+pub struct Row {
+    pub workload: Arc<Workload>,
+    pub state: State,
+    /// Ordered by key.
+    pub energy: Vec<WorkloadEnergy>,
+    pub runtime_ns: u64,
+    pub cycles: u64,
+    pub switches: u64,
+}
+
+/// How energy is divided at present; the labels of `energy_agent_attribution_info`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AttributionInfo {
+    /// Usage meter: `ebpf` or `cgroupfs`.
+    pub meter: &'static str,
+    /// Program variant: `tp_btf`, `raw_tracepoint`, or empty.
+    pub program: &'static str,
+    /// Weight: `cycles` or `runtime`.
+    pub weight: &'static str,
+    /// Idle split in force: `learned`, `ratio` or `none`.
+    pub idle: &'static str,
+}
+
+/// Counts of what went wrong or was noticed since the agent started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    pub zone_wraps: u64,
+    pub zone_resets: u64,
+    pub zone_gaps: u64,
+    pub zone_read_errors: u64,
+    /// Updates of the usage map that found it full.
+    pub map_drops: u64,
+    /// cgroup events that found the ring buffer full.
+    pub event_drops: u64,
+    /// Intervals in which a cycle counter was multiplexed or missing, so that run time was used.
+    pub cycles_fallbacks: u64,
+    /// Cgroup ids that were charged but never had a path.
+    pub unknown_cgroups: u64,
+    /// Time spent in the eBPF programs as the kernel counts it; `None` while `kernel.bpf_stats_enabled` is 0.
+    pub ebpf_run_ns: Option<u64>,
+    /// Ticks that began more than half an interval late.
+    pub late_ticks: u64,
+}
+
+/// Everything a scrape needs. Rows are ordered by workload, zones by zone.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub node: Arc<str>,
+    pub taken: SystemTime,
+    pub elapsed: Duration,
+    /// Ticks completed; 0 in the snapshot that exists before the first.
+    pub ticks: u64,
+    /// Share of the online CPUs' time that was busy in the last interval, 0 to 1.
+    pub cpu_usage_ratio: Option<f64>,
+    pub zones: Vec<ZoneTotals>,
+    pub rows: Vec<Row>,
+    /// Active energy of workloads whose series have ended.
+    pub retired: Vec<(EnergyKey, Microjoules)>,
+    pub cpu_info: Arc<[CpuInfo]>,
+    pub meters: Vec<MeterState>,
+    pub attribution: AttributionInfo,
+    pub health: Health,
+}
+
+impl Snapshot {
+    /// What is served before the first tick.
+    #[must_use]
+    pub fn empty(node: &str) -> Self {
+        Self {
+            node: Arc::from(node),
+            taken: SystemTime::now(),
+            elapsed: Duration::ZERO,
+            ticks: 0,
+            cpu_usage_ratio: None,
+            zones: Vec::new(),
+            rows: Vec::new(),
+            retired: Vec::new(),
+            cpu_info: Arc::from([]),
+            meters: Vec::new(),
+            attribution: AttributionInfo::default(),
+            health: Health::default(),
+        }
+    }
+}

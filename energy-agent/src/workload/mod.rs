@@ -1,0 +1,78 @@
+//! Who ran: cgroup ids become workloads (containers, pods, units, the kernel).
+
+pub mod cgroup;
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Container runtime as the cgroup path tells it; the value of Kepler's label `runtime`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Runtime {
+    Containerd,
+    Crio,
+    Docker,
+    Podman,
+    /// The path does not say (cgroupfs driver).
+    Unknown,
+}
+
+impl Runtime {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Containerd => "containerd",
+            Self::Crio => "crio",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Something that energy is charged to. The order is the stable key that breaks ties in an exact division.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Workload {
+    /// Threads of the kernel itself.
+    Kernel,
+    /// A service, scope, slice or other cgroup outside pods and containers.
+    Unit { unit: Arc<str> },
+    /// A container outside any pod (docker, podman, buildkit), part of the unit it runs under.
+    Container { unit: Arc<str>, id: Arc<str>, runtime: Runtime },
+    /// A pod's own cgroup outside its containers (conmon, the pod slice itself); exported as its container `POD`.
+    PodOverhead { uid: Arc<str> },
+    /// A container of a pod.
+    PodContainer { uid: Arc<str>, id: Arc<str>, runtime: Runtime },
+}
+
+impl Workload {
+    /// The uid of the pod it belongs to.
+    #[must_use]
+    pub fn pod_uid(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::PodOverhead { uid } | Self::PodContainer { uid, .. } => Some(uid),
+            Self::Kernel | Self::Unit { .. } | Self::Container { .. } => None,
+        }
+    }
+
+    /// The unit it is summed under when it is not part of a pod; the value of the label `unit`.
+    #[must_use]
+    pub fn unit(&self) -> Option<&str> {
+        match self {
+            Self::Kernel => Some("kernel"),
+            Self::Unit { unit } | Self::Container { unit, .. } => Some(unit),
+            Self::PodOverhead { .. } | Self::PodContainer { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel => f.write_str("kernel"),
+            Self::Unit { unit } => f.write_str(unit),
+            Self::Container { id, .. } => write!(f, "container {id}"),
+            Self::PodOverhead { uid } => write!(f, "pod {uid}"),
+            Self::PodContainer { uid, id, .. } => write!(f, "pod {uid} container {id}"),
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! The contract between the kernel side and user space.
+#![no_std]
