@@ -1,2 +1,92 @@
-//! The contract between the kernel side and user space.
-#![no_std]
+//! The contract between the kernel side and user space: what the maps hold, byte for byte.
+//!
+//! All times are CLOCK_MONOTONIC nanoseconds (`bpf_ktime_get_ns`). All structs are `repr(C)` of `u64`, without padding.
+#![cfg_attr(target_arch = "bpf", no_std)]
+
+/// Stands for every kernel thread (`PF_KTHREAD`) in place of a cgroup id. No cgroup has the id 0.
+pub const KERNEL_THREADS: u64 = 0;
+
+/// Key of the map `USAGE`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// cgroup v2 id (`kn->id`, the inode number of its directory), or [`KERNEL_THREADS`].
+    pub cgroup: u64,
+    /// User space's number for the CPU's package; copied from [`Slot::domain`].
+    pub domain: u64,
+}
+
+/// Value of the map `USAGE`: what a cgroup did in a package, except for what still lies in the slots.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub runtime_ns: u64,
+    pub cycles: u64,
+    /// Times one of its tasks was switched out.
+    pub switches: u64,
+}
+
+/// One CPU's element of the array map `SLOTS`: what was run since `USAGE` was last touched. Only that CPU writes to it
+/// (but for `domain`), and user space reads it through a memory mapping, without waking the CPU.
+#[repr(C, align(128))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Slot {
+    /// Odd while the kernel side rewrites the fields below.
+    pub seq: u64,
+    /// Whom `acc_ns`, `switches` and the time since `start_ns` belong to.
+    pub cgroup: u64,
+    /// Since when tasks of `cgroup` have been running; 0 while the CPU is idle and before its first switch.
+    pub start_ns: u64,
+    /// Closed run time not yet in `USAGE`.
+    pub acc_ns: u64,
+    pub switches: u64,
+    /// Cycle counter when cycles were last charged; 0 before the first reading.
+    pub start_cycles: u64,
+    /// Closed cycles not yet in `USAGE`.
+    pub acc_cycles: u64,
+    /// Closed run time whose cycles have not been read yet; under [`cycles::UNREAD_NS`] while the CPU is idle.
+    pub unread_ns: u64,
+    /// Written by user space before the programs are attached, and when a CPU comes online.
+    pub domain: u64,
+    /// Run time that found `USAGE` full and was charged to nobody.
+    pub dropped_ns: u64,
+    /// Times `USAGE` was full.
+    pub drops: u64,
+    /// Cycle readings that failed or were multiplexed (enabled != running).
+    pub cycles_missed: u64,
+    /// cgroup events that found the ring buffer full.
+    pub event_drops: u64,
+}
+
+/// Values of the global `CYCLES`.
+pub mod cycles {
+    /// No counter: cycles are not read.
+    pub const NONE: u64 = 0;
+    /// The counter stands still while the CPU is halted: it is read when the charged cgroup changes, and when idle
+    /// begins after [`UNREAD_NS`] of work, so that user space need not wake the CPU to read the rest.
+    pub const HALTING: u64 = 1;
+    /// The counter runs on in idle (a clock): it is also read whenever idle begins and ends.
+    pub const RUNNING: u64 = 2;
+    /// Reading a counter takes about half a microsecond; once per this much run time costs at most half a percent.
+    pub const UNREAD_NS: u64 = 100_000;
+}
+
+/// Longest path of a cgroup event including the final zero; longer ones are found by walking the tree.
+pub const PATH_LEN: usize = 512;
+
+/// Record of the ring buffer `EVENTS` when a cgroup was made.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CgroupCreated {
+    pub id: u64,
+    /// Bytes of `path` including the final zero; negative: errno of the read.
+    pub len: i64,
+    pub path: [u8; PATH_LEN],
+}
+
+/// Record of the ring buffer `EVENTS` when a cgroup was removed. Told from [`CgroupCreated`] by its size.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CgroupRemoved {
+    pub id: u64,
+}

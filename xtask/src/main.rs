@@ -1,1 +1,94 @@
-fn main() {}
+//! The commands that develop energy-agent: `cargo xtask run | test | ebpf | bench`.
+
+mod ebpf;
+mod run;
+mod test;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Build, run, test and measure energy-agent")]
+struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build in release, start the exporter with what this machine offers, and show a live table.
+    Run {
+        /// Flags for the agent, such as --web.listen-address=:9200.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        flags: Vec<String>,
+    },
+    /// Run every test, after setting up what they need.
+    Test {
+        /// Arguments for cargo test, such as a test's name.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Make the eBPF object that is kept in the repository again.
+    Ebpf {
+        /// Only compare: fail if the result differs from the kept object.
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Task::Run { flags } => run::run(&flags),
+        Task::Test { arguments } => test::test(&arguments),
+        Task::Ebpf { check } => ebpf::make(check),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's folder.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// The cargo that runs this.
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// When it can't be started or ends with another status than success; names the command.
+fn checked(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("starting {}", command.get_program().display()))?;
+    ensure!(status.success(), "{} {} ended with {status}", command.get_program().display(), shown(command));
+    Ok(())
+}
+
+/// What a command prints.
+///
+/// # Errors
+/// When it can't be started or ends with another status than success; names the command.
+fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("starting {}", command.get_program().display()))?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let program = command.get_program().display();
+    ensure!(output.status.success(), "{program} {} ended with {}: {complaint}", shown(command), output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn shown(command: &Command) -> String {
+    command.get_args().map(|argument| argument.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}

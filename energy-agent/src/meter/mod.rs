@@ -1,6 +1,7 @@
 //! What the hardware and the kernel counted: energy meters and the usage meter are read together, within a
 //! millisecond or so, into one [`Sample`] of differences since the previous one.
 
+pub mod btf;
 pub mod cgroupfs;
 pub mod counter;
 pub mod cpu;
@@ -10,6 +11,7 @@ pub mod estimate;
 pub mod gpu;
 pub mod hwmon;
 pub mod perf;
+pub mod perf_event;
 pub mod rapl;
 
 use std::sync::Arc;
@@ -164,4 +166,14 @@ pub struct MeterState {
     pub reason: &'static str,
     /// For people: what is missing, which file, and the remedy. Never a label.
     pub detail: String,
+}
+
+/// CLOCK_MONOTONIC in nanoseconds, the clock of `bpf_ktime_get_ns`.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the struct lives through the call, and this clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let part = |value: i64| u64::try_from(value).unwrap_or_default();
+    part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
 }

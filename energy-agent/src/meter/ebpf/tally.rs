@@ -1,0 +1,132 @@
+//! Totals that are computed afresh at each reading become differences that never fall (pure).
+
+use std::collections::{HashMap, HashSet};
+
+use energy_ebpf::{Key, Usage};
+
+use crate::meter::{CgroupId, Work};
+
+/// Readings that a removed cgroup's entry must stand still before it is given up. Its last tasks may still be on their
+/// way out when the removal is reported.
+const QUIET_READINGS: u32 = 3;
+
+/// What has been charged so far, per map key.
+#[derive(Debug, Default)]
+pub struct Tally {
+    charged: HashMap<Key, Usage>,
+    totals: HashMap<Key, Usage>,
+    /// Removed cgroups, and for how many readings they have done nothing.
+    gone: HashMap<CgroupId, u32>,
+}
+
+impl Tally {
+    /// Adds to the total of the reading in progress.
+    pub fn add(&mut self, key: Key, usage: Usage) {
+        let total = self.totals.entry(key).or_default();
+        total.runtime_ns += usage.runtime_ns;
+        total.cycles += usage.cycles;
+        total.switches += usage.switches;
+    }
+
+    /// Ends the reading: what each key did since the previous one. A total below what was charged before (a slot was
+    /// caught on its way into the map) charges nothing now, and the rest when it shows up.
+    pub fn close(&mut self) -> Vec<Work> {
+        let mut work = Vec::new();
+        for (key, total) in self.totals.drain() {
+            let charged = self.charged.entry(key).or_default();
+            let done = Work {
+                cgroup: key.cgroup,
+                domain: u32::try_from(key.domain).ok(),
+                runtime_ns: total.runtime_ns.saturating_sub(charged.runtime_ns),
+                cycles: total.cycles.saturating_sub(charged.cycles),
+                switches: total.switches.saturating_sub(charged.switches),
+            };
+            charged.runtime_ns += done.runtime_ns;
+            charged.cycles += done.cycles;
+            charged.switches += done.switches;
+            if done.runtime_ns != 0 || done.cycles != 0 || done.switches != 0 {
+                if let Some(quiet) = self.gone.get_mut(&key.cgroup) {
+                    *quiet = 0;
+                }
+                work.push(done);
+            }
+        }
+        work
+    }
+
+    /// A cgroup was removed: its entries are to be given up when they have come to rest.
+    pub fn removed(&mut self, cgroup: CgroupId) {
+        self.gone.insert(cgroup, 0);
+    }
+
+    /// Keys of removed cgroups that have come to rest, for removal from the kernel's map; they are forgotten here.
+    /// `held` says whether some CPU's slot still belongs to the cgroup.
+    pub fn give_up(&mut self, held: impl Fn(CgroupId) -> bool) -> Vec<Key> {
+        let mut rested = HashSet::new();
+        self.gone.retain(|cgroup, quiet| {
+            *quiet = if held(*cgroup) { 0 } else { *quiet + 1 };
+            let keep = *quiet <= QUIET_READINGS;
+            if !keep {
+                rested.insert(*cgroup);
+            }
+            keep
+        });
+        if rested.is_empty() {
+            return Vec::new();
+        }
+        self.charged.extract_if(|key, _| rested.contains(&key.cgroup)).map(|(key, _)| key).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: Key = Key { cgroup: 7, domain: 0 };
+
+    fn ran(runtime_ns: u64) -> Usage {
+        Usage { runtime_ns, cycles: 2 * runtime_ns, switches: 1 }
+    }
+
+    fn charged(tally: &mut Tally, parts: &[u64]) -> u64 {
+        for part in parts {
+            tally.add(POD, ran(*part));
+        }
+        tally.close().iter().map(|work| work.runtime_ns).sum()
+    }
+
+    #[test]
+    fn a_total_that_dips_charges_nothing_and_then_only_what_is_new() {
+        let mut tally = Tally::default();
+        assert_eq!(charged(&mut tally, &[100, 20]), 120);
+        // The slot's 20 were caught on their way into the map.
+        assert_eq!(charged(&mut tally, &[100]), 0);
+        assert_eq!(charged(&mut tally, &[130]), 10);
+    }
+
+    #[test]
+    fn a_removed_cgroup_is_given_up_once_it_rests_and_no_slot_holds_it() {
+        let mut tally = Tally::default();
+        charged(&mut tally, &[100]);
+        tally.removed(POD.cgroup);
+        for _ in 0..10 {
+            assert_eq!(tally.give_up(|_| true), []);
+        }
+        assert_eq!(charged(&mut tally, &[150]), 50, "work after the removal still counts");
+        let waits = (0..10).take_while(|_| tally.give_up(|_| false).is_empty()).count();
+        assert_eq!(waits, 3);
+        assert_eq!(tally.give_up(|_| false), [], "it is forgotten");
+    }
+
+    #[test]
+    fn two_cpus_of_a_package_add_up_and_packages_stay_apart() {
+        let mut tally = Tally::default();
+        tally.add(POD, ran(5));
+        tally.add(POD, ran(6));
+        tally.add(Key { domain: 1, ..POD }, ran(7));
+        let mut work = tally.close();
+        work.sort_by_key(|work| work.domain);
+        let seen: Vec<_> = work.iter().map(|work| (work.domain, work.runtime_ns, work.cycles, work.switches)).collect();
+        assert_eq!(seen, [(Some(0), 11, 22, 2), (Some(1), 7, 14, 1)]);
+    }
+}

@@ -1,0 +1,120 @@
+//! Real cgroups of the running kernel, with work in them, removed again when they go out of scope.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs, process, thread};
+
+/// Where cgroup v2 is mounted on this machine.
+pub fn v2_root() -> PathBuf {
+    [Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified")]
+        .into_iter()
+        .find(|root| root.join("cgroup.controllers").exists())
+        .expect("these tests need cgroup v2, mounted at /sys/fs/cgroup or /sys/fs/cgroup/unified")
+        .to_owned()
+}
+
+/// A folder of our own in the cgroup tree. Processes in it are killed, and it and everything below is removed, on drop.
+pub struct Cgroup {
+    pub dir: PathBuf,
+    /// Path below the root, as the agent sees it.
+    pub path: String,
+}
+
+impl Cgroup {
+    /// `/energy-agent-test-PID-N/NAME`, with all parents.
+    pub fn new(name: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let unique = format!("energy-agent-test-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = format!("/{unique}/{name}");
+        let dir = v2_root().join(&path[1..]);
+        fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("{}: {error}; these tests need root", dir.display()));
+        Self { dir, path }
+    }
+
+    pub fn child(&self, name: &str) -> PathBuf {
+        let dir = self.dir.join(name);
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    /// CPU time of the cgroup and all below it, as the kernel counts it.
+    pub fn cpu_ns(&self) -> u64 {
+        cpu_ns(&self.dir)
+    }
+
+    fn top(&self) -> PathBuf {
+        v2_root().join(self.path[1..].split('/').next().unwrap())
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let top = self.top();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while top.exists() && Instant::now() < deadline {
+            remove(&top);
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Kills what is in the tree and removes it from the leaves up, as far as the kernel lets.
+fn remove(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&entry.path());
+        }
+    }
+    for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines() {
+        let _ = Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status();
+    }
+    let _ = fs::remove_dir(dir);
+}
+
+/// `usage_usec` of a cgroup's cpu.stat, in nanoseconds.
+pub fn cpu_ns(dir: &Path) -> u64 {
+    let text = fs::read_to_string(dir.join("cpu.stat")).unwrap();
+    let line = text.lines().find(|line| line.starts_with("usage_usec ")).unwrap();
+    line["usage_usec ".len()..].parse::<u64>().unwrap() * 1000
+}
+
+/// A running `load`, killed on drop.
+pub struct Load(pub Child);
+
+impl Load {
+    /// Starts `load KIND ARGUMENTS` in the cgroup.
+    pub fn start(dir: &Path, arguments: &[&str]) -> Self {
+        let child = Command::new(load_program())
+            .arg("--cgroup")
+            .arg(dir)
+            .args(arguments)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    pub fn wait(mut self) {
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The example `load`, which a whole `cargo test` builds beside the tests; a single test may have to build it first.
+pub fn load_program() -> PathBuf {
+    let tests = env::current_exe().unwrap();
+    let program = tests.parent().unwrap().parent().unwrap().join("examples/load");
+    if !program.exists() {
+        let build = Command::new(env!("CARGO")).args(["build", "--quiet", "--example", "load"]).status();
+        assert!(build.is_ok_and(|status| status.success()) && program.exists(), "cargo build --example load");
+    }
+    program
+}

@@ -1,0 +1,157 @@
+//! Work of known shape for tests and benchmarks: `load [--cgroup DIR] KIND [ARGUMENTS]`.
+
+use std::io::{Read, Write};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+use std::{env, fs, hint, io, process, thread};
+
+const USAGE: &str = "usage: load [--cgroup DIR] KIND
+  spin SECONDS [THREADS]            busy without ever sleeping; 0 seconds: until killed
+  sleepers SECONDS WORK_US SLEEP_US busy for WORK_US, asleep for SLEEP_US, and so on
+  storm SECONDS WORK_US [JOBS]      one process of WORK_US after another, JOBS at a time
+  idle SECONDS PROCESSES            that many processes asleep
+  pingpong ROUNDS                   two processes pass a byte to and fro; prints nanoseconds per switch";
+
+fn main() -> ExitCode {
+    let mut arguments: Vec<String> = env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == "--cgroup") && arguments.len() > 1 {
+        let procs = format!("{}/cgroup.procs", arguments[1]);
+        if let Err(error) = fs::write(&procs, process::id().to_string()) {
+            eprintln!("{procs}: {error}");
+            return ExitCode::FAILURE;
+        }
+        arguments.drain(..2);
+    }
+    let number = |at: usize, default: u64| arguments.get(at).map_or(Some(default), |text| text.parse().ok());
+    let kind = arguments.first().map_or("", String::as_str);
+    let (Some(first), Some(second), Some(third)) = (number(1, 0), number(2, 0), number(3, 0)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let seconds = Duration::from_secs(if first == 0 { 1 << 30 } else { first });
+    let outcome = match kind {
+        "spin" => spin(seconds, second.max(1)),
+        "burn" => burn(Duration::from_micros(first)),
+        "sleepers" => sleepers(seconds, Duration::from_micros(second), Duration::from_micros(third)),
+        "storm" => storm(seconds, second, third.max(1)),
+        "idle" => idle(seconds, second),
+        "sleep" => sleep(seconds),
+        "pingpong" => pingpong(first),
+        "pong" => pong(),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("load {kind}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn burn(time: Duration) -> io::Result<()> {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        hint::spin_loop();
+    }
+    Ok(())
+}
+
+fn spin(time: Duration, threads: u64) -> io::Result<()> {
+    let others: Vec<_> = (1..threads).map(|_| thread::spawn(move || burn(time))).collect();
+    burn(time)?;
+    for other in others {
+        let _ = other.join();
+    }
+    Ok(())
+}
+
+fn sleepers(time: Duration, work: Duration, rest: Duration) -> io::Result<()> {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        burn(work)?;
+        thread::sleep(rest);
+    }
+    Ok(())
+}
+
+fn storm(time: Duration, work_us: u64, jobs: u64) -> io::Result<()> {
+    let end = Instant::now() + time;
+    let program = env::current_exe()?;
+    let run = move || -> io::Result<()> {
+        while Instant::now() < end {
+            Command::new(&program).args(["burn", &work_us.to_string()]).status()?;
+        }
+        Ok(())
+    };
+    let others: Vec<_> = (1..jobs).map(|_| thread::spawn(run.clone())).collect();
+    run()?;
+    for other in others {
+        let _ = other.join();
+    }
+    Ok(())
+}
+
+fn idle(time: Duration, processes: u64) -> io::Result<()> {
+    let program = env::current_exe()?;
+    let seconds = time.as_secs().to_string();
+    let mut children = Vec::new();
+    for _ in 0..processes {
+        children.push(Command::new(&program).args(["sleep", &seconds]).spawn()?);
+    }
+    println!("ready");
+    thread::sleep(time);
+    for mut child in children {
+        child.wait()?;
+    }
+    Ok(())
+}
+
+/// Ends with its parent, so that killing `idle` leaves nothing behind.
+fn sleep(time: Duration) -> io::Result<()> {
+    let end = Instant::now() + time;
+    let parent = std::os::unix::process::parent_id();
+    while Instant::now() < end && std::os::unix::process::parent_id() == parent {
+        thread::sleep(Duration::from_secs(5).min(end - Instant::now()));
+    }
+    Ok(())
+}
+
+fn pingpong(rounds: u64) -> io::Result<()> {
+    let mut other = Command::new(env::current_exe()?)
+        .arg("pong")
+        .stdin(process::Stdio::piped())
+        .stdout(process::Stdio::piped())
+        .spawn()?;
+    let (Some(mut to), Some(mut from)) = (other.stdin.take(), other.stdout.take()) else {
+        return Err(io::Error::other("no pipes"));
+    };
+    let mut byte = [0];
+    let mut exchange = |rounds: u64| -> io::Result<Duration> {
+        let start = Instant::now();
+        for _ in 0..rounds {
+            to.write_all(&byte)?;
+            from.read_exact(&mut byte)?;
+        }
+        Ok(start.elapsed())
+    };
+    exchange(rounds / 10)?;
+    let taken = exchange(rounds)?;
+    println!("{}", taken.as_nanos() / u128::from(2 * rounds.max(1)));
+    drop(to);
+    other.wait()?;
+    Ok(())
+}
+
+fn pong() -> io::Result<()> {
+    let (mut input, mut output) =
+        (fs::File::open("/dev/stdin")?, fs::OpenOptions::new().write(true).open("/dev/stdout")?);
+    let mut byte = [0];
+    while input.read(&mut byte)? == 1 {
+        output.write_all(&byte)?;
+    }
+    Ok(())
+}

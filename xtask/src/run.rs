@@ -1,0 +1,102 @@
+//! The first command of a newcomer: build, start the exporter, say what was found, and show who draws how much.
+
+use std::fs::{self, File};
+use std::io::IsTerminal;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{cargo, checked, root};
+
+/// Runs the agent with `flags` until the table is left or Ctrl-C.
+///
+/// # Errors
+/// When the build fails or the agent does not start; the agent's own message is shown.
+pub fn run(flags: &[String]) -> Result<()> {
+    println!("building in release");
+    checked(cargo().args(["build", "--release", "--locked", "--package", "energy-agent"]))?;
+    let program = root().join("target/release/energy-agent");
+    // What is there and what is not; a 1 says that nothing can be attributed, which the table explains.
+    let _ = Command::new(&program).arg("doctor").args(flags).status()?;
+
+    let log = root().join("target/energy-agent.log");
+    let mut state = Vec::new();
+    if !flags.iter().any(|flag| flag.starts_with("--state.directory")) {
+        state.push(format!("--state.directory={}", root().join("target/state").display()));
+    }
+    let output = File::create(&log).with_context(|| log.display().to_string())?;
+    let child = Command::new(&program)
+        .arg("run")
+        .args(flags)
+        .args(state)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .spawn()
+        .with_context(|| program.display().to_string())?;
+    let mut agent = Agent(child);
+    let address = address(flags);
+    let ready = format!("http://{address}/readyz");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while ureq::get(&ready).call().is_err() {
+        if let Some(status) = agent.0.try_wait()? {
+            bail!("energy-agent ended with {status}:\n{}", fs::read_to_string(&log)?);
+        }
+        if Instant::now() > deadline {
+            bail!("{ready} does not answer; log: {}\n{}", log.display(), fs::read_to_string(&log)?);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    println!("metrics   http://{address}/metrics");
+    println!("overview  http://{address}/");
+    println!("log       {}", log.display());
+    println!("more      energy-agent --help, docs/\n");
+    let mut top = Command::new(&program);
+    top.args(["top", &address]);
+    if !std::io::stdout().is_terminal() {
+        println!("not a terminal: a table every 5 seconds, Ctrl-C ends\n");
+        top.args(["--interval", "5s"]);
+    }
+    checked(&mut top)
+}
+
+/// Where the agent is to be reached from this machine.
+fn address(flags: &[String]) -> String {
+    let variable = std::env::var("ENERGY_AGENT_WEB_LISTEN_ADDRESS").ok();
+    let mut address = variable.unwrap_or_else(|| ":9102".to_owned());
+    for (at, flag) in flags.iter().enumerate() {
+        if let Some(value) = flag.strip_prefix("--web.listen-address") {
+            address =
+                value.strip_prefix('=').map_or_else(|| flags.get(at + 1).cloned().unwrap_or_default(), str::to_owned);
+        }
+    }
+    match address.rsplit_once(':') {
+        Some(("" | "0.0.0.0" | "[::]", port)) => format!("127.0.0.1:{port}"),
+        _ => address,
+    }
+}
+
+/// The exporter, ended in an orderly way when this ends.
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_follows_the_agents_flag() {
+        let flags = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(address(&[]), "127.0.0.1:9102");
+        assert_eq!(address(&flags("--web.listen-address=:9200")), "127.0.0.1:9200");
+        assert_eq!(address(&flags("--web.listen-address 10.0.0.1:80 --interval=1s")), "10.0.0.1:80");
+    }
+}
