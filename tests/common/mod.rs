@@ -1,0 +1,3 @@
+//! What several black-box tests share.
+
+pub mod tree;
