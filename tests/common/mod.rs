@@ -3,3 +3,4 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 pub mod cgroup;
+pub mod tree;

@@ -12,6 +12,7 @@ pub mod gpu;
 pub mod hwmon;
 pub mod perf;
 pub mod perf_event;
+pub mod powercap;
 pub mod rapl;
 
 use std::sync::Arc;
@@ -102,7 +103,8 @@ pub struct Zone {
 pub struct ZoneEnergy {
     pub zone: Arc<Zone>,
     pub energy: Microjoules,
-    /// More than one wrap was possible: `energy` is only the provable part, and no power may be derived from it.
+    /// `energy` is not what this interval used, so no power may be derived from it: it is only the provable part (an unseen
+    /// wrap was possible, the counter was reset), or it covers earlier intervals in which the zone was unreadable as well.
     pub gap: bool,
 }
 

@@ -1,1 +1,309 @@
-//! (to be written)
+//! RAPL through powercap files: the distinct zones of the node and the energy each gained between two reads. A zone that
+//! fails or goes away takes nothing from the others, and comes back without charging what it counted meanwhile.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use tracing::{debug, info, warn};
+
+use crate::meter::counter::{Counter, Delta, ZoneCounts};
+use crate::meter::powercap::{self, Entry};
+use crate::meter::{MeterState, Zone, ZoneEnergy, ZoneKind};
+
+/// Reads between two looks for zones that appeared (module loaded, socket brought online).
+const READS_PER_SCAN: u32 = 60;
+
+/// Energy counters of the CPU packages and their parts.
+#[derive(Debug)]
+pub struct Rapl {
+    sysfs: PathBuf,
+    mirrored_dies: bool,
+    /// Every zone ever measured. A zone that went away keeps its place, so that no other copy of it can take over.
+    zones: Vec<Tracked>,
+    counts: ZoneCounts,
+    /// Folders whose trouble has been logged.
+    reported: BTreeSet<PathBuf>,
+    reads_since_scan: u32,
+}
+
+impl Rapl {
+    /// Finds the zones below `sysfs`. Of several copies of one zone (MSR and MMIO interface) the first readable one is
+    /// taken for good. With `mirrored_dies` (AMD, Hygon) all dies of a socket show one counter, so one of them is taken and
+    /// stands for the socket, and `core` zones are left out: they count a single core.
+    ///
+    /// # Errors
+    /// When no zone can be read; the state says why (`absent`, `permission`, `error`) and what to do.
+    pub fn open(sysfs: &Path, mirrored_dies: bool) -> Result<Self, MeterState> {
+        let mut rapl = Self {
+            sysfs: sysfs.to_owned(),
+            mirrored_dies,
+            zones: Vec::new(),
+            counts: ZoneCounts::default(),
+            reported: BTreeSet::new(),
+            reads_since_scan: 0,
+        };
+        let problems = rapl.scan();
+        if rapl.zones.is_empty() {
+            return Err(down(problems, sysfs));
+        }
+        for (path, fault) in problems {
+            rapl.report(path, &fault);
+        }
+        Ok(rapl)
+    }
+
+    /// Energy of each zone since the previous call, `elapsed` ago. Zones without a figure are not in the result: all of
+    /// them at the first call, later those that cannot be read or have just appeared.
+    pub fn read(&mut self, elapsed: Duration) -> Vec<ZoneEnergy> {
+        let mut energies = Vec::with_capacity(self.zones.len());
+        let mut changed = false;
+        for tracked in &mut self.zones {
+            if tracked.is_gone() {
+                changed |= tracked.energy_uj.exists();
+                continue;
+            }
+            match tracked.read() {
+                Ok(raw) => {
+                    if tracked.fault.take().is_some() {
+                        info!(zone = %tracked.zone.path, "zone readable again");
+                    }
+                    if let Some(Delta { energy, gap }) = tracked.counter.advance(raw, elapsed, &mut self.counts) {
+                        energies.push(ZoneEnergy { zone: Arc::clone(&tracked.zone), energy, gap });
+                    }
+                }
+                Err(error) => {
+                    self.counts.read_errors += 1;
+                    changed |= tracked.fail(Fault::from(error), elapsed);
+                }
+            }
+        }
+        self.reads_since_scan += 1;
+        if changed || self.reads_since_scan >= READS_PER_SCAN {
+            for (path, fault) in self.scan() {
+                self.report(path, &fault);
+            }
+        }
+        energies
+    }
+
+    /// Up while at least one zone can be read.
+    #[must_use]
+    pub fn state(&self) -> MeterState {
+        let readable = self.zones.iter().filter(|tracked| tracked.fault.is_none()).count();
+        let faults: Vec<&Fault> = self.zones.iter().filter_map(|tracked| tracked.fault.as_ref()).collect();
+        let worst = faults.iter().max_by_key(|fault| fault.reason);
+        let mut detail = format!("{readable} of {} zones readable", self.zones.len());
+        if let Some(fault) = worst {
+            detail = format!("{detail}; {fault}");
+        }
+        let reason = match worst {
+            Some(fault) if readable == 0 => fault.reason.as_str(),
+            _ => "ok",
+        };
+        MeterState { meter: "rapl", up: readable > 0, reason, detail }
+    }
+
+    #[must_use]
+    pub const fn counts(&self) -> ZoneCounts {
+        self.counts
+    }
+
+    /// The zones that are there, readable at the moment or not.
+    pub fn zones(&self) -> impl Iterator<Item = &Zone> {
+        self.zones.iter().filter(|tracked| !tracked.is_gone()).map(|tracked| &*tracked.zone)
+    }
+
+    /// Takes up zones that are new or back, and returns what could not be read on the way.
+    fn scan(&mut self) -> Vec<(PathBuf, Fault)> {
+        self.reads_since_scan = 0;
+        let powercap::Scan { entries, unknown, problems } = powercap::scan(&self.sysfs);
+        for (dir, label) in unknown {
+            if self.reported.insert(dir.clone()) {
+                debug!(path = %dir.display(), name = label, "powercap zone of unknown kind left out");
+            }
+        }
+        let mut problems: Vec<_> = problems.into_iter().map(|(path, error)| (path, Fault::from(error))).collect();
+        for entry in entries {
+            if self.mirrored_dies && entry.kind == ZoneKind::Core {
+                continue;
+            }
+            let energy_uj = entry.dir.join("energy_uj");
+            let zone = zone_of(entry, self.mirrored_dies);
+            let place = self.zones.iter().position(|tracked| {
+                (tracked.zone.kind, tracked.zone.socket, tracked.zone.die) == (zone.kind, zone.socket, zone.die)
+            });
+            if let Some(known) = place.map(|place| &self.zones[place])
+                && !(known.is_gone() && known.zone.source == zone.source)
+            {
+                continue;
+            }
+            match Tracked::open(zone, energy_uj.clone()) {
+                Ok(tracked) => {
+                    info!(zone = %tracked.zone.path, kind = tracked.zone.kind.as_str(), "zone found");
+                    match place {
+                        Some(place) => self.zones[place] = tracked,
+                        None => self.zones.push(tracked),
+                    }
+                }
+                Err(error) => {
+                    self.counts.read_errors += 1;
+                    problems.push((energy_uj, Fault::from(error)));
+                }
+            }
+        }
+        problems
+    }
+
+    fn report(&mut self, path: PathBuf, fault: &Fault) {
+        if self.reported.insert(path) {
+            warn!(reason = fault.reason.as_str(), error = %fault, "powercap zone left out");
+        }
+    }
+}
+
+/// One zone and the open file it is read from.
+#[derive(Debug)]
+struct Tracked {
+    zone: Arc<Zone>,
+    energy_uj: PathBuf,
+    /// Closed after a failed read.
+    file: Option<File>,
+    counter: Counter,
+    /// Why the last read failed.
+    fault: Option<Fault>,
+}
+
+impl Tracked {
+    fn open(zone: Zone, energy_uj: PathBuf) -> Result<Self> {
+        let range = match powercap::read_number(&energy_uj.with_file_name("max_energy_range_uj")) {
+            Ok(range) => Some(range),
+            Err(error) => {
+                info!(zone = %zone.path, error = format!("{error:#}"), "range unknown, a wrap will count as a reset");
+                None
+            }
+        };
+        let mut tracked =
+            Self { zone: Arc::new(zone), energy_uj, file: None, counter: Counter::new(range), fault: None };
+        tracked.read()?;
+        Ok(tracked)
+    }
+
+    /// The counter's value now.
+    fn read(&mut self) -> Result<u64> {
+        // sysfs never replaces a file, but a copy of it elsewhere may: the old one would stand still for ever.
+        let current = |file: &File| file.metadata().is_ok_and(|metadata| metadata.nlink() > 0);
+        let file = match self.file.take().filter(current) {
+            Some(file) => file,
+            None => powercap::open(&self.energy_uj)?,
+        };
+        let raw = powercap::read_number_again(&file, &self.energy_uj)?;
+        self.file = Some(file);
+        Ok(raw)
+    }
+
+    /// Whether the zone went away; it is then taken up again by a scan, which looks at its name.
+    fn is_gone(&self) -> bool {
+        self.fault.as_ref().is_some_and(|fault| fault.reason == Reason::Absent)
+    }
+
+    /// Notes a failed read and says whether it changes anything; logs the change.
+    fn fail(&mut self, fault: Fault, elapsed: Duration) -> bool {
+        if fault.reason == Reason::Absent {
+            self.counter.restart();
+        } else {
+            self.counter.miss(elapsed);
+        }
+        let changed = self.fault.as_ref().is_none_or(|known| known.reason != fault.reason);
+        if changed {
+            warn!(zone = %self.zone.path, reason = fault.reason.as_str(), error = %fault, "zone unreadable");
+        }
+        self.fault = Some(fault);
+        changed
+    }
+}
+
+/// Why something could not be read, in the words of [`MeterState::reason`]; ordered by what to tell first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reason {
+    /// It is not there (any more).
+    Absent,
+    Error,
+    Permission,
+}
+
+impl Reason {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Error => "error",
+            Self::Permission => "permission",
+        }
+    }
+}
+
+/// A failure with the file it happened on.
+#[derive(Debug)]
+struct Fault {
+    reason: Reason,
+    error: anyhow::Error,
+}
+
+impl From<anyhow::Error> for Fault {
+    fn from(error: anyhow::Error) -> Self {
+        let reason = match error.downcast_ref::<io::Error>() {
+            Some(error) if error.kind() == io::ErrorKind::PermissionDenied => Reason::Permission,
+            Some(error) if error.kind() == io::ErrorKind::NotFound => Reason::Absent,
+            // What a file that is still open answers once its device is gone.
+            Some(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => Reason::Absent,
+            _ => Reason::Error,
+        };
+        Self { reason, error }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.error)?;
+        if self.reason == Reason::Permission {
+            f.write_str("; run as root or add CAP_DAC_READ_SEARCH")?;
+        }
+        Ok(())
+    }
+}
+
+/// The identity under which the energy of `entry` is exported.
+fn zone_of(entry: Entry, mirrored_dies: bool) -> Zone {
+    let Entry { kind, socket, die, source, dir: _, name } = entry;
+    // The path that every host shows, and Kepler too, whatever way the folder was found.
+    let path = format!("/sys/class/powercap/{name}");
+    Zone { kind, socket, die: die.filter(|_| !mirrored_dies), source, path }
+}
+
+/// The state of a meter without a readable zone.
+fn down(problems: Vec<(PathBuf, Fault)>, sysfs: &Path) -> MeterState {
+    let class = sysfs.join("class/powercap");
+    let (reason, detail) = match problems.into_iter().map(|(_, fault)| fault).max_by_key(|fault| fault.reason) {
+        None => (
+            Reason::Absent,
+            format!(
+                "no RAPL zone in {}; load the kernel module intel_rapl_msr (most virtual machines have no RAPL)",
+                class.display()
+            ),
+        ),
+        Some(fault) if fault.reason == Reason::Absent => (
+            Reason::Absent,
+            format!(
+                "{fault}; a container runtime hides the zones: mount the host's /sys elsewhere and name it with --path.sysfs"
+            ),
+        ),
+        Some(fault) => (fault.reason, fault.to_string()),
+    };
+    MeterState { meter: "rapl", up: false, reason: reason.as_str(), detail }
+}
