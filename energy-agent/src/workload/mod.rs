@@ -1,6 +1,8 @@
 //! Who ran: cgroup ids become workloads (containers, pods, units, the kernel).
 
 pub mod cgroup;
+pub mod owners;
+pub mod tree;
 
 use std::fmt;
 use std::sync::Arc;
