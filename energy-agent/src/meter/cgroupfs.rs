@@ -152,3 +152,118 @@ fn usage_us(root: &Path, folder: &Folder) -> Option<u64> {
 fn field(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A hierarchy of plain files.
+    struct Files(tempfile::TempDir);
+
+    impl Files {
+        /// Writes the usage in microseconds; for the root all of it as user time.
+        fn set(&self, path: &str, usage_us: u64) {
+            let folder = self.0.path().join(path);
+            fs::create_dir_all(&folder).unwrap();
+            let stat = format!("usage_usec {usage_us}\nuser_usec {usage_us}\nsystem_usec 0\n");
+            fs::write(folder.join("cpu.stat"), stat).unwrap();
+        }
+
+        fn remove(&self, path: &str) {
+            fs::remove_dir_all(self.0.path().join(path)).unwrap();
+        }
+    }
+
+    fn files(usage: &[(&str, u64)]) -> Files {
+        let files = Files(tempfile::tempdir().unwrap());
+        usage.iter().for_each(|(path, usage_us)| files.set(path, *usage_us));
+        files
+    }
+
+    /// Microseconds by path, ordered by path.
+    fn read(files: &Files, meter: &mut CgroupFiles) -> Vec<(String, u64)> {
+        let folders = walk(files.0.path()).unwrap();
+        let path = |id| folders.iter().find(|folder| folder.id == id).unwrap().cgroup_path();
+        let (work, _) = meter.read();
+        let mut used: Vec<_> = work.iter().map(|work| (path(work.cgroup), work.runtime_ns / 1000)).collect();
+        used.sort();
+        used
+    }
+
+    fn used(expected: &[(&str, u64)]) -> Vec<(String, u64)> {
+        expected.iter().map(|&(path, usage_us)| (path.to_owned(), usage_us)).collect()
+    }
+
+    #[test]
+    fn each_cgroup_gets_its_own_part() {
+        let files = files(&[("", 1000), ("a", 600), ("a/b", 500), ("a/c", 50)]);
+        let mut meter = CgroupFiles::open(files.0.path()).unwrap();
+        assert_eq!(read(&files, &mut meter), []);
+        for (path, usage_us) in [("", 1200), ("a", 700), ("a/b", 560), ("a/c", 55)] {
+            files.set(path, usage_us);
+        }
+        assert_eq!(read(&files, &mut meter), used(&[("/", 100), ("/a", 35), ("/a/b", 60), ("/a/c", 5)]));
+    }
+
+    #[test]
+    fn a_new_cgroup_counts_from_its_creation_and_a_removed_one_leaves_its_rest_to_the_parent() {
+        let files = files(&[("", 0), ("a", 100), ("a/old", 100)]);
+        let mut meter = CgroupFiles::open(files.0.path()).unwrap();
+        // The new folder first: unlike the kernel, a file system gives a freed number to the next folder.
+        files.set("a/new", 30);
+        files.remove("a/old");
+        files.set("a", 150);
+        assert_eq!(read(&files, &mut meter), used(&[("/a", 20), ("/a/new", 30)]));
+    }
+
+    #[test]
+    fn a_child_ahead_of_its_parent_is_charged_when_the_parent_shows_it() {
+        let files = files(&[("", 0), ("a", 0), ("a/b", 0)]);
+        let mut meter = CgroupFiles::open(files.0.path()).unwrap();
+        files.set("a", 100);
+        files.set("a/b", 130);
+        assert_eq!(read(&files, &mut meter), used(&[("/a/b", 100)]));
+        files.set("a", 140);
+        assert_eq!(read(&files, &mut meter), used(&[("/a", 10), ("/a/b", 30)]));
+    }
+
+    #[test]
+    fn a_root_behind_its_children_is_charged_only_what_is_its_own() {
+        let files = files(&[("", 0), ("a", 0)]);
+        let mut meter = CgroupFiles::open(files.0.path()).unwrap();
+        files.set("", 10_000);
+        files.set("a", 13_000);
+        assert_eq!(read(&files, &mut meter), used(&[("/a", 13_000)]));
+        files.set("", 15_000);
+        assert_eq!(read(&files, &mut meter), used(&[("/", 2_000)]));
+    }
+
+    #[test]
+    fn a_counter_that_falls_charges_nothing() {
+        let files = files(&[("", 0), ("a", 500)]);
+        let mut meter = CgroupFiles::open(files.0.path()).unwrap();
+        files.set("a", 20);
+        assert_eq!(read(&files, &mut meter), []);
+        files.set("a", 50);
+        assert_eq!(read(&files, &mut meter), used(&[("/a", 30)]));
+    }
+
+    #[test]
+    fn nonsense_in_a_file_costs_that_cgroup_only() {
+        // Linux 5.4 has no file in the root (FC-062).
+        let files = files(&[("a", 0), ("b", 0)]);
+        let mut meter = CgroupFiles::open(files.0.path()).unwrap();
+        files.set("a", 70);
+        fs::write(files.0.path().join("b/cpu.stat"), b"usage_usec -1\xff\nusage_usec 99999999999999999999999").unwrap();
+        assert_eq!(read(&files, &mut meter), used(&[("/a", 70)]));
+    }
+
+    #[test]
+    fn a_hierarchy_without_cpu_time_is_refused() {
+        let empty = tempfile::tempdir().unwrap();
+        let error = CgroupFiles::open(empty.path()).unwrap_err().to_string();
+        assert!(error.starts_with("no readable cpu.stat with usage_usec at or below /"), "{error}");
+    }
+}

@@ -1,9 +1,7 @@
 //! What a cgroup path, or the content of `/proc/PID/cgroup`, says about who runs there: pod, container, runtime, unit.
 //! Pure text work on input that any user of the node can shape; every input has an answer.
 
-use std::sync::Arc;
-
-use super::{Runtime, Workload};
+use super::Runtime;
 
 /// The unit of work whose cgroup is not known.
 pub const UNKNOWN_UNIT: &str = "unknown";
@@ -123,25 +121,6 @@ impl Placement {
     }
 }
 
-impl From<Placement> for Workload {
-    fn from(placement: Placement) -> Self {
-        match placement {
-            Placement::Kernel => Self::Kernel,
-            Placement::Pod { uid, container: None } => Self::PodOverhead { uid: Arc::from(uid) },
-            Placement::Pod { uid, container: Some(Container { id, runtime }) } => {
-                Self::PodContainer { uid: Arc::from(uid), id: Arc::from(id), runtime }
-            }
-            Placement::System { unit, container: None } | Placement::Unresolved { unit, container: None } => {
-                Self::Unit { unit: Arc::from(unit) }
-            }
-            Placement::System { unit, container: Some(Container { id, runtime }) }
-            | Placement::Unresolved { unit, container: Some(Container { id, runtime }) } => {
-                Self::Container { unit: Arc::from(unit), id: Arc::from(id), runtime }
-            }
-        }
-    }
-}
-
 /// The parts of a path. A runtime told to use systemd's names with the cgroupfs driver makes one folder of three parts,
 /// `kubepods-podUID.slice:cri-containerd:ID`.
 fn components(path: &str) -> Vec<&str> {
@@ -232,8 +211,11 @@ fn hierarchy_rank(hierarchy: &str, controllers: &str) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
+    use super::super::Workload;
     use super::*;
 
     const UID: &str = "d1578427-1919-52ea-898e-2489f38c2504";
