@@ -1,1 +1,389 @@
-//! (to be written)
+//! What a cgroup path, or the content of `/proc/PID/cgroup`, says about who runs there: pod, container, runtime, unit.
+//! Pure text work on input that any user of the node can shape; every input has an answer.
+
+use super::Runtime;
+
+/// The unit of work whose cgroup is not known.
+pub const UNKNOWN_UNIT: &str = "unknown";
+
+/// A container as a path names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// 64 hexadecimal digits.
+    pub id: String,
+    pub runtime: Runtime,
+}
+
+/// Where in the node's order a cgroup sits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// In a pod; without a container it is the pod's own folder or a helper beside the containers (conmon).
+    /// `uid` has dashes, or is the 32-digit hash of a static pod.
+    Pod { uid: String, container: Option<Container> },
+    /// Outside pods. `unit` is a systemd unit, or the path itself where systemd did not make it.
+    System { unit: String, container: Option<Container> },
+    /// A thread of the kernel: in the root of every hierarchy.
+    Kernel,
+    /// The path does not show enough (private cgroup namespace); the container id may be found in a list of pods.
+    Unresolved { unit: String, container: Option<Container> },
+}
+
+/// Cgroups named by the kubelet for a quality of service, below `kubepods`.
+const QOS: [&str; 2] = ["besteffort", "burstable"];
+
+const RUNTIME_PREFIXES: [(&str, Runtime); 6] = [
+    ("cri-containerd-", Runtime::Containerd),
+    ("crio-", Runtime::Crio),
+    ("docker-", Runtime::Docker),
+    ("libpod-", Runtime::Podman),
+    ("containerd-", Runtime::Containerd),
+    ("nerdctl-", Runtime::Containerd),
+];
+
+/// Unit types that have a cgroup.
+const UNIT_SUFFIXES: [&str; 6] = [".service", ".scope", ".slice", ".mount", ".socket", ".swap"];
+
+/// Places a path below the cgroup v2 root; leading `..` components (a view from inside a cgroup namespace) are allowed.
+///
+/// The deepest pod wins (FC-019), and the first container below it: what a container makes below itself belongs to it.
+/// Outside pods the deepest container counts.
+#[must_use]
+pub fn classify(path: &str) -> Placement {
+    let mut components = components(path);
+    let hidden = components.iter().take_while(|component| **component == "..").count();
+    components.drain(..hidden);
+    let relative = hidden > 0;
+
+    if let Some((at, uid)) = (0..components.len()).rev().find_map(|at| Some((at, pod_uid(&components, at, relative)?)))
+    {
+        let container = (at + 1..components.len())
+            .take_while(|&at| !is_conmon(components[at]))
+            .find_map(|at| container(&components, at));
+        return Placement::Pod { uid, container };
+    }
+    let found = (0..components.len()).rev().find_map(|at| Some((at, container(&components, at)?)));
+    let unit = unit(&components[..found.as_ref().map_or(components.len(), |(at, _)| at + 1)]);
+    let parent_hidden = match &found {
+        Some((at, _)) => *at == 0,
+        None => components.first().is_none_or(|first| is_conmon(first)),
+    };
+    let container = found.map(|(_, container)| container);
+    if relative && parent_hidden {
+        Placement::Unresolved { unit, container }
+    } else {
+        Placement::System { unit, container }
+    }
+}
+
+/// Places a process by its `/proc/PID/cgroup`, for cgroup v1, hybrid and v2.
+///
+/// A line with a pod beats one without, whatever its position; hierarchies where the process is in the root say
+/// nothing (FC-023). Among equals v2 goes first, then the cpu controllers. A lone v2 root is either a kernel thread or
+/// the root of a cgroup namespace, so it is unresolved (FC-022).
+#[must_use]
+pub fn from_proc_cgroup(text: &str) -> Placement {
+    let mut best: Option<((u8, u8), Placement)> = None;
+    let (mut in_root, mut has_v1) = (false, false);
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(hierarchy), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        has_v1 |= hierarchy != "0";
+        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        if path == "/" {
+            in_root = true;
+            continue;
+        }
+        let placement = classify(path);
+        let rank = (placement.detail(), hierarchy_rank(hierarchy, controllers));
+        if best.as_ref().is_none_or(|(best_rank, _)| rank > *best_rank) {
+            best = Some((rank, placement));
+        }
+    }
+    match best {
+        Some((_, placement)) => placement,
+        None if in_root && has_v1 => Placement::Kernel,
+        None => Placement::Unresolved { unit: if in_root { "/" } else { UNKNOWN_UNIT }.to_owned(), container: None },
+    }
+}
+
+impl Placement {
+    /// How much the placement tells, to choose among the hierarchies of one process.
+    const fn detail(&self) -> u8 {
+        match self {
+            Self::Pod { container: Some(_), .. } => 4,
+            Self::Pod { container: None, .. } => 3,
+            Self::System { container: Some(_), .. } | Self::Unresolved { container: Some(_), .. } => 2,
+            Self::System { container: None, .. } | Self::Kernel => 1,
+            Self::Unresolved { container: None, .. } => 0,
+        }
+    }
+}
+
+/// The parts of a path. A runtime told to use systemd's names with the cgroupfs driver makes one folder of three parts,
+/// `kubepods-podUID.slice:cri-containerd:ID`.
+fn components(path: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    for folder in path.split('/').filter(|folder| !folder.is_empty() && *folder != ".") {
+        if folder.contains(".slice:") {
+            parts.extend(folder.split(':').filter(|part| !part.is_empty()));
+        } else {
+            parts.push(folder);
+        }
+    }
+    parts
+}
+
+/// The pod uid if the component at `at` is a pod's folder by its own name (systemd driver) or by its name and place
+/// (cgroupfs driver; the hidden part of a relative path is taken to be `kubepods`).
+fn pod_uid(components: &[&str], at: usize, relative: bool) -> Option<String> {
+    let component = components[at];
+    if let Some((parent, uid)) = component.strip_suffix(".slice").and_then(|slice| slice.rsplit_once("-pod")) {
+        let root = QOS
+            .iter()
+            .find_map(|qos| parent.strip_suffix(qos).and_then(|parent| parent.strip_suffix('-')))
+            .unwrap_or(parent);
+        let uid = uid.replace('_', "-");
+        return ((root == "kubepods" || root.ends_with("-kubepods")) && is_pod_uid(&uid)).then_some(uid);
+    }
+    let uid = component.strip_prefix("pod").filter(|uid| is_pod_uid(uid))?;
+    let below_kubepods = |at: usize| if at == 0 { relative } else { is_kubepods(components[at - 1]) };
+    let below_qos = at > 0 && QOS.contains(&components[at - 1]) && below_kubepods(at - 1);
+    (below_kubepods(at) || below_qos).then(|| uid.to_owned())
+}
+
+fn is_kubepods(component: &str) -> bool {
+    component == "kubepods" || component == "kubepods.slice" || component.ends_with("-kubepods.slice")
+}
+
+/// A UUID, or the 32-digit hash that a static pod's cgroup is named by.
+fn is_pod_uid(text: &str) -> bool {
+    is_hex(text, 32)
+        || (text.split('-').count() == 5 && text.split('-').zip([8, 4, 4, 4, 12]).all(|(part, len)| is_hex(part, len)))
+}
+
+fn is_hex(text: &str, len: usize) -> bool {
+    text.len() == len && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn container(components: &[&str], at: usize) -> Option<Container> {
+    let component = components[at];
+    if is_hex(component, 64) {
+        let runtime = match at.checked_sub(1).map(|parent| components[parent]) {
+            Some("docker") => Runtime::Docker,
+            Some("cri-containerd") => Runtime::Containerd,
+            Some("crio") => Runtime::Crio,
+            _ => Runtime::Unknown,
+        };
+        return Some(Container { id: component.to_owned(), runtime });
+    }
+    let name = component.strip_suffix(".scope").unwrap_or(component);
+    RUNTIME_PREFIXES.iter().find_map(|&(prefix, runtime)| {
+        let id = name.strip_prefix(prefix).filter(|id| is_hex(id, 64))?;
+        Some(Container { id: id.to_owned(), runtime })
+    })
+}
+
+/// The monitor process beside a container, named by the container's id.
+fn is_conmon(component: &str) -> bool {
+    component.starts_with("crio-conmon-") || component.starts_with("libpod-conmon-")
+}
+
+/// The deepest systemd unit, or the whole path where there is none.
+fn unit(components: &[&str]) -> String {
+    let is_unit = |name: &&&str| UNIT_SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
+    match components.iter().rev().find(is_unit) {
+        Some(unit) => (*unit).to_owned(),
+        None => format!("/{}", components.join("/")),
+    }
+}
+
+fn hierarchy_rank(hierarchy: &str, controllers: &str) -> u8 {
+    if hierarchy == "0" {
+        3
+    } else if controllers.split(',').any(|controller| controller == "cpu" || controller == "cpuacct") {
+        2
+    } else {
+        u8::from(controllers == "name=systemd")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::super::Workload;
+    use super::*;
+
+    const UID: &str = "d1578427-1919-52ea-898e-2489f38c2504";
+    const ID: &str = "e163073df4c38b1df6bff3b06c1d62392a3fbf7592afe21e312a53ff0c532736";
+    const OTHER: &str = "d9f3d370aee7e68646dbc0d1345875b71a15f6efdfab5be9686e29ec7e47d721";
+
+    macro_rules! cases {
+        ($($file:literal),+) => { [$(($file, include_str!(concat!("../../../tests/cases/", $file)))),+] };
+    }
+
+    /// Kind, pod uid and container id as the case files write them; they list no id for containers outside pods.
+    fn columns(placement: &Placement) -> [&str; 3] {
+        fn id(container: &Option<Container>) -> &str {
+            container.as_ref().map_or("-", |container| &container.id)
+        }
+        match placement {
+            Placement::Pod { uid, container } => ["pod", uid, id(container)],
+            Placement::System { .. } => ["system", "-", "-"],
+            Placement::Kernel => ["kernel", "-", "-"],
+            Placement::Unresolved { container, .. } => ["unresolved", "-", id(container)],
+        }
+    }
+
+    #[test]
+    fn every_field_case_is_placed_as_listed() {
+        let files = cases![
+            "FC-016-systemd-driver.tsv",
+            "FC-017-cgroupfs-driver.tsv",
+            "FC-018-crio-conmon.tsv",
+            "FC-019-nested-node-v2.tsv",
+            "FC-022-private-cgroupns.tsv",
+            "FC-023-hybrid.tsv",
+            "FC-025-look-alikes.tsv"
+        ];
+        let mut rows = 0;
+        for (file, text) in files {
+            for row in text.lines().filter(|line| !line.starts_with('#')) {
+                let (proc_cgroup, expected) = row.split_once('\t').unwrap();
+                let placement = from_proc_cgroup(&proc_cgroup.replace("\\n", "\n"));
+                assert_eq!(columns(&placement).join("\t"), expected, "{file}: {row}");
+                rows += 1;
+            }
+        }
+        assert_eq!(rows, 5 + 4 + 4 + 3 + 5 + 3 + 8);
+    }
+
+    fn workload(path: &str) -> Workload {
+        classify(path).into()
+    }
+
+    fn unit_workload(unit: &str) -> Workload {
+        Workload::Unit { unit: Arc::from(unit) }
+    }
+
+    fn outside(unit: &str, id: &str, runtime: Runtime) -> Workload {
+        Workload::Container { unit: Arc::from(unit), id: Arc::from(id), runtime }
+    }
+
+    #[test]
+    fn a_unit_is_the_deepest_one_or_the_path() {
+        for (path, unit) in [
+            ("/", "/"),
+            ("", "/"),
+            ("/system.slice/sshd.service", "sshd.service"),
+            ("/system.slice/sshd.service/worker/7", "sshd.service"),
+            ("/user.slice/user-1000.slice/session-3.scope", "session-3.scope"),
+            ("/user.slice/user-1000.slice", "user-1000.slice"),
+            (r"/system.slice/dev-disk\x2dby.swap", r"dev-disk\x2dby.swap"),
+            ("/batch/job1", "/batch/job1"),
+            ("/system.slice/kubepods-report.service", "kubepods-report.service"),
+        ] {
+            assert_eq!(workload(path), unit_workload(unit), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_container_outside_pods_is_part_of_the_unit_it_runs_under() {
+        let scope = format!("libpod-{ID}.scope");
+        assert_eq!(workload(&format!("/machine.slice/{scope}/container")), outside(&scope, ID, Runtime::Podman));
+        let scope = format!("docker-{ID}.scope");
+        let nested_service = format!("/system.slice/{scope}/system.slice/containerd.service");
+        assert_eq!(workload(&nested_service), outside(&scope, ID, Runtime::Docker));
+        let path = format!("/docker/{ID}");
+        assert_eq!(workload(&format!("{path}/init")), outside(&path, ID, Runtime::Docker));
+        let path = format!("/docker/{ID}/docker/{OTHER}");
+        assert_eq!(workload(&path), outside(&path, OTHER, Runtime::Docker));
+        let path = format!("/buildkit/{ID}");
+        assert_eq!(workload(&path), outside(&path, ID, Runtime::Unknown));
+        let conmon = format!("libpod-conmon-{ID}.scope");
+        assert_eq!(workload(&format!("/machine.slice/{conmon}")), unit_workload(&conmon));
+    }
+
+    #[test]
+    fn a_pod_is_charged_for_containers_and_overhead_apart() {
+        let pod = format!("/kubepods.slice/kubepods-pod{}.slice", UID.replace('-', "_"));
+        let overhead = Workload::PodOverhead { uid: Arc::from(UID) };
+        assert_eq!(workload(&pod), overhead);
+        assert_eq!(workload(&format!("{pod}/crio-conmon-{ID}.scope")), overhead);
+        let container = Workload::PodContainer { uid: Arc::from(UID), id: Arc::from(ID), runtime: Runtime::Crio };
+        assert_eq!(workload(&format!("{pod}/crio-{ID}.scope/docker/{OTHER}")), container);
+    }
+
+    #[test]
+    fn a_static_pod_keeps_the_hash_of_its_path() {
+        // FC-026
+        let hash = "905322c7772380d4801f7a74d88494d7";
+        let path = format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{hash}.slice");
+        assert_eq!(workload(&path), Workload::PodOverhead { uid: Arc::from(hash) });
+    }
+
+    #[test]
+    fn one_folder_of_three_parts_is_a_pod_and_its_container() {
+        let uid = UID.replace('-', "_");
+        let path = format!("/system.slice/containerd.service/kubepods-besteffort-pod{uid}.slice:cri-containerd:{ID}");
+        let container = Workload::PodContainer { uid: Arc::from(UID), id: Arc::from(ID), runtime: Runtime::Containerd };
+        assert_eq!(workload(&path), container);
+    }
+
+    #[test]
+    fn a_sibling_pod_of_the_cgroupfs_driver_is_seen_from_a_namespace() {
+        // FC-022 has the systemd driver only.
+        let container = Workload::PodContainer { uid: Arc::from(UID), id: Arc::from(ID), runtime: Runtime::Unknown };
+        assert_eq!(workload(&format!("/../../../pod{UID}/{ID}")), container);
+        assert_eq!(workload(&format!("/../../../besteffort/pod{UID}/{ID}")), container);
+        assert_eq!(workload(&format!("/pod{UID}")), unit_workload(&format!("/pod{UID}")));
+    }
+
+    #[test]
+    fn a_container_cannot_pose_as_another_pod_by_a_folder_name() {
+        let container = Workload::PodContainer { uid: Arc::from(UID), id: Arc::from(ID), runtime: Runtime::Unknown };
+        let path = format!("/kubepods/pod{UID}/{ID}/pod99999999-1919-52ea-898e-2489f38c2504/{OTHER}");
+        assert_eq!(workload(&path), container);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_unresolved() {
+        // FC-042: an empty file; a removed cgroup is marked by the kernel.
+        assert_eq!(from_proc_cgroup(""), Placement::Unresolved { unit: "unknown".to_owned(), container: None });
+        let deleted = Placement::System { unit: "sshd.service".to_owned(), container: None };
+        assert_eq!(from_proc_cgroup("0::/system.slice/sshd.service (deleted)\n"), deleted);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in any::<String>(), path in "[/.:podkube\\-_0-9a-f\u{e9}\n]{0,200}") {
+            for text in [text, path] {
+                let _ = classify(&text);
+                let _ = from_proc_cgroup(&text);
+                let _ = from_proc_cgroup(&format!("0::{text}\n1:cpu:/{text}"));
+            }
+        }
+
+        #[test]
+        fn parents_and_children_do_not_change_a_pod_container(
+            parents in proptest::collection::vec("[a-z@.:]{1,12}", 0..4),
+            children in proptest::collection::vec("[a-z@.]{1,12}", 0..4),
+            uid in "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+            id in "[0-9a-f]{64}",
+            systemd in any::<bool>(),
+        ) {
+            let pod = if systemd {
+                format!("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice/crio-{id}.scope", uid.replace('-', "_"))
+            } else {
+                format!("kubepods/burstable/pod{uid}/{id}")
+            };
+            let path = format!("/{}/{pod}/{}", parents.join("/"), children.join("/"));
+            let runtime = if systemd { Runtime::Crio } else { Runtime::Unknown };
+            prop_assert_eq!(classify(&path), Placement::Pod { uid, container: Some(Container { id, runtime }) });
+        }
+    }
+}

@@ -1,9 +1,13 @@
 //! Who ran: cgroup ids become workloads (containers, pods, units, the kernel).
 
 pub mod cgroup;
+pub mod owners;
+pub mod tree;
 
 use std::fmt;
 use std::sync::Arc;
+
+use cgroup::{Container, Placement};
 
 /// Container runtime as the cgroup path tells it; the value of Kepler's label `runtime`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +65,25 @@ impl Workload {
             Self::Kernel => Some("kernel"),
             Self::Unit { unit } | Self::Container { unit, .. } => Some(unit),
             Self::PodOverhead { .. } | Self::PodContainer { .. } => None,
+        }
+    }
+}
+
+impl From<Placement> for Workload {
+    fn from(placement: Placement) -> Self {
+        match placement {
+            Placement::Kernel => Self::Kernel,
+            Placement::Pod { uid, container: None } => Self::PodOverhead { uid: Arc::from(uid) },
+            Placement::Pod { uid, container: Some(Container { id, runtime }) } => {
+                Self::PodContainer { uid: Arc::from(uid), id: Arc::from(id), runtime }
+            }
+            Placement::System { unit, container: None } | Placement::Unresolved { unit, container: None } => {
+                Self::Unit { unit: Arc::from(unit) }
+            }
+            Placement::System { unit, container: Some(Container { id, runtime }) }
+            | Placement::Unresolved { unit, container: Some(Container { id, runtime }) } => {
+                Self::Container { unit: Arc::from(unit), id: Arc::from(id), runtime }
+            }
         }
     }
 }

@@ -1,0 +1,363 @@
+//! To whom each cgroup's work belongs: cgroup ids become workloads, kept up to date by events and, where these are
+//! missing, by walking the hierarchy.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+use super::Workload;
+use super::cgroup::{UNKNOWN_UNIT, classify};
+use super::tree::walk;
+use crate::meter::{CgroupEvent, CgroupId, KERNEL_THREADS};
+
+/// How long a removed cgroup's id stays known, for work that is read after its removal.
+const KEEP_REMOVED: Duration = Duration::from_secs(180);
+/// Most removed ids to keep; the oldest go first.
+const MAX_REMOVED: usize = 8192;
+/// Time between two walks that repair what events missed.
+const WALK_EVERY: Duration = Duration::from_secs(300);
+/// Most unknown ids to remember.
+const MAX_UNKNOWN: usize = 4096;
+
+/// A cgroup that exists or existed a short time ago.
+#[derive(Debug)]
+struct Cgroup {
+    workload: Arc<Workload>,
+    created: Instant,
+    removed: Option<Instant>,
+}
+
+/// How many cgroups of a workload are in the table, and how many of these exist.
+#[derive(Debug, Default)]
+struct Count {
+    known: usize,
+    live: usize,
+}
+
+/// The workload of every cgroup. Equal workloads are one `Arc`.
+#[derive(Debug)]
+pub struct Owners {
+    root: PathBuf,
+    cgroups: HashMap<CgroupId, Cgroup>,
+    workloads: HashMap<Arc<Workload>, Count>,
+    /// Oldest first; an entry is void if the cgroup's `removed` differs.
+    removed: VecDeque<(Instant, CgroupId)>,
+    /// Ids without a path, and when they were last charged. Each causes one walk.
+    unknown: HashMap<CgroupId, Instant>,
+    kernel: Arc<Workload>,
+    unknown_unit: Arc<Workload>,
+    now: Instant,
+    walked: Instant,
+    walk_failed: bool,
+    walks: u64,
+    unknown_cgroups: u64,
+}
+
+impl Owners {
+    /// Learns all cgroups at and below `v2_root`.
+    ///
+    /// # Errors
+    /// When the folder cannot be walked.
+    pub fn open(v2_root: &Path, now: Instant) -> anyhow::Result<Self> {
+        let mut owners = Self::empty(v2_root, now);
+        owners.walk()?;
+        Ok(owners)
+    }
+
+    fn empty(v2_root: &Path, now: Instant) -> Self {
+        let mut owners = Self {
+            root: v2_root.to_owned(),
+            cgroups: HashMap::new(),
+            workloads: HashMap::new(),
+            removed: VecDeque::new(),
+            unknown: HashMap::new(),
+            kernel: Arc::new(Workload::Kernel),
+            unknown_unit: Arc::new(Workload::Unit { unit: Arc::from(UNKNOWN_UNIT) }),
+            now,
+            walked: now,
+            walk_failed: false,
+            walks: 0,
+            unknown_cgroups: 0,
+        };
+        // These two have no cgroup and never end.
+        for workload in [&owners.kernel, &owners.unknown_unit] {
+            owners.workloads.insert(Arc::clone(workload), Count { known: 1, live: 1 });
+        }
+        owners
+    }
+
+    /// Begins a tick: takes in the events since the last one. `complete` says that no event was lost since then; if
+    /// not (events dropped, or no source of events at all) the hierarchy is walked now.
+    ///
+    /// Events should be read after the work they explain, so that no cgroup is charged before it is known.
+    pub fn apply(&mut self, now: Instant, events: &[CgroupEvent], complete: bool) {
+        self.now = now;
+        for event in events {
+            match event {
+                CgroupEvent::Created { id, path } => self.insert(*id, path),
+                CgroupEvent::Removed { id } => self.remove(*id),
+            }
+        }
+        if !complete || now.saturating_duration_since(self.walked) >= WALK_EVERY {
+            self.try_walk();
+        }
+        self.forget();
+    }
+
+    /// The workload that work of this cgroup is charged to: the unit `unknown` when nobody knows the id.
+    ///
+    /// The first sight of an unknown id walks the hierarchy, at most once a tick.
+    pub fn owner(&mut self, id: CgroupId) -> Arc<Workload> {
+        if id == KERNEL_THREADS {
+            return Arc::clone(&self.kernel);
+        }
+        if let Some(cgroup) = self.cgroups.get(&id) {
+            return Arc::clone(&cgroup.workload);
+        }
+        if let Some(charged) = self.unknown.get_mut(&id) {
+            *charged = self.now;
+            return Arc::clone(&self.unknown_unit);
+        }
+        if self.walked < self.now && self.unknown.len() < MAX_UNKNOWN {
+            self.try_walk();
+            if let Some(cgroup) = self.cgroups.get(&id) {
+                return Arc::clone(&cgroup.workload);
+            }
+        }
+        self.unknown_cgroups += 1;
+        if self.unknown.len() < MAX_UNKNOWN {
+            self.unknown.insert(id, self.now);
+        }
+        Arc::clone(&self.unknown_unit)
+    }
+
+    /// Whether any cgroup of the workload exists. The kernel and the unit `unknown` always do.
+    #[must_use]
+    pub fn is_alive(&self, workload: &Workload) -> bool {
+        self.workloads.get(workload).is_some_and(|count| count.live > 0)
+    }
+
+    /// All workloads that exist, in no order.
+    pub fn live(&self) -> impl Iterator<Item = &Arc<Workload>> {
+        self.workloads.iter().filter(|(_, count)| count.live > 0).map(|(workload, _)| workload)
+    }
+
+    /// Cgroup ids that were charged and had no path.
+    #[must_use]
+    pub fn unknown_cgroups(&self) -> u64 {
+        self.unknown_cgroups
+    }
+
+    /// Walks of the whole hierarchy so far.
+    #[must_use]
+    pub fn walks(&self) -> u64 {
+        self.walks
+    }
+
+    fn insert(&mut self, id: CgroupId, path: &str) {
+        self.unknown.remove(&id);
+        if let Some(cgroup) = self.cgroups.get_mut(&id) {
+            if cgroup.removed.take().is_some() {
+                self.workloads.entry(Arc::clone(&cgroup.workload)).or_default().live += 1;
+            }
+            return;
+        }
+        let workload = Workload::from(classify(path));
+        let workload = match self.workloads.get_key_value(&workload) {
+            Some((known, _)) => Arc::clone(known),
+            None => Arc::new(workload),
+        };
+        let count = self.workloads.entry(Arc::clone(&workload)).or_default();
+        count.known += 1;
+        count.live += 1;
+        self.cgroups.insert(id, Cgroup { workload, created: self.now, removed: None });
+    }
+
+    fn remove(&mut self, id: CgroupId) {
+        let Some(cgroup) = self.cgroups.get_mut(&id).filter(|cgroup| cgroup.removed.is_none()) else { return };
+        cgroup.removed = Some(self.now);
+        if let Some(count) = self.workloads.get_mut(&cgroup.workload) {
+            count.live -= 1;
+        }
+        self.removed.push_back((self.now, id));
+    }
+
+    /// Drops the ids that were removed long ago, or too many.
+    fn forget(&mut self) {
+        while let Some(&(at, id)) = self.removed.front() {
+            if self.removed.len() <= MAX_REMOVED && self.now.saturating_duration_since(at) < KEEP_REMOVED {
+                break;
+            }
+            self.removed.pop_front();
+            if self.cgroups.get(&id).is_none_or(|cgroup| cgroup.removed != Some(at)) {
+                continue;
+            }
+            let Some(Cgroup { workload, .. }) = self.cgroups.remove(&id) else { continue };
+            if let Some(count) = self.workloads.get_mut(&workload) {
+                count.known -= 1;
+                if count.known == 0 {
+                    self.workloads.remove(&workload);
+                }
+            }
+        }
+    }
+
+    /// Walks, and logs when that begins or ceases to fail.
+    fn try_walk(&mut self) {
+        let result = self.walk();
+        match (&result, self.walk_failed) {
+            (Err(error), false) => warn!(error = format!("{error:#}"), "cgroups cannot be listed"),
+            (Ok(()), true) => info!("cgroups can be listed again"),
+            _ => {}
+        }
+        self.walk_failed = result.is_err();
+    }
+
+    /// Brings the table in line with the folders that exist.
+    fn walk(&mut self) -> anyhow::Result<()> {
+        self.walked = self.now;
+        self.walks += 1;
+        let now = self.now;
+        self.unknown.retain(|_, charged| now.saturating_duration_since(*charged) < WALK_EVERY);
+        let folders = walk(&self.root)?;
+        let mut gone: HashSet<CgroupId> = self
+            .cgroups
+            .iter()
+            // The kernel tells of a new cgroup shortly before its folder shows.
+            .filter(|(_, cgroup)| cgroup.removed.is_none() && cgroup.created < now)
+            .map(|(id, _)| *id)
+            .collect();
+        for folder in folders {
+            if !gone.remove(&folder.id) {
+                self.insert(folder.id, &folder.cgroup_path());
+            }
+        }
+        for id in gone {
+            self.remove(id);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: &str = "/kubepods/podd1578427-1919-52ea-898e-2489f38c2504";
+    const ID: &str = "e163073df4c38b1df6bff3b06c1d62392a3fbf7592afe21e312a53ff0c532736";
+
+    /// Owners whose hierarchy cannot be walked, so that events alone count.
+    fn owners(start: Instant) -> Owners {
+        Owners::empty(Path::new("/nonexistent/cgroup"), start)
+    }
+
+    fn created(id: CgroupId, path: &str) -> CgroupEvent {
+        CgroupEvent::Created { id, path: path.to_owned() }
+    }
+
+    fn removed(id: CgroupId) -> CgroupEvent {
+        CgroupEvent::Removed { id }
+    }
+
+    #[test]
+    fn a_cgroup_that_came_and_went_within_a_tick_has_an_owner() {
+        let start = Instant::now();
+        let mut owners = owners(start);
+        owners.apply(start, &[created(7, "/system.slice/a.service"), removed(7)], true);
+        let owner = owners.owner(7);
+        assert_eq!(owner.unit(), Some("a.service"));
+        assert!(!owners.is_alive(&owner));
+        owners.apply(start + Duration::from_secs(179), &[], true);
+        assert_eq!(owners.owner(7), owner);
+        owners.apply(start + Duration::from_secs(180), &[], true);
+        assert_eq!(owners.owner(7).unit(), Some("unknown"));
+    }
+
+    #[test]
+    fn a_container_lives_while_any_of_its_cgroups_does() {
+        let start = Instant::now();
+        let mut owners = owners(start);
+        let container = format!("{POD}/{ID}");
+        owners.apply(start, &[created(1, POD), created(2, &container), created(3, &format!("{container}/init"))], true);
+        let (pod, container) = (owners.owner(1), owners.owner(2));
+        assert!(Arc::ptr_eq(&container, &owners.owner(3)));
+        owners.apply(start, &[removed(2), removed(2)], true);
+        assert!(owners.is_alive(&container));
+        owners.apply(start, &[removed(3)], true);
+        assert!(!owners.is_alive(&container));
+        assert!(owners.is_alive(&pod));
+        assert!(owners.live().all(|live| **live != *container));
+    }
+
+    #[test]
+    fn a_restarted_service_is_the_same_workload() {
+        let start = Instant::now();
+        let mut owners = owners(start);
+        owners.apply(start, &[created(1, "/a.service"), removed(1)], true);
+        let before = owners.owner(1);
+        owners.apply(start + Duration::from_secs(1), &[created(2, "/a.service")], true);
+        assert!(Arc::ptr_eq(&before, &owners.owner(2)));
+        assert!(owners.is_alive(&before));
+        owners.apply(start + Duration::from_secs(600), &[], true);
+        assert!(Arc::ptr_eq(&before, &owners.owner(2)));
+        assert!(owners.is_alive(&before));
+    }
+
+    #[test]
+    fn kernel_threads_and_unknown_work_have_owners_that_never_end() {
+        let start = Instant::now();
+        let mut owners = owners(start);
+        owners.apply(start, &[], true);
+        assert_eq!(*owners.owner(KERNEL_THREADS), Workload::Kernel);
+        assert!(owners.is_alive(&Workload::Kernel));
+        let unknown = owners.owner(99);
+        assert_eq!(unknown.unit(), Some("unknown"));
+        assert!(owners.is_alive(&unknown));
+    }
+
+    #[test]
+    fn unknown_ids_are_counted_once_and_cause_one_walk_a_tick() {
+        let start = Instant::now();
+        let mut owners = owners(start);
+        let second = start + Duration::from_secs(1);
+        owners.apply(second, &[], true);
+        for id in [10, 11, 12, 10] {
+            owners.owner(id);
+        }
+        assert_eq!((owners.unknown_cgroups(), owners.walks()), (3, 1));
+        owners.apply(second + Duration::from_secs(1), &[], true);
+        owners.owner(10);
+        assert_eq!((owners.unknown_cgroups(), owners.walks()), (3, 1));
+        // An event that comes late gives the id its owner.
+        owners.apply(second + Duration::from_secs(2), &[created(10, "/late.service")], true);
+        assert_eq!(owners.owner(10).unit(), Some("late.service"));
+    }
+
+    #[test]
+    fn churn_leaves_a_bounded_number_of_removed_ids() {
+        let start = Instant::now();
+        let mut owners = owners(start);
+        for id in 1..=20_000 {
+            owners.apply(start, &[created(id, &format!("/job{id}")), removed(id)], true);
+        }
+        assert_eq!(owners.cgroups.len(), MAX_REMOVED);
+        // The kernel and the unit unknown have no cgroup.
+        assert_eq!(owners.workloads.len(), MAX_REMOVED + 2);
+        assert_eq!(owners.owner(20_000).unit(), Some("/job20000"));
+    }
+
+    #[test]
+    fn without_lost_events_the_hierarchy_is_walked_every_five_minutes() {
+        let start = Instant::now();
+        let mut owners = owners(start);
+        for second in 1..=900 {
+            owners.apply(start + Duration::from_secs(second), &[], true);
+        }
+        assert_eq!(owners.walks(), 3);
+        owners.apply(start + Duration::from_secs(901), &[], false);
+        assert_eq!(owners.walks(), 4);
+    }
+}
