@@ -15,7 +15,7 @@ use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::{BtfTracePoint, ProgramError, RawTracePoint};
 use aya::{Btf, EbpfError, EbpfLoader, Endianness};
 use aya_log::EbpfLogger;
-use energy_ebpf::{CgroupCreated, CgroupRemoved, Key, PATH_LEN, Usage};
+use energy_ebpf::{CgroupCreated, CgroupRemoved, Key, PATH_LEN, Slot, Usage};
 use tracing::{info, warn};
 
 use self::cycles::Cycles;
@@ -196,15 +196,24 @@ impl Ebpf {
             cycles: vec![self.cycles.is_some(); topology.domains.len()],
             ..Reading::default()
         };
-        // The map before the slots: what moves over in between is missed now and found next time, never counted twice.
+        // What a slot holds moves into the map in one go, seconds of run time at times. A slot that moved while the map
+        // was read is looked up once more: the map surely has it now, and the slot no longer.
+        let before: Vec<(u64, Key)> = (0..self.slots.count()).map(|cpu| self.slots.owner(cpu)).collect();
         for (key, usage) in self.usage.read()? {
-            self.tally.add(key, usage);
+            self.tally.set(key, usage);
         }
-        let mut held = Vec::with_capacity(self.slots.count());
+        let slots: Vec<Slot> = (0..self.slots.count()).map(|cpu| self.slots.read(cpu)).collect();
+        for ((seq, key), slot) in before.iter().zip(&slots) {
+            if *seq != slot.seq
+                && let Some(usage) = self.usage.lookup(key)?
+            {
+                self.tally.set(*key, usage);
+            }
+        }
+        let mut held = Vec::with_capacity(slots.len());
         self.map_drops = 0;
         self.event_drops = 0;
-        for cpu in 0..self.slots.count() {
-            let slot = self.slots.read(cpu);
+        for (cpu, slot) in slots.iter().enumerate() {
             held.push(slot.cgroup);
             self.map_drops += slot.drops;
             self.event_drops += slot.event_drops;
@@ -221,7 +230,7 @@ impl Ebpf {
             {
                 whole = cycles.covers(cpu_number);
                 if slot.start_ns != 0 {
-                    match cycles.in_flight(cpu_number, &slot) {
+                    match cycles.in_flight(cpu_number, slot) {
                         Some(in_flight) => usage.cycles += in_flight,
                         None => whole = false,
                     }

@@ -2,15 +2,16 @@
 //! through a memory mapping, which wakes no CPU.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 use anyhow::{Context, Result};
 use energy_ebpf::{Key, Slot, Usage};
 
 // Commands of bpf(2): <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/bpf.h>.
-const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
+const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
+const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
 const BPF_MAP_LOOKUP_BATCH: libc::c_int = 24;
 
 #[repr(C)]
@@ -69,7 +70,6 @@ impl UsageMap {
 
     /// All entries, in no order. Entries that change meanwhile are old or new.
     pub fn read(&mut self) -> Result<impl Iterator<Item = (Key, Usage)>> {
-        use std::os::fd::AsFd;
         let mut position = 0_u32;
         let mut attr = BatchAttr {
             in_batch: 0,
@@ -93,21 +93,35 @@ impl UsageMap {
         Ok(self.keys[..count].iter().copied().zip(self.values[..count].iter().copied()))
     }
 
+    /// One entry; `None` when there is none.
+    pub fn lookup(&self, key: &Key) -> Result<Option<Usage>> {
+        let mut usage = Usage::default();
+        match self.element(BPF_MAP_LOOKUP_ELEM, key, address(&raw mut usage)) {
+            Ok(()) => Ok(Some(usage)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error).context("looking into the usage map (BPF_MAP_LOOKUP_ELEM)"),
+        }
+    }
+
     /// Removes an entry; one that is not there is no error.
     pub fn remove(&self, key: &Key) -> io::Result<()> {
-        use std::os::fd::AsFd;
+        match self.element(BPF_MAP_DELETE_ELEM, key, 0) {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// A command on one entry; `value` is the address of a [`Usage`], or 0 where the command takes none.
+    fn element(&self, command: libc::c_int, key: &Key, value: u64) -> io::Result<()> {
         let mut attr = ElementAttr {
             map_fd: fd_number(self.fd.as_fd()),
             padding: 0,
             key: address(ptr::from_ref(key)),
-            value: 0,
+            value,
             flags: 0,
         };
-        // SAFETY: `key` is of the map's key size and lives through the call.
-        match unsafe { bpf(BPF_MAP_DELETE_ELEM, &mut attr) } {
-            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
-            _ => Ok(()),
-        }
+        // SAFETY: key and value are of the map's sizes and live through the call.
+        unsafe { bpf(command, &mut attr) }
     }
 }
 
@@ -155,6 +169,12 @@ impl Slots {
 
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// A CPU's sequence number and whom its slot belongs to.
+    pub fn owner(&self, cpu: usize) -> (u64, Key) {
+        let slot = self.read(cpu);
+        (slot.seq, Key { cgroup: slot.cgroup, domain: slot.domain })
     }
 
     /// A CPU's slot, whole if it stood still for the length of a copy; after some tries as it is, because a torn copy

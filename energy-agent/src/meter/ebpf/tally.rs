@@ -20,7 +20,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds to the total of the reading in progress.
+    /// What the map holds for a key, in the reading in progress; a later value replaces an earlier one.
+    pub fn set(&mut self, key: Key, usage: Usage) {
+        self.totals.insert(key, usage);
+    }
+
+    /// Adds what a slot holds to the total of the reading in progress.
     pub fn add(&mut self, key: Key, usage: Usage) {
         let total = self.totals.entry(key).or_default();
         total.runtime_ns += usage.runtime_ns;
