@@ -92,8 +92,9 @@ impl Hwmon {
                         tracing::warn!(file = %sensor.file.display(), %error, "hwmon sensor unreadable");
                     }
                     sensor.error = sensor.describe(&error);
-                    if let Reading::Power(integral) = &mut sensor.reading {
-                        integral.last = None;
+                    match &mut sensor.reading {
+                        Reading::Energy(counter) => counter.miss(elapsed),
+                        Reading::Power(integral) => integral.last = None,
                     }
                     continue;
                 }
