@@ -1,1 +1,201 @@
-//! (to be written)
+//! The CPU energy meter of this node, chosen once at start: RAPL, else perf, else hwmon, else the estimate. Board sensors
+//! are read beside whichever it is.
+//!
+//! The choice is kept for the life of the process, also when a better meter appears later (a kernel module loaded after
+//! the estimate was chosen): a series never changes its source.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::counter::ZoneCounts;
+use super::cpu::{self, CpuModel, Domain};
+use super::estimate::Estimate;
+use super::hwmon::Hwmon;
+use super::perf::PerfPower;
+use super::rapl::Rapl;
+use super::{DomainLoad, MeterState, ZoneEnergy, ZoneKind};
+use crate::config::CpuMeter;
+
+/// What the choice depends on; fields as the flags of the same meaning.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    pub sysfs: &'a Path,
+    pub procfs: &'a Path,
+    pub meter: CpuMeter,
+    pub trust_guest: bool,
+    pub coefficients: Option<&'a Path>,
+}
+
+/// The chosen meter and, unless it is hwmon itself, the board sensors beside it.
+pub struct EnergyMeter {
+    chosen: Chosen,
+    board: Option<Hwmon>,
+    /// Why the meters that were not chosen were not.
+    others: Vec<MeterState>,
+}
+
+enum Chosen {
+    Rapl(Rapl),
+    Perf(PerfPower),
+    Hwmon(Hwmon),
+    Estimate(Estimate),
+    None,
+}
+
+impl EnergyMeter {
+    /// Chooses the meter: the named one, or with `auto` the first that can read a package. That a named meter does not
+    /// work is no error; there is no CPU energy then, and [`states`](Self::states) says why. Logs one line.
+    ///
+    /// # Errors
+    /// When the file of coefficients is unusable.
+    pub fn open(options: &Options<'_>) -> anyhow::Result<Self> {
+        let Options { sysfs, procfs, meter, trust_guest, coefficients } = *options;
+        let model = CpuModel::read(procfs);
+        let guest = cpu::is_guest(procfs, sysfs) && !trust_guest;
+        let estimate = Estimate::open(&model, coefficients)?;
+        let mirrored_dies = model.mirrors_dies();
+        let mut others = Vec::new();
+        let mut board = None;
+        let mut chosen = Chosen::None;
+        for candidate in [CpuMeter::Rapl, CpuMeter::Perf, CpuMeter::Hwmon] {
+            let wanted = meter == candidate || meter == CpuMeter::Auto && matches!(chosen, Chosen::None);
+            let opened = match candidate {
+                CpuMeter::Hwmon => Hwmon::open(sysfs).and_then(|hwmon| {
+                    if hwmon.has_package() && wanted {
+                        return Ok(Chosen::Hwmon(hwmon));
+                    }
+                    let mut state = hwmon.state();
+                    if hwmon.has_platform() {
+                        state.detail.push_str("; board sensors are exported");
+                        board = Some(hwmon);
+                    }
+                    Err(state)
+                }),
+                _ if !wanted => Err(not_wanted(candidate, meter)),
+                CpuMeter::Rapl => not_in_guest(guest, "rapl", open_rapl(sysfs, mirrored_dies)),
+                _ => not_in_guest(guest, "perf", PerfPower::open(sysfs, mirrored_dies).map(Chosen::Perf)),
+            };
+            match opened {
+                Ok(meter) => chosen = meter,
+                Err(state) if wanted || state.meter != "hwmon" => others.push(state),
+                Err(state) => others.push(MeterState { detail: state.detail, ..not_wanted(candidate, meter) }),
+            }
+        }
+        if meter == CpuMeter::Estimate || meter == CpuMeter::Auto && matches!(chosen, Chosen::None) {
+            chosen = Chosen::Estimate(estimate);
+        } else {
+            others.push(not_wanted(CpuMeter::Estimate, meter));
+        }
+        let opened = Self { chosen, board, others };
+        opened.log(meter);
+        Ok(opened)
+    }
+
+    /// Energy of every zone since the previous call, `elapsed` ago. `loads` is parallel to `domains` and empty while
+    /// not known; only the estimate needs it.
+    pub fn read(&mut self, elapsed: Duration, loads: &[DomainLoad], domains: &[Domain]) -> Vec<ZoneEnergy> {
+        let mut zones = match &mut self.chosen {
+            Chosen::Rapl(rapl) => rapl.read(elapsed),
+            Chosen::Perf(perf) => perf.read(elapsed),
+            Chosen::Hwmon(hwmon) => hwmon.read(elapsed),
+            Chosen::Estimate(estimate) => estimate.read(elapsed, loads, domains),
+            Chosen::None => Vec::new(),
+        };
+        let board = self.board.as_mut().map(|board| board.read(elapsed)).unwrap_or_default();
+        zones.extend(board.into_iter().filter(|energy| energy.zone.kind == ZoneKind::Platform));
+        zones
+    }
+
+    /// One state per meter, the chosen one first.
+    #[must_use]
+    pub fn states(&self) -> Vec<MeterState> {
+        let mut states: Vec<MeterState> = self.chosen_state().into_iter().collect();
+        states.extend_from_slice(&self.others);
+        states
+    }
+
+    #[must_use]
+    pub fn counts(&self) -> ZoneCounts {
+        let mut counts = match &self.chosen {
+            Chosen::Rapl(rapl) => rapl.counts(),
+            Chosen::Perf(perf) => perf.counts(),
+            Chosen::Hwmon(hwmon) => hwmon.counts(),
+            Chosen::Estimate(_) | Chosen::None => ZoneCounts::default(),
+        };
+        if let Some(board) = &self.board {
+            counts += board.counts();
+        }
+        counts
+    }
+
+    /// Microwatts that the estimate gives an idle hardware thread; `None` where energy is measured.
+    #[must_use]
+    pub fn estimated_idle_power_uw(&self) -> Option<u64> {
+        match &self.chosen {
+            Chosen::Estimate(estimate) => Some(estimate.idle_power_uw()),
+            Chosen::Rapl(_) | Chosen::Perf(_) | Chosen::Hwmon(_) | Chosen::None => None,
+        }
+    }
+
+    fn chosen_state(&self) -> Option<MeterState> {
+        match &self.chosen {
+            Chosen::Rapl(rapl) => Some(rapl.state()),
+            Chosen::Perf(perf) => Some(perf.state()),
+            Chosen::Hwmon(hwmon) => Some(hwmon.state()),
+            Chosen::Estimate(estimate) => Some(estimate.state()),
+            Chosen::None => None,
+        }
+    }
+
+    fn log(&self, asked: CpuMeter) {
+        let tried = self.others.iter().filter(|state| !matches!(state.reason, "unused" | "off"));
+        let tried: Vec<String> =
+            tried.map(|state| format!("{}: {} ({})", state.meter, state.reason, state.detail)).collect();
+        let tried = tried.join("; ");
+        match (&self.chosen, self.chosen_state()) {
+            (Chosen::Estimate(_), Some(state)) => tracing::warn!(
+                detail = state.detail,
+                tried,
+                "CPU energy is an estimate from CPU load, not a measurement; --meter.cpu=none turns it off"
+            ),
+            (_, Some(state)) => tracing::info!(meter = state.meter, detail = state.detail, tried, "CPU energy meter"),
+            (_, None) if asked == CpuMeter::None => tracing::info!("CPU energy is off (--meter.cpu=none)"),
+            (_, None) => tracing::warn!(tried, "no CPU energy: the meter named by --meter.cpu does not work"),
+        }
+    }
+}
+
+/// RAPL if it can be read now: zones that only root may read are found, and are no meter.
+fn open_rapl(sysfs: &Path, mirrored_dies: bool) -> Result<Chosen, MeterState> {
+    let rapl = Rapl::open(sysfs, mirrored_dies)?;
+    let state = rapl.state();
+    if state.up { Ok(Chosen::Rapl(rapl)) } else { Err(state) }
+}
+
+/// A guest's energy counters are what its hypervisor made up, or those of the whole host.
+fn not_in_guest(guest: bool, meter: &'static str, opened: Result<Chosen, MeterState>) -> Result<Chosen, MeterState> {
+    if !guest || opened.is_err() {
+        return opened;
+    }
+    let detail =
+        "this is a virtual machine, whose counters need not be its own; --meter.trust-guest takes them for real";
+    Err(MeterState { meter, up: false, reason: "guest", detail: detail.to_owned() })
+}
+
+fn not_wanted(candidate: CpuMeter, asked: CpuMeter) -> MeterState {
+    let meter = match candidate {
+        CpuMeter::Rapl => "rapl",
+        CpuMeter::Perf => "perf",
+        CpuMeter::Hwmon => "hwmon",
+        CpuMeter::Estimate | CpuMeter::Auto | CpuMeter::None => "estimate",
+    };
+    let (reason, detail) = match asked {
+        CpuMeter::None => ("off", "turned off by --meter.cpu=none"),
+        CpuMeter::Auto => ("unused", "a better meter works"),
+        _ => ("unused", "--meter.cpu names another meter"),
+    };
+    MeterState { meter, up: false, reason, detail: detail.to_owned() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,398 @@
-//! (to be written)
+//! RAPL through the kernel's `power` PMU: one perf event per energy domain and package, for systems whose powercap
+//! files are masked. Counts are summed by the kernel in 64 bits, so nothing wraps here.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use super::counter::ZoneCounts;
+use super::cpu::{self, Domain};
+use super::{MeterState, Source, Zone, ZoneEnergy, ZoneKind};
+use crate::units::{Microjoules, floor_u64};
+
+const PMU: &str = "bus/event_source/devices/power";
+
+/// File name below `events/`, what it covers, and whether there is one per package (psys is one per machine).
+const EVENTS: [(&str, ZoneKind, bool); 5] = [
+    ("energy-pkg", ZoneKind::Package, true),
+    ("energy-ram", ZoneKind::Dram, true),
+    ("energy-cores", ZoneKind::Core, true),
+    ("energy-gpu", ZoneKind::Uncore, true),
+    ("energy-psys", ZoneKind::Psys, false),
+];
+
+/// What the PMU offers, as its sysfs folder says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pmu {
+    kind: u32,
+    /// One CPU of each package (or die), on which its events are opened.
+    cpus: Vec<u32>,
+    events: Vec<Event>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Event {
+    kind: ZoneKind,
+    per_package: bool,
+    config: u64,
+    /// Microjoules per count in units of 2^-60; exact for the kernel's scale of 2^-32 J.
+    scale: u64,
+    path: String,
+}
+
+#[derive(Debug)]
+struct Reader {
+    zone: Arc<Zone>,
+    cpu: u32,
+    event: Event,
+    /// `None` after an error (the CPU went offline, say) until it can be opened again.
+    file: Option<File>,
+    /// Energy counted so far by this file; `None` until the first reading.
+    total: Option<Microjoules>,
+}
+
+/// The opened events of the `power` PMU.
+#[derive(Debug)]
+pub struct PerfPower {
+    kind: u32,
+    readers: Vec<Reader>,
+    refused: Vec<String>,
+    counts: ZoneCounts,
+}
+
+impl PerfPower {
+    /// Opens every event that the PMU offers. With `mirrored_dies` only one die of each socket is opened.
+    ///
+    /// # Errors
+    /// A state that says why no package can be read: `absent`, `permission` or `error`.
+    pub fn open(sysfs: &Path, mirrored_dies: bool) -> Result<Self, MeterState> {
+        if !sysfs.join(PMU).join("type").exists() {
+            let detail =
+                format!("{} is missing: no RAPL, or the kernel module rapl is not loaded", pmu_file(sysfs, ""));
+            return Err(down("absent", detail));
+        }
+        let pmu = Pmu::read(sysfs).map_err(|error| down("error", format!("{error:#}")))?;
+        let mut opened =
+            Self { kind: pmu.kind, readers: Vec::new(), refused: Vec::new(), counts: ZoneCounts::default() };
+        let mut refusal: Option<io::Error> = None;
+        for (event, cpu, zone) in pmu.zones(sysfs, mirrored_dies) {
+            match open_event(pmu.kind, event.config, cpu) {
+                Ok(file) => {
+                    let zone = Arc::new(zone);
+                    opened.readers.push(Reader { zone, cpu, event, file: Some(file), total: None });
+                }
+                Err(error) => {
+                    opened.refused.push(format!("{} on CPU {cpu}: {error}", event.path));
+                    refusal.get_or_insert(error);
+                }
+            }
+        }
+        if opened.readers.iter().any(|reader| reader.zone.kind == ZoneKind::Package) {
+            return Ok(opened);
+        }
+        let refused = opened.refused.first().map_or("no event energy-pkg", String::as_str);
+        Err(match refusal {
+            Some(error) if error.kind() == io::ErrorKind::PermissionDenied => down(
+                "permission",
+                format!(
+                    "perf_event_open {refused}; run as root, give CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), or set \
+                     kernel.perf_event_paranoid to 0 or lower"
+                ),
+            ),
+            Some(_) => down("error", format!("perf_event_open {refused}")),
+            None => down("absent", format!("{} has no event energy-pkg with a CPU to read it on", pmu_file(sysfs, ""))),
+        })
+    }
+
+    /// Energy of every zone since the previous call; a zone is missing at its first reading and when unreadable.
+    pub fn read(&mut self, _elapsed: Duration) -> Vec<ZoneEnergy> {
+        let mut zones = Vec::with_capacity(self.readers.len());
+        for reader in &mut self.readers {
+            match reader.advance(self.kind) {
+                Ok(Some(energy)) => zones.push(ZoneEnergy { zone: Arc::clone(&reader.zone), energy, gap: false }),
+                Ok(None) => {}
+                Err(error) => {
+                    self.counts.read_errors += 1;
+                    if reader.file.take().is_some() {
+                        let zone = &reader.zone;
+                        tracing::warn!(path = zone.path, socket = zone.socket, %error, "perf energy event unreadable");
+                    }
+                    reader.total = None;
+                }
+            }
+        }
+        zones
+    }
+
+    #[must_use]
+    pub fn state(&self) -> MeterState {
+        let reading = self.readers.iter().filter(|reader| reader.file.is_some()).count();
+        let package = |reader: &Reader| reader.zone.kind == ZoneKind::Package && reader.file.is_some();
+        let mut detail = format!("{reading} of {} perf energy events read", self.readers.len() + self.refused.len());
+        for refused in &self.refused {
+            detail.push_str("; ");
+            detail.push_str(refused);
+        }
+        let up = self.readers.iter().any(package);
+        MeterState { meter: "perf", up, reason: if up { "ok" } else { "error" }, detail }
+    }
+
+    #[must_use]
+    pub fn counts(&self) -> ZoneCounts {
+        self.counts
+    }
+}
+
+impl Reader {
+    /// `Ok(None)` at the first reading of a file.
+    fn advance(&mut self, kind: u32) -> io::Result<Option<Microjoules>> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(open_event(kind, self.event.config, self.cpu)?),
+        };
+        let mut count = [0; 8];
+        // An event in error state, as after its CPU went offline, reads as end of file.
+        file.read_exact(&mut count)?;
+        let total = self.event.energy(u64::from_ne_bytes(count));
+        Ok(self.total.replace(total).map(|last| total.saturating_sub(last)))
+    }
+}
+
+impl Event {
+    /// The energy of `count` in all, rounded down. Differences of this lose nothing over time.
+    fn energy(&self, count: u64) -> Microjoules {
+        Microjoules(u64::try_from((u128::from(count) * u128::from(self.scale)) >> 60).unwrap_or(u64::MAX))
+    }
+}
+
+impl Pmu {
+    fn read(sysfs: &Path) -> anyhow::Result<Self> {
+        let folder = sysfs.join(PMU);
+        let kind = text(&folder.join("type"))?;
+        let kind = kind.parse().with_context(|| format!("{}: {kind:?} is no PMU type", pmu_file(sysfs, "type")))?;
+        let cpus = cpu::read_list(&folder.join("cpumask"))?;
+        let mut events = Vec::new();
+        for (name, kind, per_package) in EVENTS {
+            let file = folder.join("events").join(name);
+            if file.exists() {
+                let config = config(&file)?;
+                let scale = scale(&file)?;
+                events.push(Event { kind, per_package, config, scale, path: format!("{PMU}/events/{name}") });
+            }
+        }
+        Ok(Self { kind, cpus, events })
+    }
+
+    /// Which event to open on which CPU, and the zone that it is.
+    fn zones(&self, sysfs: &Path, mirrored_dies: bool) -> Vec<(Event, u32, Zone)> {
+        let mut places: Vec<(u32, Domain)> = self.cpus.iter().map(|&cpu| (cpu, cpu::ids(sysfs, cpu))).collect();
+        let dies: Vec<Domain> = places.iter().map(|place| place.1).collect();
+        for (_, place) in &mut places {
+            if mirrored_dies || dies.iter().filter(|other| other.socket == place.socket).count() < 2 {
+                place.die = None;
+            }
+        }
+        places.sort_by_key(|&(cpu, place)| (place, cpu));
+        places.dedup_by_key(|place| place.1);
+        let mut zones = Vec::new();
+        for event in &self.events {
+            for &(cpu, Domain { socket, die }) in places.iter().take(if event.per_package { places.len() } else { 1 }) {
+                let (socket, die) = if event.per_package { (socket, die) } else { (None, None) };
+                let zone = Zone { kind: event.kind, socket, die, source: Source::Perf, path: event.path.clone() };
+                zones.push((event.clone(), cpu, zone));
+            }
+        }
+        zones
+    }
+}
+
+/// `event=0x02`, as the file of an event says.
+fn config(file: &Path) -> anyhow::Result<u64> {
+    let text = text(file)?;
+    let digits = text.strip_prefix("event=").map(|value| value.trim_start_matches("0x"));
+    match digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
+        Some(config) => Ok(config),
+        None => bail!("{}: {text:?} is not of the form event=0x02", file.display()),
+    }
+}
+
+/// Microjoules per count in units of 2^-60, from the files `.scale` and `.unit` of an event.
+fn scale(file: &Path) -> anyhow::Result<u64> {
+    let unit_file = PathBuf::from(format!("{}.unit", file.display()));
+    let unit = text(&unit_file)?;
+    if unit != "Joules" {
+        bail!("{}: {unit:?} is not Joules", unit_file.display());
+    }
+    let scale_file = PathBuf::from(format!("{}.scale", file.display()));
+    let text = text(&scale_file)?;
+    match text.parse::<f64>() {
+        // The upper limit keeps the result within 64 bits. A power of two stays exact in all of this.
+        Ok(scale) if scale > 0.0 && scale < 1e-5 => Ok(floor_u64(scale * 1e6 * 2f64.powi(60))),
+        _ => bail!("{}: {text:?} is no scale between 0 and 0.00001 joules", scale_file.display()),
+    }
+}
+
+fn text(file: &Path) -> anyhow::Result<String> {
+    let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    Ok(text.trim().to_owned())
+}
+
+fn pmu_file(sysfs: &Path, name: &str) -> String {
+    sysfs.join(PMU).join(name).display().to_string().trim_end_matches('/').to_owned()
+}
+
+fn down(reason: &'static str, detail: String) -> MeterState {
+    MeterState { meter: "perf", up: false, reason, detail }
+}
+
+/// `struct perf_event_attr` as first published (PERF_ATTR_SIZE_VER0); newer kernels take the rest as zero.
+/// <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/perf_event.h>
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    config1: u64,
+}
+
+/// PERF_FLAG_FD_CLOEXEC of the same header.
+const FD_CLOEXEC: libc::c_ulong = 1 << 3;
+const ATTRIBUTES_SIZE: u32 = 64;
+const _: () = assert!(size_of::<Attributes>() == 64);
+
+/// Opens a counting event on one CPU for all tasks.
+fn open_event(kind: u32, config: u64, cpu: u32) -> io::Result<File> {
+    let attributes = Attributes { kind, size: ATTRIBUTES_SIZE, config, ..Attributes::default() };
+    let cpu = i32::try_from(cpu).map_err(io::Error::other)?;
+    // SAFETY: perf_event_open only reads `attributes`, which is `size` bytes long and outlives the call.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, -1, cpu, -1, FD_CLOEXEC) };
+    let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the call succeeded, so `fd` is open and nobody else owns it.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn tree(files: &[(&str, &str)]) -> TempDir {
+        let root = TempDir::new().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    const SCALE: &str = "2.3283064365386962890625e-10\n";
+
+    fn pmu(extra: &[(&str, &str)]) -> TempDir {
+        let mut files = vec![
+            ("bus/event_source/devices/power/type", "4294967295\n"),
+            ("bus/event_source/devices/power/cpumask", "0,28\n"),
+            ("bus/event_source/devices/power/events/energy-pkg", "event=0x02\n"),
+            ("bus/event_source/devices/power/events/energy-pkg.scale", SCALE),
+            ("bus/event_source/devices/power/events/energy-pkg.unit", "Joules\n"),
+            ("bus/event_source/devices/power/events/energy-psys", "event=0x05\n"),
+            ("bus/event_source/devices/power/events/energy-psys.scale", SCALE),
+            ("bus/event_source/devices/power/events/energy-psys.unit", "Joules\n"),
+            ("devices/system/cpu/cpu0/topology/physical_package_id", "0\n"),
+            ("devices/system/cpu/cpu0/topology/die_id", "0\n"),
+            ("devices/system/cpu/cpu28/topology/physical_package_id", "1\n"),
+            ("devices/system/cpu/cpu28/topology/die_id", "0\n"),
+        ];
+        files.extend_from_slice(extra);
+        tree(&files)
+    }
+
+    fn places(root: &TempDir, mirrored_dies: bool) -> Vec<(ZoneKind, u32, Option<u32>, Option<u32>)> {
+        let zones = Pmu::read(root.path()).unwrap().zones(root.path(), mirrored_dies);
+        zones.into_iter().map(|(_, cpu, zone)| (zone.kind, cpu, zone.socket, zone.die)).collect()
+    }
+
+    #[test]
+    fn there_is_a_zone_per_event_and_package_and_one_psys() {
+        let root = pmu(&[]);
+        let package = ZoneKind::Package;
+        assert_eq!(
+            places(&root, false),
+            [(package, 0, Some(0), None), (package, 28, Some(1), None), (ZoneKind::Psys, 0, None, None)]
+        );
+    }
+
+    #[test]
+    fn dies_of_a_socket_are_zones_unless_they_mirror_each_other() {
+        let root = pmu(&[
+            ("devices/system/cpu/cpu28/topology/physical_package_id", "0\n"),
+            ("devices/system/cpu/cpu28/topology/die_id", "1\n"),
+        ]);
+        let package = ZoneKind::Package;
+        let psys = (ZoneKind::Psys, 0, None, None);
+        let two = [(package, 0, Some(0), Some(0)), (package, 28, Some(0), Some(1)), psys];
+        assert_eq!(places(&root, false), two);
+        assert_eq!(places(&root, true), [(package, 0, Some(0), None), psys]);
+    }
+
+    #[test]
+    fn counts_become_microjoules_without_drift() {
+        let root = pmu(&[]);
+        let event = Pmu::read(root.path()).unwrap().events.remove(0);
+        // One count is 2^-32 J.
+        assert_eq!(event.energy(1 << 32), Microjoules(1_000_000));
+        assert_eq!(event.energy((1 << 32) - 1), Microjoules(999_999));
+        // Three counts are 0.00070 uJ; 1433 of these steps (4299 counts) are 1.0009 uJ.
+        let steps = (0..1433).map(|step| event.energy(3 * (step + 1)) - event.energy(3 * step));
+        assert_eq!(steps.sum::<Microjoules>(), Microjoules(1));
+        // Half of the 64-bit range is 2^31 J.
+        assert_eq!(event.energy(1 << 63), Microjoules(2_147_483_648_000_000));
+    }
+
+    #[test]
+    fn the_kernels_own_refusal_is_reported() {
+        let root = pmu(&[]);
+        let state = PerfPower::open(root.path(), false).unwrap_err();
+        assert!(!state.up);
+        // ENOENT for an unknown PMU type; EACCES first where the caller may not measure at all.
+        assert!(matches!(state.reason, "error" | "permission"), "{state:?}");
+        assert!(state.detail.contains("energy-pkg on CPU 0"), "{state:?}");
+    }
+
+    #[test]
+    fn a_missing_pmu_is_absent() {
+        let root = tree(&[]);
+        let state = PerfPower::open(root.path(), false).unwrap_err();
+        assert_eq!(state.reason, "absent");
+    }
+
+    #[test]
+    fn nonsense_is_named_with_its_file() {
+        for (name, value) in [
+            ("type", "many"),
+            ("cpumask", "x7"),
+            ("events/energy-pkg", "umask=1"),
+            ("events/energy-pkg.scale", "NaN"),
+            ("events/energy-pkg.scale", "-1"),
+            ("events/energy-pkg.unit", "Watts"),
+        ] {
+            let root = pmu(&[(&format!("{PMU}/{name}"), value)]);
+            let state = PerfPower::open(root.path(), false).unwrap_err();
+            assert_eq!(state.reason, "error");
+            assert!(state.detail.contains(name) && state.detail.contains(value), "{state:?}");
+        }
+    }
+}

@@ -216,6 +216,18 @@ fn all_of_256_busy_cpus_are_counted() {
 }
 
 #[test]
+fn this_machine_is_understood() {
+    let topology = Topology::read(Path::new("/sys"), Path::new("/proc"));
+    assert!(topology.online().iter().all(|&cpu| topology.domain_of(cpu).is_some()));
+    let mut meter = CpuStat::open(Path::new("/proc")).unwrap();
+    assert_eq!(meter.read(SECOND, &topology).unwrap(), None);
+    let load = meter.read(Duration::from_millis(1), &topology).unwrap().unwrap();
+    let cpus: u32 = load.domains.iter().map(|load| load.cpus).sum();
+    assert_eq!(usize::try_from(cpus).unwrap(), topology.online().len());
+    assert_eq!(cpu_info(Path::new("/proc")).len(), topology.online().len());
+}
+
+#[test]
 fn cpuinfo_of_x86_and_arm_is_understood() {
     let x86 = "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Xeon: Gold\nstepping\t: 7\n\
                physical id\t: 1\ncore id\t\t: 4\nflags\t\t: fpu hypervisor sse\n\nprocessor\t: 1\nvendor_id\t: GenuineIntel\n";
@@ -240,7 +252,7 @@ fn cpuinfo_of_x86_and_arm_is_understood() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_file_content_is_survived(

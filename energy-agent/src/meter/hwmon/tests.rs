@@ -1,0 +1,166 @@
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn tree(files: &[(&str, &str)]) -> TempDir {
+    let root = TempDir::new().unwrap();
+    for (path, text) in files {
+        write(&root, path, text.as_bytes());
+    }
+    root
+}
+
+fn write(root: &TempDir, path: &str, content: &[u8]) {
+    let path = root.path().join("class/hwmon").join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+fn energies(zones: &[ZoneEnergy]) -> Vec<(ZoneKind, Option<u32>, u64)> {
+    zones.iter().map(|zone| (zone.zone.kind, zone.zone.socket, zone.energy.0)).collect()
+}
+
+#[test]
+fn energy_counters_of_sockets_are_packages() {
+    let root = tree(&[
+        ("hwmon2/name", "amd_energy\n"),
+        ("hwmon2/energy1_input", "500\n"),
+        ("hwmon2/energy1_label", "Ecore000\n"),
+        ("hwmon2/energy65_input", "1000\n"),
+        ("hwmon2/energy65_label", "Esocket0\n"),
+        ("hwmon2/energy66_input", "2000\n"),
+        ("hwmon2/energy66_label", "Esocket1\n"),
+    ]);
+    let mut hwmon = Hwmon::open(root.path()).unwrap();
+    assert!(hwmon.has_package() && hwmon.state().up);
+    assert_eq!(hwmon.read(SECOND), []);
+    write(&root, "hwmon2/energy65_input", b"5000\n");
+    write(&root, "hwmon2/energy66_input", b"2007\n");
+    let zones = hwmon.read(SECOND);
+    assert_eq!(energies(&zones), [(ZoneKind::Package, Some(0), 4000), (ZoneKind::Package, Some(1), 7)]);
+    assert_eq!(zones[0].zone.path, "class/hwmon/hwmon2/energy65_input");
+}
+
+#[test]
+fn power_is_integrated_between_readings() {
+    let root =
+        tree(&[("hwmon0/name", "xgene"), ("hwmon0/power1_label", "CPU power"), ("hwmon0/power1_input", "10000000")]);
+    let mut hwmon = Hwmon::open(root.path()).unwrap();
+    hwmon.read(SECOND);
+    write(&root, "hwmon0/power1_input", b"20000000");
+    // 10 W, then 20 W: 15 W for half a second.
+    let package = |energy| [(ZoneKind::Package, None, energy)];
+    assert_eq!(energies(&hwmon.read(Duration::from_millis(500))), package(7_500_000));
+
+    // Unplugged: no figure, and the next reading has nothing to be joined to.
+    fs::remove_file(root.path().join("class/hwmon/hwmon0/power1_input")).unwrap();
+    assert_eq!(hwmon.read(SECOND), []);
+    assert!(!hwmon.state().up && hwmon.state().detail.contains("power1_input"));
+    write(&root, "hwmon0/power1_input", b"20000000");
+    assert_eq!(hwmon.read(SECOND), []);
+    assert_eq!(energies(&hwmon.read(SECOND)), package(20_000_000));
+    assert_eq!(hwmon.counts().read_errors, 1);
+}
+
+#[test]
+fn an_integral_loses_no_part_of_a_microjoule() {
+    let mut integral = Integral::default();
+    integral.advance(1, SECOND);
+    // 1 uW for 0.4 s, five times, is 2 uJ.
+    let parts: Vec<u64> = (0..5).map(|_| integral.advance(1, Duration::from_millis(400)).unwrap().0).collect();
+    assert_eq!(parts, [0, 0, 1, 0, 1]);
+}
+
+#[test]
+fn one_bad_sensor_does_not_stop_the_others() {
+    let root = tree(&[
+        ("hwmon0/energy1_input", "garbage"),
+        ("hwmon0/energy1_label", "Esocket0"),
+        ("hwmon0/energy2_input", "10"),
+        ("hwmon0/energy2_label", "Esocket1"),
+    ]);
+    let mut hwmon = Hwmon::open(root.path()).unwrap();
+    hwmon.read(SECOND);
+    write(&root, "hwmon0/energy2_input", b"30");
+    assert_eq!(energies(&hwmon.read(SECOND)), [(ZoneKind::Package, Some(1), 20)]);
+    assert!(hwmon.state().up && hwmon.state().detail.contains("garbage"));
+}
+
+#[test]
+fn a_board_sensor_is_the_platform_and_no_package() {
+    let root = tree(&[("hwmon0/device/name", "power_meter"), ("hwmon0/device/power1_average", "100000000")]);
+    let mut hwmon = Hwmon::open(root.path()).unwrap();
+    assert!(!hwmon.has_package() && hwmon.has_platform());
+    assert_eq!((hwmon.state().up, hwmon.state().reason), (false, "absent"));
+    hwmon.read(SECOND);
+    assert_eq!(energies(&hwmon.read(SECOND)), [(ZoneKind::Platform, None, 100_000_000)]);
+}
+
+#[test]
+fn a_package_with_a_counter_is_not_measured_twice() {
+    let root = tree(&[
+        ("hwmon0/power1_input", "5"),
+        ("hwmon0/power1_label", "CPU power"),
+        ("hwmon1/energy1_input", "5"),
+        ("hwmon1/energy1_label", "Esocket0"),
+    ]);
+    assert_eq!(Hwmon::open(root.path()).unwrap().sensors.len(), 1);
+}
+
+#[test]
+fn labels_place_sensors() {
+    let package = |socket| Some((ZoneKind::Package, socket));
+    for (chip, label, expected) in [
+        ("fam15h_power", "", package(None)),
+        ("x", "Package id 1", package(Some(1))),
+        ("x", "CPU0 Power", package(Some(0))),
+        ("x", "CPU 12V", package(None)),
+        ("x", "Socket 1", package(Some(1))),
+        ("power_meter", "", Some((ZoneKind::Platform, None))),
+        ("x", "Total system power", Some((ZoneKind::Platform, None))),
+        ("amdgpu", "PPT", None),
+        ("x", "GPU0", None),
+        ("x", "CPU0 DIMM", None),
+        ("nvme", "", None),
+    ] {
+        assert_eq!(place(chip, label), expected, "{chip} {label}");
+    }
+}
+
+/// FC-013: hwmon without any sensor.
+#[test]
+fn no_sensor_is_absent() {
+    let root = TempDir::new().unwrap();
+    assert_eq!(Hwmon::open(root.path()).unwrap_err().reason, "absent");
+    fs::create_dir_all(root.path().join("class/hwmon")).unwrap();
+    assert_eq!(Hwmon::open(root.path()).unwrap_err().reason, "absent");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_file_content_is_survived(
+        name in prop::collection::vec(any::<u8>(), 0..12),
+        label in "[ -~]{0,12}",
+        suffix in "(cpu|socket|package id|)[ 0-9]{0,24}",
+        values in prop::collection::vec(prop_oneof![prop::collection::vec(any::<u8>(), 0..24), "[0-9]{1,21}".prop_map(String::into_bytes)], 4),
+    ) {
+        let root = TempDir::new().unwrap();
+        write(&root, "hwmon0/name", &name);
+        write(&root, "hwmon0/energy1_label", (label.clone() + &suffix).as_bytes());
+        write(&root, "hwmon0/power1_label", (label + &suffix).as_bytes());
+        write(&root, "hwmon0/energy1_input", &values[0]);
+        write(&root, "hwmon0/power1_input", &values[1]);
+        if let Ok(mut hwmon) = Hwmon::open(root.path()) {
+            hwmon.read(SECOND);
+            write(&root, "hwmon0/energy1_input", &values[2]);
+            write(&root, "hwmon0/power1_input", &values[3]);
+            hwmon.read(SECOND);
+            prop_assert_eq!(hwmon.state().up, hwmon.has_package());
+        }
+    }
+}
