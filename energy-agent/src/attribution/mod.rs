@@ -80,6 +80,16 @@ pub struct Attribution {
     pub zones: Vec<ZoneAttribution>,
 }
 
+impl Attribution {
+    /// What all zones were divided by: cycles only if none had to do without.
+    #[must_use]
+    pub fn weight(&self) -> Weight {
+        let mut weights = self.zones.iter().filter_map(|zone| zone.division.as_ref()).map(|division| division.weight);
+        let first = weights.next().unwrap_or(Weight::Runtime);
+        if weights.all(|weight| weight == first) { first } else { Weight::Runtime }
+    }
+}
+
 /// One zone's energy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneAttribution {

@@ -67,6 +67,20 @@ fn a_zone_over_two_domains_never_mixes_units() {
 }
 
 #[test]
+fn the_weight_is_cycles_only_if_no_zone_had_to_do_without() {
+    let zones = [0, 1].map(|number| zone(ZoneKind::Package, Some(number), 100));
+    let usage = Usage::group(vec![share("a", Some(0), SECOND_NS, 5), share("a", Some(1), SECOND_NS, 5)]);
+    let counted = DomainLoad { cycles: true, ..load(1, SECOND_NS) };
+    let weight = |loads: &[DomainLoad]| {
+        let domains = &[socket(0), socket(1)];
+        let interval = Interval { elapsed: Duration::from_secs(1), zones: &zones, domains, loads, usage: &usage };
+        attribute(&interval, Idle::None).weight()
+    };
+    assert_eq!(weight(&[counted, counted]), Weight::Cycles);
+    assert_eq!(weight(&[counted, load(1, SECOND_NS)]), Weight::Runtime);
+}
+
+#[test]
 fn cycles_that_stand_still_are_not_a_weight() {
     let package = [zone(ZoneKind::Package, Some(0), 10)];
     let counted = DomainLoad { cycles: true, ..load(1, SECOND_NS) };
