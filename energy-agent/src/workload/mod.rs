@@ -46,6 +46,9 @@ pub enum Workload {
     PodOverhead { uid: Arc<str> },
     /// A container of a pod.
     PodContainer { uid: Arc<str>, id: Arc<str>, runtime: Runtime },
+    /// What a living pod's containers used whose own series have ended: keeps the pod's totals from falling when a
+    /// container restarts. Made by the ledger alone, part of the pod's sum, and no container of its own.
+    PodEnded { uid: Arc<str> },
 }
 
 impl Workload {
@@ -53,7 +56,7 @@ impl Workload {
     #[must_use]
     pub fn pod_uid(&self) -> Option<&Arc<str>> {
         match self {
-            Self::PodOverhead { uid } | Self::PodContainer { uid, .. } => Some(uid),
+            Self::PodOverhead { uid } | Self::PodContainer { uid, .. } | Self::PodEnded { uid } => Some(uid),
             Self::Kernel | Self::Unit { .. } | Self::Container { .. } => None,
         }
     }
@@ -64,7 +67,7 @@ impl Workload {
         match self {
             Self::Kernel => Some("kernel"),
             Self::Unit { unit } | Self::Container { unit, .. } => Some(unit),
-            Self::PodOverhead { .. } | Self::PodContainer { .. } => None,
+            Self::PodOverhead { .. } | Self::PodContainer { .. } | Self::PodEnded { .. } => None,
         }
     }
 }
@@ -96,6 +99,7 @@ impl fmt::Display for Workload {
             Self::Container { id, .. } => write!(f, "container {id}"),
             Self::PodOverhead { uid } => write!(f, "pod {uid}"),
             Self::PodContainer { uid, id, .. } => write!(f, "pod {uid} container {id}"),
+            Self::PodEnded { uid } => write!(f, "pod {uid} ended containers"),
         }
     }
 }

@@ -1,0 +1,133 @@
+//! Ends the rows of workloads that vanished long enough ago: their totals move to the pod or unit that lives on, else
+//! to the retired energy of the node, in the same tick.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Entry, Ledger, cover, key_index};
+use crate::snapshot::{Row, State};
+use crate::workload::Workload;
+
+/// What a workload is summed under: the series that outlives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Group<'a> {
+    Pod(&'a str),
+    Unit(&'a str),
+}
+
+impl<'a> Group<'a> {
+    fn of(workload: &'a Workload) -> Self {
+        match workload {
+            Workload::Kernel => Self::Unit("kernel"),
+            Workload::Unit { unit } | Workload::Container { unit, .. } => Self::Unit(unit),
+            Workload::PodOverhead { uid } | Workload::PodContainer { uid, .. } | Workload::PodEnded { uid } => {
+                Self::Pod(uid)
+            }
+        }
+    }
+}
+
+/// What becomes of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Stays,
+    /// Its pod or unit has other rows: its total goes there, so that theirs does not fall.
+    Folds,
+    /// It was the last: its total goes to the node's retired energy.
+    Retires,
+}
+
+impl Ledger {
+    pub(super) fn retire(&mut self, now: Duration) {
+        let due = self.due(now);
+        if !due.contains(&true) {
+            return;
+        }
+        let mut fates = self.fates(&due).into_iter();
+        let (mut stay, mut fold) = (Vec::with_capacity(self.rows.len()), Vec::new());
+        for entry in std::mem::take(&mut self.rows) {
+            match fates.next().expect("each row has a fate") {
+                Fate::Stays => stay.push(entry),
+                Fate::Folds => fold.push(entry.row),
+                Fate::Retires => {
+                    for energy in entry.row.energy {
+                        let index = key_index(&self.keys, energy.key);
+                        self.keys[index].retired += energy.total;
+                    }
+                }
+            }
+        }
+        self.rows = stay;
+        for row in fold {
+            self.fold(row, now);
+        }
+    }
+
+    /// Which rows have been kept long enough: by time, or as the oldest of too many.
+    fn due(&self, now: Duration) -> Vec<bool> {
+        let counted = |entry: &Entry| entry.ended.filter(|_| !matches!(*entry.row.workload, Workload::PodEnded { .. }));
+        let mut due = vec![false; self.rows.len()];
+        let mut kept = Vec::new();
+        for (index, entry) in self.rows.iter().enumerate() {
+            if let Some(ended) = counted(entry) {
+                if now.saturating_sub(ended) >= self.terminated_retention {
+                    due[index] = true;
+                } else {
+                    kept.push((ended, index));
+                }
+            }
+        }
+        let excess = kept.len().saturating_sub(self.terminated_max);
+        if excess > 0 {
+            kept.select_nth_unstable(excess - 1);
+            for &(_, index) in &kept[..excess] {
+                due[index] = true;
+            }
+        }
+        due
+    }
+
+    fn fates(&self, due: &[bool]) -> Vec<Fate> {
+        let ended = |entry: &Entry| matches!(*entry.row.workload, Workload::PodEnded { .. });
+        let rows = || self.rows.iter().zip(due);
+        let living: HashSet<Group<'_>> = rows()
+            .filter(|(entry, due)| !**due && !ended(entry))
+            .map(|(entry, _)| Group::of(&entry.row.workload))
+            .collect();
+        rows()
+            .map(|(entry, &due)| match &*entry.row.workload {
+                workload if !living.contains(&Group::of(workload)) => Fate::Retires,
+                Workload::PodOverhead { .. } | Workload::PodContainer { .. } | Workload::Container { .. } if due => {
+                    Fate::Folds
+                }
+                // A unit's own row is where the rows of its containers go.
+                _ => Fate::Stays,
+            })
+            .collect()
+    }
+
+    fn fold(&mut self, ended: Row, now: Duration) {
+        let heir = match &*ended.workload {
+            Workload::PodOverhead { uid } | Workload::PodContainer { uid, .. } | Workload::PodEnded { uid } => {
+                Workload::PodEnded { uid: Arc::clone(uid) }
+            }
+            Workload::Container { unit, .. } | Workload::Unit { unit } => Workload::Unit { unit: Arc::clone(unit) },
+            Workload::Kernel => Workload::Kernel,
+        };
+        let index = self.rows.binary_search_by(|entry| (*entry.row.workload).cmp(&heir)).unwrap_or_else(|index| {
+            let mut entry = Entry::new(Arc::new(heir));
+            (entry.row.state, entry.ended) = (State::Terminated, Some(now));
+            self.rows.insert(index, entry);
+            index
+        });
+        let row = &mut self.rows[index].row;
+        cover(&mut row.energy, &self.keys);
+        for energy in ended.energy {
+            row.energy[key_index(&self.keys, energy.key)].total += energy.total;
+        }
+        row.runtime_ns = row.runtime_ns.saturating_add(ended.runtime_ns);
+        row.cycles = row.cycles.saturating_add(ended.cycles);
+        row.switches = row.switches.saturating_add(ended.switches);
+    }
+}
