@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use energy_agent::config::Level;
+use energy_agent::config::{Level, TopArgs};
 use energy_agent::export::metrics;
 use energy_agent::export::negotiate::Coding;
 use energy_agent::export::own::SelfMetrics;
@@ -285,6 +285,20 @@ fn promtool_finds_nothing() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success() && said.is_empty(), "{said}");
+}
+
+#[test]
+fn top_reads_the_page_and_says_what_is_wrong_with_others() {
+    let top = |address: String| TopArgs { address, interval: Duration::ZERO, iterations: 2, rows: 3 };
+    let mut server = Server::start(published(rich()));
+    let address = server.address.to_string();
+    energy_agent::report::top::run(&top(address.clone())).unwrap();
+    let wrong = |address: String| format!("{:#}", energy_agent::report::top::run(&top(address)).unwrap_err());
+    assert!(wrong(format!("http://{address}/healthz")).contains("is not the metrics page of an energy-agent"));
+    assert!(wrong(format!("http://{address}/nothing")).contains("/nothing answers 404"));
+    server.stop();
+    let gone = wrong(address.clone());
+    assert!(gone.contains(&address) && gone.contains("is the agent running? energy-agent run"), "{gone}");
 }
 
 #[test]

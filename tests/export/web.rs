@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use energy_agent::export::parse::samples;
 use energy_agent::snapshot::Snapshot;
 
 use crate::server::{Server, gunzip};
@@ -18,6 +19,7 @@ fn format_and_content_type_follow_accept() {
         let headers: Vec<_> = accept.iter().map(|value| ("Accept", *value)).collect();
         let answer = server.get("/metrics", &headers);
         let body = answer.text();
+        assert!(samples(body).unwrap().len() > 50);
         assert_eq!((answer.status, answer.header("vary")), (200, "Accept, Accept-Encoding"));
         if let Some(expected) = request["expect"]["content_type"].as_str() {
             assert_eq!(answer.header("content-type"), expected);

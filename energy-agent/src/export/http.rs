@@ -31,6 +31,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
 const HEADER_BYTES: usize = 16 * 1024;
 /// Most connections at a time; more wait in the listener's queue.
 const CONNECTIONS: usize = 256;
+/// A connection is closed after the answer under way at this age, so that a client that does not read keeps no page for ever.
+const CONNECTION_AGE: Duration = Duration::from_secs(600);
 /// How long answers under way may take to finish after the end was asked for.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -108,13 +110,13 @@ async fn serve_connection(stream: TcpStream, service: TowerToHyperService<Router
     let mut connection = pin!(connection);
     // Errors are the client's: it went away, was too slow, or sent no HTTP.
     tokio::select! {
-        _ = connection.as_mut() => {}
+        _ = connection.as_mut() => return,
         // The guard that comes back must not live on: it cannot cross an await.
-        () = async { drop(ended.wait_for(|ended| *ended).await) } => {
-            connection.as_mut().graceful_shutdown();
-            let _ = connection.await;
-        }
+        () = async { drop(ended.wait_for(|ended| *ended).await) } => {}
+        () = tokio::time::sleep(CONNECTION_AGE) => {}
     }
+    connection.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(HEADER_TIMEOUT, connection).await;
 }
 
 fn router(web: Web) -> Router {
