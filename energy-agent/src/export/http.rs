@@ -1,1 +1,244 @@
-//! (to be written)
+//! The web server: metrics, landing page, health and readiness, all answered from the last published snapshot.
+//! No request reads a meter; slow clients, idle connections and large headers are bounded.
+
+use std::fmt::Write as _;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::export::negotiate::{self, Coding};
+use crate::export::own::SelfMetrics;
+use crate::export::page::Published;
+
+/// A client has this long to send its request's headers; an idle connection is kept as long. More than the usual
+/// minute between two scrapes.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
+/// Most bytes of a request's headers.
+const HEADER_BYTES: usize = 16 * 1024;
+/// Most connections at a time; more wait in the listener's queue.
+const CONNECTIONS: usize = 256;
+/// A connection is closed after the answer under way at this age, so that a client that does not read keeps no page for ever.
+const CONNECTION_AGE: Duration = Duration::from_secs(600);
+/// How long answers under way may take to finish after the end was asked for.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What the server needs to know besides its listener.
+#[derive(Clone, Debug)]
+pub struct Web {
+    /// Path of the metrics page, as `--web.telemetry-path` allows it.
+    pub telemetry_path: String,
+    /// Time between two ticks, for liveness.
+    pub interval: Duration,
+    pub snapshots: watch::Receiver<Arc<Published>>,
+    pub own: Arc<SelfMetrics>,
+}
+
+/// Serves until `shutdown` is done, and returns at most [`GRACE`] later.
+///
+/// # Errors
+/// When the listener cannot take connections any more.
+pub async fn serve(listener: TcpListener, web: Web, shutdown: impl Future<Output = ()>) -> Result<()> {
+    let service = TowerToHyperService::new(router(web));
+    let (end, ended) = watch::channel(false);
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let accept = async {
+            let permit = Arc::clone(&permits).acquire_owned().await.context("connection limit")?;
+            Ok::<_, anyhow::Error>((permit, accept(&listener).await?))
+        };
+        tokio::select! {
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => {}
+            accepted = accept => {
+                let (permit, stream) = accepted?;
+                let (service, ended) = (service.clone(), ended.clone());
+                connections.spawn(async move {
+                    serve_connection(stream, service, ended).await;
+                    drop(permit);
+                });
+            }
+        }
+    }
+    drop(listener);
+    end.send_replace(true);
+    // What is left after the grace is dropped with the set.
+    let _ = tokio::time::timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
+    Ok(())
+}
+
+/// The next connection. Running out of file descriptors and the like passes; the listener stays.
+async fn accept(listener: &TcpListener) -> Result<TcpStream> {
+    use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, InvalidInput};
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return Ok(stream),
+            Err(error) if error.kind() == InvalidInput => return Err(error).context("accepting connections"),
+            Err(error)
+                if matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted) => {}
+            Err(error) => {
+                tracing::warn!(%error, "no connection accepted");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, service: TowerToHyperService<Router>, mut ended: watch::Receiver<bool>) {
+    // Without it the answer is only slower.
+    let _ = stream.set_nodelay(true);
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(HEADER_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    // Errors are the client's: it went away, was too slow, or sent no HTTP.
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        // The guard that comes back must not live on: it cannot cross an await.
+        () = async { drop(ended.wait_for(|ended| *ended).await) } => {}
+        () = tokio::time::sleep(CONNECTION_AGE) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(HEADER_TIMEOUT, connection).await;
+}
+
+fn router(web: Web) -> Router {
+    Router::new()
+        // A telemetry path such as /:metrics is unusual, not an error.
+        .without_v07_checks()
+        .route("/", get(landing))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route(&web.telemetry_path, get(metrics))
+        .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
+        .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n") })
+        .with_state(Arc::new(web))
+}
+
+async fn metrics(State(web): State<Arc<Web>>, headers: HeaderMap) -> Response {
+    let start = Instant::now();
+    let format = negotiate::format(&joined(&headers, ACCEPT));
+    let coding = negotiate::coding(&joined(&headers, ACCEPT_ENCODING));
+    let published = Arc::clone(&web.snapshots.borrow());
+    let body = match published.ready_body(format, coding) {
+        Some(body) => body,
+        None => {
+            // Encoding takes milliseconds of CPU on a big node; the tick must not wait for them.
+            let own = Arc::clone(&web.own);
+            match tokio::task::spawn_blocking(move || published.body(format, coding, &own)).await {
+                Ok(body) => body,
+                Err(error) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+            }
+        }
+    };
+    web.own.scrape_took(start.elapsed());
+    let mut response = body.into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+    headers.insert(VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
+    if coding == Coding::Gzip {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    response
+}
+
+/// All values of a header as one list; bytes that are no text are left out.
+fn joined(headers: &HeaderMap, name: HeaderName) -> String {
+    headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",")
+}
+
+async fn healthz(State(web): State<Arc<Web>>) -> Response {
+    let age = web.snapshots.borrow().completed.elapsed();
+    match stalled(age, web.interval) {
+        None => "ok\n".into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason).into_response(),
+    }
+}
+
+/// Why the tick loop counts as dead: no tick for ten intervals, and at least 15 seconds.
+fn stalled(age: Duration, interval: Duration) -> Option<String> {
+    let limit = (interval * 10).max(Duration::from_secs(15));
+    (age > limit).then(|| format!("no tick for {} s, expected one every {interval:?}\n", age.as_secs()))
+}
+
+async fn readyz(State(web): State<Arc<Web>>) -> Response {
+    match web.snapshots.borrow().snapshot.ticks {
+        0 => (StatusCode::SERVICE_UNAVAILABLE, "the first interval is not over yet\n").into_response(),
+        _ => "ok\n".into_response(),
+    }
+}
+
+async fn landing(State(web): State<Arc<Web>>) -> Html<String> {
+    let published = Arc::clone(&web.snapshots.borrow());
+    let snapshot = &published.snapshot;
+    let state = stalled(published.completed.elapsed(), web.interval).unwrap_or_else(|| match snapshot.ticks {
+        0 => "starting".to_owned(),
+        ticks => format!("{ticks} ticks, one every {:?}", web.interval),
+    });
+    let how = &snapshot.attribution;
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>energy-agent on {node}</title>\n\
+         <style>body{{font:1em/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}}\
+         td,th{{text-align:left;padding:.1em 1em .1em 0;vertical-align:top}}</style></head>\n<body>\n\
+         <h1>energy-agent</h1>\n<p>Which pod, container and service on <b>{node}</b> used how many joules. Version {version}.</p>\n\
+         <ul>\n<li><a href=\"{path}\">Metrics</a> (Prometheus text or OpenMetrics)</li>\n\
+         <li><a href=\"/healthz\">Health</a>, <a href=\"/readyz\">readiness</a>: {state}</li>\n\
+         <li>CPU usage by {meter} {program}, weight {weight}, idle split {idle}</li>\n</ul>\n\
+         <table>\n<tr><th>meter</th><th>state</th><th>reason</th><th>detail</th></tr>\n",
+        node = escaped(&snapshot.node),
+        version = env!("CARGO_PKG_VERSION"),
+        path = escaped(&web.telemetry_path),
+        state = escaped(state.trim_end()),
+        meter = or_none(how.meter),
+        program = how.program,
+        weight = or_none(how.weight),
+        idle = or_none(how.idle),
+    );
+    for meter in &snapshot.meters {
+        let up = if meter.up { "up" } else { "down" };
+        let (name, reason, detail) = (meter.meter, meter.reason, escaped(&meter.detail));
+        writeln!(page, "<tr><td>{name}</td><td>{up}</td><td>{reason}</td><td>{detail}</td></tr>")
+            .expect("a String takes every write");
+    }
+    page.push_str("</table>\n</body>\n</html>\n");
+    Html(page)
+}
+
+const fn or_none(word: &str) -> &str {
+    if word.is_empty() { "none" } else { word }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tick_loop_is_dead_after_ten_intervals_but_not_before_15_seconds() {
+        let seconds = Duration::from_secs;
+        assert_eq!(stalled(seconds(15), seconds(1)), None);
+        assert_eq!(stalled(seconds(16), seconds(1)).unwrap(), "no tick for 16 s, expected one every 1s\n");
+        assert_eq!(stalled(seconds(599), seconds(60)), None);
+        assert!(stalled(seconds(601), seconds(60)).is_some());
+    }
+}

@@ -1,1 +1,168 @@
-//! (to be written)
+//! Every metric of the agent: name, type, labels and HELP in one table. `docs/metrics.md` is generated from it, and the
+//! series are written by [`super::series`] (from the snapshot) and [`super::own`] (the agent about itself).
+
+use std::fmt::Write as _;
+
+use crate::config::Level;
+use crate::export::text::Kind;
+
+/// One family.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Full sample name; counters end in `_total`.
+    pub name: &'static str,
+    pub kind: Kind,
+    /// Labels that a series may have; one with an empty value is left out.
+    pub labels: &'static [&'static str],
+    /// Exported when this level is among `--export.levels`; always where it is `None`.
+    pub level: Option<Level>,
+    pub help: &'static str,
+}
+
+const ZONE: &[&str] = &["zone", "path", "source", "socket", "die", "node_name"];
+const CONTAINER: &[&str] = &["container_id", "container_name", "runtime", "state", "pod_id", "node_name"];
+const CONTAINER_ZONE: &[&str] =
+    &["container_id", "container_name", "runtime", "state", "pod_id", "node_name", "zone", "source"];
+const POD: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_name"];
+const POD_ZONE: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_name", "zone", "source"];
+const UNIT: &[&str] = &["unit", "state", "node_name"];
+const UNIT_ZONE: &[&str] = &["unit", "state", "node_name", "zone", "source"];
+
+macro_rules! metrics {
+    ($($id:ident = $name:literal $kind:ident $level:expr, $labels:expr, $help:literal;)*) => {
+        $(pub const $id: Metric =
+            Metric { name: $name, kind: Kind::$kind, labels: $labels, level: $level, help: $help };)*
+        /// All families, in the order of the documentation.
+        pub const ALL: &[Metric] = &[$($id),*];
+    };
+}
+
+metrics! {
+    NODE_JOULES = "kepler_node_cpu_joules_total" Counter Some(Level::Node), ZONE,
+        "Energy of one zone since the agent started, as the label source says: read from a counter (rapl, rapl_mmio, perf), from a board sensor (hwmon), or estimated from CPU load (estimate). Only package and dram zones may be added up.";
+    NODE_ACTIVE_JOULES = "kepler_node_cpu_active_joules_total" Counter Some(Level::Node), ZONE,
+        "Energy above the idle baseline; equals pods + system + retired + unattributed of the same zone and source, exactly.";
+    NODE_IDLE_JOULES = "kepler_node_cpu_idle_joules_total" Counter Some(Level::Node), ZONE,
+        "Energy that the zone would have used with nothing running (method: label idle of energy_agent_attribution_info); active + idle equals kepler_node_cpu_joules_total, exactly.";
+    NODE_UNATTRIBUTED_JOULES = "energy_agent_node_cpu_unattributed_joules_total" Counter Some(Level::Node), ZONE,
+        "Part of the active energy that no workload could be charged with, because the usage meter missed the time or nothing ran.";
+    NODE_WATTS = "kepler_node_cpu_watts" Gauge Some(Level::Node), ZONE,
+        "Mean power of one zone over the last interval; absent where the interval was not measured.";
+    NODE_ACTIVE_WATTS = "kepler_node_cpu_active_watts" Gauge Some(Level::Node), ZONE,
+        "Mean power above the idle baseline over the last interval.";
+    NODE_IDLE_WATTS = "kepler_node_cpu_idle_watts" Gauge Some(Level::Node), ZONE,
+        "Mean idle power over the last interval.";
+    NODE_USAGE_RATIO = "kepler_node_cpu_usage_ratio" Gauge Some(Level::Node), &["node_name"],
+        "Share of the online CPUs' time that was busy in the last interval, 0 to 1, from the kernel's accounting without I/O wait and stolen time.";
+    NODE_INFO = "kepler_node_cpu_info" Gauge Some(Level::Node),
+        &["processor", "vendor_id", "model_name", "physical_id", "core_id", "node_name"],
+        "One logical CPU as /proc/cpuinfo describes it; always 1.";
+    RETIRED_JOULES = "energy_agent_retired_cpu_joules_total" Counter Some(Level::Node), &["zone", "source", "node_name"],
+        "Active energy of workloads that ended and whose own series have since been dropped.";
+    POD_JOULES = "kepler_pod_cpu_joules_total" Counter Some(Level::Pod), POD_ZONE,
+        "Active energy of a pod: the exact sum of its containers, the container named POD included.";
+    POD_WATTS = "kepler_pod_cpu_watts" Gauge Some(Level::Pod), POD_ZONE,
+        "Mean active power of a pod over the last interval.";
+    POD_CPU_SECONDS = "energy_agent_pod_cpu_seconds_total" Counter Some(Level::Pod), POD,
+        "Time that the pod's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
+    POD_CPU_CYCLES = "energy_agent_pod_cpu_cycles_total" Counter Some(Level::Pod), POD,
+        "Unhalted CPU cycles that the pod's tasks used, from a hardware counter; absent where there is none.";
+    POD_SWITCHES = "energy_agent_pod_context_switches_total" Counter Some(Level::Pod), POD,
+        "Times a task of the pod was switched out, counted by eBPF; absent without it.";
+    CONTAINER_JOULES = "kepler_container_cpu_joules_total" Counter Some(Level::Container), CONTAINER_ZONE,
+        "Active energy of a container: the zone's active energy divided by CPU cycles or CPU time (label weight of energy_agent_attribution_info). Containers outside pods are part of their unit too.";
+    CONTAINER_WATTS = "kepler_container_cpu_watts" Gauge Some(Level::Container), CONTAINER_ZONE,
+        "Mean active power of a container over the last interval.";
+    CONTAINER_KEPLER_SECONDS = "kepler_container_cpu_seconds_total" Counter Some(Level::Container), CONTAINER,
+        "The same as energy_agent_container_cpu_seconds_total, under the name that Kepler's dashboards use.";
+    CONTAINER_CPU_SECONDS = "energy_agent_container_cpu_seconds_total" Counter Some(Level::Container), CONTAINER,
+        "Time that the container's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
+    CONTAINER_CPU_CYCLES = "energy_agent_container_cpu_cycles_total" Counter Some(Level::Container), CONTAINER,
+        "Unhalted CPU cycles that the container's tasks used, from a hardware counter; absent where there is none.";
+    CONTAINER_SWITCHES = "energy_agent_container_context_switches_total" Counter Some(Level::Container), CONTAINER,
+        "Times a task of the container was switched out, counted by eBPF; absent without it.";
+    SYSTEM_JOULES = "energy_agent_system_cpu_joules_total" Counter Some(Level::System), UNIT_ZONE,
+        "Active energy outside pods by systemd unit or cgroup, containers outside pods included; unit=kernel are the kernel's own threads.";
+    SYSTEM_WATTS = "energy_agent_system_cpu_watts" Gauge Some(Level::System), UNIT_ZONE,
+        "Mean active power of a unit over the last interval.";
+    SYSTEM_CPU_SECONDS = "energy_agent_system_cpu_seconds_total" Counter Some(Level::System), UNIT,
+        "Time that the unit's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
+    SYSTEM_CPU_CYCLES = "energy_agent_system_cpu_cycles_total" Counter Some(Level::System), UNIT,
+        "Unhalted CPU cycles that the unit's tasks used, from a hardware counter; absent where there is none.";
+    SYSTEM_SWITCHES = "energy_agent_system_context_switches_total" Counter Some(Level::System), UNIT,
+        "Times a task of the unit was switched out, counted by eBPF; absent without it.";
+    BUILD_INFO = "kepler_build_info" Gauge None, &["arch", "branch", "revision", "version", "node_name"],
+        "Version of the agent; always 1.";
+    METER_UP = "energy_agent_meter_up" Gauge None, &["meter", "reason"],
+        "Whether a meter works (1) or not (0), and a word for the reason; the landing page has the details.";
+    ATTRIBUTION_INFO = "energy_agent_attribution_info" Gauge None, &["meter", "program", "weight", "idle"],
+        "How energy is divided at present: who counts usage, by which eBPF program, what weighs, how idle energy is told; always 1.";
+    TICKS = "energy_agent_ticks_total" Counter None, &[],
+        "Readings of all meters completed.";
+    LATE_TICKS = "energy_agent_late_ticks_total" Counter None, &[],
+        "Readings that began more than half an interval late.";
+    INTERVAL = "energy_agent_interval_seconds" Gauge None, &[],
+        "Length of the last interval, which all watts are means over; from the monotonic clock.";
+    LAST_TICK = "energy_agent_last_tick_timestamp_seconds" Gauge None, &[],
+        "Unix time at which the exported values were read.";
+    ZONE_WRAPS = "energy_agent_zone_wraps_total" Counter None, &[],
+        "Energy counters that passed their maximum and were carried on.";
+    ZONE_RESETS = "energy_agent_zone_resets_total" Counter None, &[],
+        "Energy counters that fell without an explanation; nothing was charged for the interval.";
+    ZONE_GAPS = "energy_agent_zone_gaps_total" Counter None, &[],
+        "Intervals so long that an energy counter may have wrapped more than once; only the provable part was charged.";
+    ZONE_READ_ERRORS = "energy_agent_zone_read_errors_total" Counter None, &[],
+        "Energy counters that could not be read when it was time.";
+    MAP_DROPS = "energy_agent_usage_map_drops_total" Counter None, &[],
+        "Updates that found the eBPF usage map full; their time shows as unattributed energy. Absent without eBPF.";
+    EVENT_DROPS = "energy_agent_cgroup_events_dropped_total" Counter None, &[],
+        "New or removed cgroups whose event found the buffer full.";
+    CYCLES_FALLBACKS = "energy_agent_cycles_fallback_intervals_total" Counter None, &[],
+        "Intervals in which a cycle counter was missing or shared, so that CPU time weighed instead. Absent without eBPF.";
+    UNKNOWN_CGROUPS = "energy_agent_unknown_cgroups_total" Counter None, &[],
+        "Cgroups that used CPU time but whose path was never learned.";
+    EBPF_RUN = "energy_agent_ebpf_run_seconds_total" Counter None, &[],
+        "CPU time of the agent's eBPF programs as the kernel counts it; absent while kernel.bpf_stats_enabled is 0.";
+    DUPLICATES = "energy_agent_duplicate_series_total" Counter None, &[],
+        "Series left out of a page because it had them already; more than 0 is a bug in the agent.";
+    TICK_DURATION = "energy_agent_tick_duration_seconds" Histogram None, &[],
+        "Time to read all meters and divide the energy.";
+    SCRAPE_DURATION = "energy_agent_scrape_duration_seconds" Histogram None, &[],
+        "Time to answer a request for metrics, without sending it.";
+}
+
+/// The text of `docs/metrics.md`; `process` are name, type and HELP of the process metrics.
+#[must_use]
+pub fn documentation(process: &[(String, Kind, String)]) -> String {
+    let mut text = String::from(
+        "# Metrics\n\n\
+         <!-- Generated from energy-agent/src/export/metrics.rs; UPDATE_DOCS=1 cargo test -p energy-agent --test export writes it anew. -->\n\n\
+         A label with an empty value is left out. What was not measured has no series. Counters start at 0 with the agent\n\
+         and never fall while their series lives. Every energy series says in `source` how its figure was obtained.\n",
+    );
+    let sections = [
+        (Some(Level::Node), "Node (`--export.levels=node`)"),
+        (Some(Level::Pod), "Pods (`--export.levels=pod`)"),
+        (Some(Level::Container), "Containers (`--export.levels=container`)"),
+        (Some(Level::System), "Everything outside pods (`--export.levels=system`)"),
+        (None, "The agent itself (always)"),
+    ];
+    for (level, title) in sections {
+        write!(text, "\n## {title}\n\n| name | type | labels | meaning |\n| --- | --- | --- | --- |\n")
+            .expect("a String takes every write");
+        for metric in ALL.iter().filter(|metric| metric.level == level) {
+            let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+            row(&mut text, metric.name, metric.kind, &labels.join(", "), metric.help);
+        }
+        if level.is_none() {
+            for (name, kind, help) in process {
+                row(&mut text, name, *kind, "", help);
+            }
+        }
+    }
+    text
+}
+
+fn row(text: &mut String, name: &str, kind: Kind, labels: &str, help: &str) {
+    writeln!(text, "| `{name}` | {} | {labels} | {help} |", kind.as_str()).expect("a String takes every write");
+}

@@ -1,1 +1,164 @@
-//! (to be written)
+//! `energy-agent top`: fetches the metrics page of a running agent and shows who uses how much, as a live table on a
+//! terminal and as plain lines elsewhere.
+
+mod screen;
+mod table;
+
+use std::io::{self, ErrorKind, IsTerminal as _, Write};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::config::TopArgs;
+use crate::export::parse;
+use crate::export::text::Format;
+use crate::report::top::table::{Memory, Order, Table};
+
+/// A page of 5,000 pods has some 40 MB; whatever sends more is no agent.
+const PAGE_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Shows the agent at `args.address` until the user quits, or for `args.iterations` refreshes.
+///
+/// # Errors
+/// When the address is none, nothing answers there at the start, what answers is no agent, or, in plain lines, it
+/// stops answering.
+pub fn run(args: &TopArgs) -> Result<()> {
+    let mut agent = Agent::new(&args.address)?;
+    let interval = args.interval.max(Duration::from_millis(100));
+    let first = agent.fetch()?;
+    if args.iterations == 0 && io::stdout().is_terminal() && io::stdin().is_terminal() {
+        return screen::run(agent, first, interval);
+    }
+    match plain(&mut agent, first, interval, args) {
+        // Whoever read the lines has enough: `energy-agent top | head`.
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) => {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn plain(agent: &mut Agent, first: Table, interval: Duration, args: &TopArgs) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let mut table = first;
+    let mut shown = 0;
+    loop {
+        table.sort(Order::Watts);
+        write_plain(&mut out, &table, args.rows)?;
+        shown += 1;
+        if shown == args.iterations {
+            return Ok(());
+        }
+        writeln!(out)?;
+        std::thread::sleep(interval);
+        table = agent.fetch()?;
+    }
+}
+
+/// One refresh as aligned lines: the node, a heading, and at most `rows` entries.
+fn write_plain(out: &mut impl Write, table: &Table, rows: usize) -> io::Result<()> {
+    writeln!(out, "{}\n{}", table.node.meters(), table.node.shares())?;
+    writeln!(out, "{:>10} {:>14} {:>7}  {:<9}  NAME", "WATTS", "JOULES", "CPU%", "KIND")?;
+    for entry in table.entries.iter().take(rows) {
+        let [watts, joules, cpu] = entry.numbers();
+        writeln!(out, "{watts:>10} {joules:>14} {cpu:>7}  {:<9}  {}", entry.kind.as_str(), entry.name)?;
+    }
+    let more = table.entries.len().saturating_sub(rows);
+    if more > 0 {
+        writeln!(out, "{more} more (--rows)")?;
+    }
+    out.flush()
+}
+
+/// A running agent, as far as its metrics page shows it.
+struct Agent {
+    url: String,
+    client: ureq::Agent,
+    memory: Memory,
+}
+
+impl Agent {
+    fn new(address: &str) -> Result<Self> {
+        let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(5))).proxy(None).build();
+        Ok(Self { url: url(address)?, client: config.new_agent(), memory: Memory::default() })
+    }
+
+    fn fetch(&mut self) -> Result<Table> {
+        let url = &self.url;
+        let mut answer = match self.client.get(url).header("Accept", Format::Text.content_type()).call() {
+            Ok(answer) => answer,
+            Err(ureq::Error::StatusCode(code)) => bail!("{url} answers {code}; is this the agent's metrics path?"),
+            Err(error) => bail!("no answer from {url}: {error}; is the agent running? energy-agent run"),
+        };
+        let page = answer.body_mut().with_config().limit(PAGE_BYTES).read_to_string();
+        let page = page.with_context(|| format!("reading {url}"))?;
+        let samples =
+            parse::samples(&page).with_context(|| format!("{url} is not the metrics page of an energy-agent"))?;
+        if !samples.iter().any(|sample| sample.name == "energy_agent_ticks_total") {
+            bail!("{url} is not the metrics page of an energy-agent");
+        }
+        Ok(Table::read(&samples, &mut self.memory))
+    }
+}
+
+/// The metrics page that `HOST`, `HOST:PORT`, `:PORT` or a URL stands for.
+fn url(address: &str) -> Result<String> {
+    let rest = match address.split_once("://") {
+        Some(("http", rest)) => rest,
+        Some((scheme, _)) => bail!("address {address:?}: scheme {scheme:?} is not supported, only http"),
+        None => address,
+    };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let path = if path.len() > 1 { path } else { "/metrics" };
+    let host = if host.starts_with(':') { format!("127.0.0.1{host}") } else { host.to_owned() };
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if host.is_empty()
+        || host.contains(char::is_whitespace)
+        || (host.contains(':') && !has_port && !host.ends_with(']'))
+    {
+        bail!("address {address:?}: expected HOST:PORT or a URL such as http://127.0.0.1:9102/metrics");
+    }
+    let port = if has_port || address.contains("://") { "" } else { ":9102" };
+    Ok(format!("http://{host}{port}{path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_be_short_or_a_url() {
+        for (address, expected) in [
+            ("127.0.0.1:9102", "http://127.0.0.1:9102/metrics"),
+            (":8080", "http://127.0.0.1:8080/metrics"),
+            ("node-a", "http://node-a:9102/metrics"),
+            ("[::1]", "http://[::1]:9102/metrics"),
+            ("[::1]:80", "http://[::1]:80/metrics"),
+            ("http://node-a:9102/", "http://node-a:9102/metrics"),
+            ("http://node-a/energy", "http://node-a/energy"),
+        ] {
+            assert_eq!(url(address).unwrap(), expected);
+        }
+        for address in ["", "https://node-a", "node-a:port", "a b", "http://"] {
+            assert!(format!("{:#}", url(address).unwrap_err()).contains(&format!("{address:?}")));
+        }
+    }
+
+    #[test]
+    fn plain_lines_are_aligned_and_say_what_is_left_out() {
+        let page = "kepler_node_cpu_watts{zone=\"package\",source=\"estimate\",node_name=\"n\"} 5.000000\n\
+             energy_agent_system_cpu_joules_total{unit=\"a.service\",zone=\"package\",source=\"estimate\"} 2.500000\n\
+             energy_agent_system_cpu_watts{unit=\"a.service\",zone=\"package\",source=\"estimate\"} 1.250000\n\
+             energy_agent_system_cpu_joules_total{unit=\"kernel\",zone=\"package\",source=\"estimate\"} 1.000000\n";
+        let mut table = Table::read(&parse::samples(page).unwrap(), &mut Memory::default());
+        table.sort(Order::Watts);
+        let mut out = Vec::new();
+        write_plain(&mut out, &table, 1).unwrap();
+        let expected = "n   package 5.00 W (estimated)\n\
+             active -   idle -   unattributed -   CPU busy -\n\
+             \x20    WATTS         JOULES    CPU%  KIND       NAME\n\
+             \x20    1.250            2.5       -  unit       a.service\n\
+             1 more (--rows)\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}

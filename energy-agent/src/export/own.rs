@@ -1,0 +1,117 @@
+//! What the agent measures about itself, kept in a `prometheus` registry: durations, duplicates and the process.
+//! The registry's families go through the writer that the workload series go through, into either format.
+
+use std::time::Duration;
+
+use prometheus::process_collector::ProcessCollector;
+use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::{Histogram, HistogramOpts, IntCounter, Registry};
+
+use crate::export::metrics::{self, Metric};
+use crate::export::text::{Kind, Labels, Value, Writer};
+
+/// The agent's own metrics; counted into by the tick loop and by the web server.
+#[derive(Debug)]
+pub struct SelfMetrics {
+    registry: Registry,
+    tick_duration: Histogram,
+    scrape_duration: Histogram,
+    duplicates: IntCounter,
+}
+
+impl Default for SelfMetrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SelfMetrics {
+    #[must_use]
+    pub fn new() -> Self {
+        let registry = Registry::new();
+        let tick_duration = histogram(&metrics::TICK_DURATION);
+        let scrape_duration = histogram(&metrics::SCRAPE_DURATION);
+        let duplicates =
+            IntCounter::new(metrics::DUPLICATES.name, metrics::DUPLICATES.help).expect("the table has valid names");
+        for collector in [
+            Box::new(tick_duration.clone()) as Box<dyn prometheus::core::Collector>,
+            Box::new(scrape_duration.clone()),
+            Box::new(duplicates.clone()),
+            Box::new(ProcessCollector::for_self()),
+        ] {
+            registry.register(collector).expect("the names differ");
+        }
+        Self { registry, tick_duration, scrape_duration, duplicates }
+    }
+
+    /// One tick took this long, from the first reading to the finished snapshot.
+    pub fn tick_took(&self, duration: Duration) {
+        self.tick_duration.observe(duration.as_secs_f64());
+    }
+
+    /// One request for metrics was answered in this time.
+    pub(crate) fn scrape_took(&self, duration: Duration) {
+        self.scrape_duration.observe(duration.as_secs_f64());
+    }
+
+    /// Counts series that a page had twice; the first ever are logged, a bug in the agent must not fill the log.
+    pub(crate) fn found_duplicates(&self, series: &[String]) {
+        let Some(first) = series.first() else { return };
+        if self.duplicates.get() == 0 {
+            tracing::error!(%first, count = series.len(), "duplicate series left out; this is a bug, please report it");
+        }
+        self.duplicates.inc_by(u64::try_from(series.len()).unwrap_or(u64::MAX));
+    }
+
+    /// Writes all families of the registry.
+    pub(crate) fn write(&self, writer: &mut Writer) {
+        for family in self.registry.gather() {
+            let Some(kind) = kind(&family) else { continue };
+            writer.family(family.name(), kind, family.help());
+            for metric in family.get_metric() {
+                let pairs: Vec<_> = metric.get_label().iter().map(|pair| (pair.name(), pair.value())).collect();
+                let labels = Labels::new(&pairs);
+                match kind {
+                    Kind::Counter => writer.sample(&labels, &[], Value::Float(metric.get_counter().get_value())),
+                    Kind::Gauge => writer.sample(&labels, &[], Value::Float(metric.get_gauge().get_value())),
+                    Kind::Histogram => write_histogram(writer, &labels, metric.get_histogram()),
+                }
+            }
+        }
+    }
+
+    /// Name, type and HELP of the process metrics, for the documentation.
+    #[must_use]
+    pub fn process_metrics(&self) -> Vec<(String, Kind, String)> {
+        let families = self.registry.gather();
+        let process = families.iter().filter(|family| family.name().starts_with("process_"));
+        process.filter_map(|family| Some((family.name().to_owned(), kind(family)?, family.help().to_owned()))).collect()
+    }
+}
+
+fn histogram(metric: &Metric) -> Histogram {
+    let buckets = vec![0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
+    Histogram::with_opts(HistogramOpts::new(metric.name, metric.help).buckets(buckets))
+        .expect("the table has valid names and the buckets rise")
+}
+
+fn kind(family: &MetricFamily) -> Option<Kind> {
+    match family.get_field_type() {
+        MetricType::COUNTER => Some(Kind::Counter),
+        MetricType::GAUGE => Some(Kind::Gauge),
+        MetricType::HISTOGRAM => Some(Kind::Histogram),
+        MetricType::SUMMARY | MetricType::UNTYPED => None,
+    }
+}
+
+fn write_histogram(writer: &mut Writer, labels: &Labels, histogram: &prometheus::proto::Histogram) {
+    for bucket in histogram.get_bucket().iter().filter(|bucket| bucket.upper_bound().is_finite()) {
+        // Debug writes 1.0, the form OpenMetrics asks for; Display would write 1.
+        let bound = format!("{:?}", bucket.upper_bound());
+        writer.sample_of("_bucket", labels, &[("le", &bound)], Value::Integer(bucket.cumulative_count()));
+    }
+    let count = Value::Integer(histogram.get_sample_count());
+    writer.sample_of("_bucket", labels, &[("le", "+Inf")], count);
+    writer.sample_of("_sum", labels, &[], Value::Float(histogram.get_sample_sum()));
+    writer.sample_of("_count", labels, &[], count);
+}

@@ -1,0 +1,81 @@
+//! A snapshot as it is published: pages are encoded when somebody asks for them, and then kept until the next tick.
+
+use std::io::Write as _;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::config::Level;
+use crate::export::negotiate::Coding;
+use crate::export::own::SelfMetrics;
+use crate::export::series;
+use crate::export::text::{Format, Writer};
+use crate::snapshot::Snapshot;
+
+/// What the tick loop hands to the web server after each tick, and once before the first.
+#[derive(Debug)]
+pub struct Published {
+    pub snapshot: Snapshot,
+    /// When the tick was completed, for liveness.
+    pub completed: Instant,
+    levels: Arc<[Level]>,
+    text: Page,
+    open_metrics: Page,
+}
+
+#[derive(Debug, Default)]
+struct Page {
+    plain: OnceLock<Bytes>,
+    gzip: OnceLock<Bytes>,
+}
+
+impl Published {
+    #[must_use]
+    pub fn new(snapshot: Snapshot, levels: Arc<[Level]>) -> Self {
+        let [text, open_metrics] = [Page::default(), Page::default()];
+        Self { snapshot, completed: Instant::now(), levels, text, open_metrics }
+    }
+
+    /// The metrics page, encoded on the first call for this format and coding; everyone after gets the same bytes.
+    /// The agent's own metrics are as they were at that moment.
+    pub fn body(&self, format: Format, coding: Coding, own: &SelfMetrics) -> Bytes {
+        let page = self.page(format);
+        let plain = page.plain.get_or_init(|| {
+            let mut writer = Writer::new(format);
+            series::write(&mut writer, &self.snapshot, &self.levels);
+            own.write(&mut writer);
+            let (body, duplicates) = writer.finish();
+            own.found_duplicates(&duplicates);
+            body
+        });
+        match coding {
+            Coding::Identity => plain.clone(),
+            Coding::Gzip => page.gzip.get_or_init(|| gzip(plain)).clone(),
+        }
+    }
+
+    /// The body if it is encoded already.
+    pub(crate) fn ready_body(&self, format: Format, coding: Coding) -> Option<Bytes> {
+        let page = self.page(format);
+        match coding {
+            Coding::Identity => page.plain.get().cloned(),
+            Coding::Gzip => page.gzip.get().cloned(),
+        }
+    }
+
+    const fn page(&self, format: Format) -> &Page {
+        match format {
+            Format::Text => &self.text,
+            Format::OpenMetrics => &self.open_metrics,
+        }
+    }
+}
+
+fn gzip(plain: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
+    encoder.write_all(plain).expect("a Vec takes every write");
+    Bytes::from(encoder.finish().expect("a Vec takes every write"))
+}

@@ -1,0 +1,306 @@
+//! Writes the series of a snapshot: each family of the table once, over zones, pods, containers and units.
+//! Pods and units are sums of rows, in whole microjoules, so that every identity holds on the text.
+
+use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
+
+use crate::config::Level;
+use crate::export::metrics::{self as m, Metric};
+use crate::export::text::{Labels, Value, Writer};
+use crate::snapshot::{EnergyKey, Row, Snapshot, State, ZoneParts, ZoneTotals};
+use crate::units::{Microjoules, Watts, nanos};
+use crate::workload::{Runtime, Workload};
+
+/// Writes everything that a scrape shows of `snapshot`, apart from the agent's own metrics.
+pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
+    let node: &str = &snapshot.node;
+    if levels.contains(&Level::Node) {
+        write_node(writer, snapshot, node);
+    }
+    // A meter that never counted cycles or switches leaves zeros in every row: not measured, so no series.
+    let counted = Counted {
+        cycles: snapshot.rows.iter().any(|row| row.cycles > 0),
+        switches: snapshot.rows.iter().any(|row| row.switches > 0),
+    };
+    if levels.contains(&Level::Pod) {
+        let pods = grouped(
+            snapshot,
+            |workload| workload.pod_uid().map(|uid| &**uid),
+            |uid, state| {
+                let Names { pod_name, pod_namespace, .. } = names(uid, None);
+                Labels::new(&[
+                    ("pod_id", uid),
+                    ("pod_name", pod_name),
+                    ("pod_namespace", pod_namespace),
+                    ("state", state.as_str()),
+                    ("node_name", node),
+                ])
+            },
+        );
+        write_energy(writer, &pods, &m::POD_JOULES, &m::POD_WATTS);
+        let [seconds, cycles, switches] = [&m::POD_CPU_SECONDS, &m::POD_CPU_CYCLES, &m::POD_SWITCHES];
+        write_usage(writer, &pods, counted, seconds, cycles, switches);
+    }
+    if levels.contains(&Level::Container) {
+        let containers: Vec<_> = snapshot.rows.iter().filter_map(|row| container(row, node)).collect();
+        write_energy(writer, &containers, &m::CONTAINER_JOULES, &m::CONTAINER_WATTS);
+        family(writer, &m::CONTAINER_KEPLER_SECONDS);
+        for container in &containers {
+            writer.sample(&container.labels, &[], Value::Time(container.runtime_ns));
+        }
+        let [seconds, cycles, switches] = [&m::CONTAINER_CPU_SECONDS, &m::CONTAINER_CPU_CYCLES, &m::CONTAINER_SWITCHES];
+        write_usage(writer, &containers, counted, seconds, cycles, switches);
+    }
+    if levels.contains(&Level::System) {
+        let units = grouped(snapshot, Workload::unit, |unit, state| {
+            Labels::new(&[("unit", unit), ("state", state.as_str()), ("node_name", node)])
+        });
+        write_energy(writer, &units, &m::SYSTEM_JOULES, &m::SYSTEM_WATTS);
+        let [seconds, cycles, switches] = [&m::SYSTEM_CPU_SECONDS, &m::SYSTEM_CPU_CYCLES, &m::SYSTEM_SWITCHES];
+        write_usage(writer, &units, counted, seconds, cycles, switches);
+    }
+    write_agent(writer, snapshot, node);
+}
+
+/// Names of a pod and one of its containers. They are not known from cgroups, so empty and left out; here is where
+/// what the API server says will come in.
+struct Names<'a> {
+    pod_name: &'a str,
+    pod_namespace: &'a str,
+    container_name: &'a str,
+}
+
+const fn names<'a>(_pod_uid: &'a str, _container_id: Option<&'a str>) -> Names<'a> {
+    Names { pod_name: "", pod_namespace: "", container_name: "" }
+}
+
+/// Totals that one set of labels stands for.
+struct Totals {
+    labels: Labels,
+    energy: BTreeMap<EnergyKey, (Microjoules, Option<Watts>)>,
+    runtime_ns: u64,
+    cycles: u64,
+    switches: u64,
+}
+
+impl Totals {
+    fn new() -> Self {
+        Self { labels: Labels::default(), energy: BTreeMap::new(), runtime_ns: 0, cycles: 0, switches: 0 }
+    }
+
+    fn add(&mut self, row: &Row) {
+        let Row { workload: _, state: _, energy, runtime_ns, cycles, switches } = row;
+        for part in energy {
+            let (total, power) = self.energy.entry(part.key).or_default();
+            *total += part.total;
+            *power = match (*power, part.power) {
+                (Some(Watts(a)), Some(Watts(b))) => Some(Watts(a + b)),
+                (a, b) => a.or(b),
+            };
+        }
+        self.runtime_ns += runtime_ns;
+        self.cycles += cycles;
+        self.switches += switches;
+    }
+}
+
+/// Sums the rows that have the same `key`; a sum is running while any of its rows is.
+fn grouped<'a>(
+    snapshot: &'a Snapshot,
+    key: impl Fn(&'a Workload) -> Option<&'a str>,
+    labels: impl Fn(&str, State) -> Labels,
+) -> Vec<Totals> {
+    let mut groups = BTreeMap::new();
+    for row in &snapshot.rows {
+        if let Some(key) = key(&row.workload) {
+            let (state, totals) = groups.entry(key).or_insert_with(|| (row.state, Totals::new()));
+            // Running orders before Terminated.
+            *state = row.state.min(*state);
+            totals.add(row);
+        }
+    }
+    groups.into_iter().map(|(key, (state, totals))| Totals { labels: labels(key, state), ..totals }).collect()
+}
+
+/// The container that a row is; the pod's own cgroup is its container `POD`, as cAdvisor has it.
+fn container(row: &Row, node: &str) -> Option<Totals> {
+    let (pod, id, name, runtime): (&str, &str, &str, Runtime) = match &*row.workload {
+        Workload::Kernel | Workload::Unit { .. } => return None,
+        Workload::Container { unit: _, id, runtime } => ("", id, names("", Some(id)).container_name, *runtime),
+        Workload::PodOverhead { uid } => (uid, "POD", "POD", Runtime::Unknown),
+        Workload::PodContainer { uid, id, runtime } => (uid, id, names(uid, Some(id)).container_name, *runtime),
+    };
+    let labels = Labels::new(&[
+        ("container_id", id),
+        ("container_name", name),
+        ("runtime", runtime.as_str()),
+        ("state", row.state.as_str()),
+        ("pod_id", pod),
+        ("node_name", node),
+    ]);
+    let mut totals = Totals { labels, ..Totals::new() };
+    totals.add(row);
+    Some(totals)
+}
+
+fn family(writer: &mut Writer, metric: &Metric) {
+    writer.family(metric.name, metric.kind, metric.help);
+}
+
+fn single(writer: &mut Writer, metric: &Metric, value: Value) {
+    family(writer, metric);
+    writer.sample(&Labels::default(), &[], value);
+}
+
+fn write_energy(writer: &mut Writer, all: &[Totals], joules: &Metric, watts: &Metric) {
+    family(writer, joules);
+    for totals in all {
+        for (key, (total, _)) in &totals.energy {
+            writer.sample(&totals.labels, &energy_labels(*key), Value::Energy(*total));
+        }
+    }
+    family(writer, watts);
+    for totals in all {
+        for (key, (_, power)) in &totals.energy {
+            if let Some(power) = power {
+                writer.sample(&totals.labels, &energy_labels(*key), Value::Power(*power));
+            }
+        }
+    }
+}
+
+const fn energy_labels(key: EnergyKey) -> [(&'static str, &'static str); 2] {
+    [("zone", key.zone.as_str()), ("source", key.source.as_str())]
+}
+
+/// What some meter counted at all.
+#[derive(Clone, Copy)]
+struct Counted {
+    cycles: bool,
+    switches: bool,
+}
+
+fn write_usage(
+    writer: &mut Writer,
+    all: &[Totals],
+    counted: Counted,
+    seconds: &Metric,
+    cycles: &Metric,
+    switches: &Metric,
+) {
+    family(writer, seconds);
+    for totals in all {
+        writer.sample(&totals.labels, &[], Value::Time(totals.runtime_ns));
+    }
+    family(writer, cycles);
+    for totals in all.iter().filter(|_| counted.cycles) {
+        writer.sample(&totals.labels, &[], Value::Integer(totals.cycles));
+    }
+    family(writer, switches);
+    for totals in all.iter().filter(|_| counted.switches) {
+        writer.sample(&totals.labels, &[], Value::Integer(totals.switches));
+    }
+}
+
+fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
+    let zones: Vec<_> = snapshot.zones.iter().map(|totals| (zone_labels(totals, node), totals)).collect();
+    let mut zone_family = |metric: &Metric, value: &dyn Fn(&ZoneTotals) -> Option<Value>| {
+        family(writer, metric);
+        for (labels, totals) in &zones {
+            if let Some(value) = value(totals) {
+                writer.sample(labels, &[], value);
+            }
+        }
+    };
+    let energy = |part: fn(&ZoneParts) -> Microjoules| {
+        move |totals: &ZoneTotals| totals.parts.as_ref().map(|parts| Value::Energy(part(parts)))
+    };
+    let power = |part: fn(&ZoneParts) -> Option<Watts>| {
+        move |totals: &ZoneTotals| totals.parts.as_ref().and_then(part).map(Value::Power)
+    };
+    zone_family(&m::NODE_JOULES, &|totals| Some(Value::Energy(totals.measured)));
+    zone_family(&m::NODE_ACTIVE_JOULES, &energy(|parts| parts.active));
+    zone_family(&m::NODE_IDLE_JOULES, &energy(|parts| parts.idle));
+    zone_family(&m::NODE_UNATTRIBUTED_JOULES, &energy(|parts| parts.unattributed));
+    zone_family(&m::NODE_WATTS, &|totals| totals.power.map(Value::Power));
+    zone_family(&m::NODE_ACTIVE_WATTS, &power(|parts| parts.active_power));
+    zone_family(&m::NODE_IDLE_WATTS, &power(|parts| parts.idle_power));
+    if let Some(busy) = snapshot.cpu_usage_ratio {
+        family(writer, &m::NODE_USAGE_RATIO);
+        writer.sample(&Labels::new(&[("node_name", node)]), &[], Value::Float(busy));
+    }
+    family(writer, &m::NODE_INFO);
+    for cpu in snapshot.cpu_info.iter() {
+        let labels = Labels::new(&[
+            ("processor", &cpu.processor),
+            ("vendor_id", &cpu.vendor_id),
+            ("model_name", &cpu.model_name),
+            ("physical_id", &cpu.physical_id),
+            ("core_id", &cpu.core_id),
+            ("node_name", node),
+        ]);
+        writer.sample(&labels, &[], Value::Integer(1));
+    }
+    family(writer, &m::RETIRED_JOULES);
+    for (key, total) in &snapshot.retired {
+        writer.sample(&Labels::new(&energy_labels(*key)), &[("node_name", node)], Value::Energy(*total));
+    }
+}
+
+fn zone_labels(totals: &ZoneTotals, node: &str) -> Labels {
+    let zone = &totals.zone;
+    let text = |number: Option<u32>| number.map_or_else(String::new, |number| number.to_string());
+    Labels::new(&[
+        ("zone", zone.kind.as_str()),
+        ("path", &zone.path),
+        ("source", zone.source.as_str()),
+        ("socket", &text(zone.socket)),
+        ("die", &text(zone.die)),
+        ("node_name", node),
+    ])
+}
+
+fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
+    family(writer, &m::BUILD_INFO);
+    let build = Labels::new(&[
+        ("arch", std::env::consts::ARCH),
+        ("branch", option_env!("ENERGY_AGENT_BRANCH").unwrap_or("unknown")),
+        ("revision", option_env!("ENERGY_AGENT_REVISION").unwrap_or("unknown")),
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("node_name", node),
+    ]);
+    writer.sample(&build, &[], Value::Integer(1));
+    family(writer, &m::METER_UP);
+    for state in &snapshot.meters {
+        let labels = Labels::new(&[("meter", state.meter), ("reason", state.reason)]);
+        writer.sample(&labels, &[], Value::Integer(u64::from(state.up)));
+    }
+    let how = &snapshot.attribution;
+    if !how.meter.is_empty() {
+        family(writer, &m::ATTRIBUTION_INFO);
+        let labels = [("meter", how.meter), ("program", how.program), ("weight", how.weight), ("idle", how.idle)];
+        writer.sample(&Labels::new(&labels), &[], Value::Integer(1));
+    }
+    let health = &snapshot.health;
+    single(writer, &m::TICKS, Value::Integer(snapshot.ticks));
+    single(writer, &m::LATE_TICKS, Value::Integer(health.late_ticks));
+    if snapshot.ticks > 0 {
+        single(writer, &m::INTERVAL, Value::Time(nanos(snapshot.elapsed)));
+        if let Ok(since) = snapshot.taken.duration_since(UNIX_EPOCH) {
+            single(writer, &m::LAST_TICK, Value::Time(nanos(since)));
+        }
+    }
+    single(writer, &m::ZONE_WRAPS, Value::Integer(health.zone_wraps));
+    single(writer, &m::ZONE_RESETS, Value::Integer(health.zone_resets));
+    single(writer, &m::ZONE_GAPS, Value::Integer(health.zone_gaps));
+    single(writer, &m::ZONE_READ_ERRORS, Value::Integer(health.zone_read_errors));
+    if how.meter == "ebpf" {
+        single(writer, &m::MAP_DROPS, Value::Integer(health.map_drops));
+        single(writer, &m::CYCLES_FALLBACKS, Value::Integer(health.cycles_fallbacks));
+    }
+    single(writer, &m::EVENT_DROPS, Value::Integer(health.event_drops));
+    single(writer, &m::UNKNOWN_CGROUPS, Value::Integer(health.unknown_cgroups));
+    if let Some(ns) = health.ebpf_run_ns {
+        single(writer, &m::EBPF_RUN, Value::Time(ns));
+    }
+}
