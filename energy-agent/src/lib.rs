@@ -6,7 +6,116 @@ pub mod config;
 pub mod export;
 pub mod ledger;
 pub mod meter;
+pub mod node;
 pub mod report;
 pub mod snapshot;
 pub mod units;
 pub mod workload;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing::info;
+
+use config::{Config, Level};
+use export::http::{Web, serve};
+use export::own::SelfMetrics;
+use export::page::Published;
+use node::Node;
+
+/// Runs the exporter until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When the address is taken, or a demanded meter is refused.
+pub fn run(config: &Config) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    runtime.block_on(run_until_signal(config))
+}
+
+async fn run_until_signal(config: &Config) -> Result<()> {
+    // Before anything else is opened: two agents on one port are the commonest mistake.
+    let listener = listen(config.listen_address).await?;
+    let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
+    let node = Node::open(config)?;
+    let own = Arc::new(SelfMetrics::new());
+    let levels: Arc<[Level]> = config.levels.clone().into();
+    let (publish, snapshots) = watch::channel(Arc::new(Published::new(node.blank(), Arc::clone(&levels))));
+    let (end, ended) = mpsc::channel::<()>();
+    let ticker = Ticker { node, interval: config.interval, levels, publish, own: Arc::clone(&own) };
+    let ticker =
+        thread::Builder::new().name("tick".to_owned()).spawn(move || ticker.run(&ended)).context("tick thread")?;
+
+    let web = Web { telemetry_path: config.telemetry_path.clone(), interval: config.interval, snapshots, own };
+    info!(address = %listener.local_addr().context("listening address")?, path = web.telemetry_path, "listening");
+    let signalled = async move {
+        tokio::select! {
+            _ = terminate.recv() => info!("SIGTERM, ending"),
+            _ = interrupt.recv() => info!("SIGINT, ending"),
+        }
+    };
+    let served = serve(listener, web, signalled).await;
+    drop(end);
+    if ticker.join().is_err() {
+        anyhow::bail!("the tick thread panicked");
+    }
+    served
+}
+
+/// Takes the address; where the machine has no IPv6, "every address" means every IPv4 address.
+async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    let bound = match TcpListener::bind(address).await {
+        Err(error) if address.ip().is_unspecified() && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        bound => bound,
+    };
+    bound.map_err(|error| {
+        let remedy = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                "; another program listens there (an agent that runs already?), choose another with --web.listen-address"
+            }
+            io::ErrorKind::PermissionDenied => "; ports below 1024 need root or CAP_NET_BIND_SERVICE",
+            _ => "; choose another with --web.listen-address",
+        };
+        anyhow::anyhow!("listening on {address}: {error}{remedy}")
+    })
+}
+
+/// The tick loop: at a fixed rate, whatever the scrapes do.
+struct Ticker {
+    node: Node,
+    interval: Duration,
+    levels: Arc<[Level]>,
+    publish: watch::Sender<Arc<Published>>,
+    own: Arc<SelfMetrics>,
+}
+
+impl Ticker {
+    /// Ticks until `ended` says so or its sender is gone.
+    fn run(mut self, ended: &mpsc::Receiver<()>) {
+        let mut due = Instant::now() + self.interval;
+        while let Err(mpsc::RecvTimeoutError::Timeout) =
+            ended.recv_timeout(due.saturating_duration_since(Instant::now()))
+        {
+            let began = Instant::now();
+            let late = began.saturating_duration_since(due) > self.interval / 2;
+            let snapshot = self.node.tick(late);
+            self.publish.send_replace(Arc::new(Published::new(snapshot, Arc::clone(&self.levels))));
+            self.own.tick_took(began.elapsed());
+            due += self.interval;
+            // Ticks that were missed (the machine slept) are not made up for; their time is in this one.
+            if due < Instant::now() {
+                due = Instant::now() + self.interval;
+            }
+        }
+        self.node.close();
+    }
+}

@@ -1,1 +1,58 @@
-fn main() {}
+//! The command: flags, logging, and which part of the library to run.
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, error::ErrorKind};
+use energy_agent::config::{Cli, Command, Config, LogFormat, LogLevel};
+use energy_agent::report;
+use tracing_subscriber::filter::LevelFilter;
+
+fn main() -> ExitCode {
+    let cli = Cli::try_parse().unwrap_or_else(|error| usage_error(error));
+    let outcome = match &cli.command {
+        None => run(&cli.run),
+        Some(Command::Run(config)) => run(config),
+        Some(Command::Top(arguments)) => report::top::run(arguments).map(|()| ExitCode::SUCCESS),
+        Some(Command::Doctor(_)) => Ok(ExitCode::SUCCESS),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(config: &Config) -> anyhow::Result<ExitCode> {
+    log_to_stderr(config);
+    energy_agent::run(config)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what clap has to say; for an unknown flag also the ones there are. Exit code 2.
+fn usage_error(mut error: clap::Error) -> ! {
+    if error.kind() == ErrorKind::UnknownArgument {
+        let command = Cli::command();
+        let flags: Vec<String> =
+            command.get_arguments().filter_map(|flag| flag.get_long()).map(|flag| format!("--{flag}")).collect();
+        let _ = error.print();
+        eprintln!("\nflags of `energy-agent run`: {}", flags.join(" "));
+        std::process::exit(2);
+    }
+    error = error.with_cmd(&Cli::command());
+    error.exit()
+}
+
+fn log_to_stderr(config: &Config) {
+    let level = match config.log_level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr).with_target(false);
+    match config.log_format {
+        LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}

@@ -125,7 +125,7 @@ fn grouped<'a>(
 /// The container that a row is; the pod's own cgroup is its container `POD`, as cAdvisor has it.
 fn container(row: &Row, node: &str) -> Option<Totals> {
     let (pod, id, name, runtime): (&str, &str, &str, Runtime) = match &*row.workload {
-        Workload::Kernel | Workload::Unit { .. } => return None,
+        Workload::Kernel | Workload::Unit { .. } | Workload::PodEnded { .. } => return None,
         Workload::Container { unit: _, id, runtime } => ("", id, names("", Some(id)).container_name, *runtime),
         Workload::PodOverhead { uid } => (uid, "POD", "POD", Runtime::Unknown),
         Workload::PodContainer { uid, id, runtime } => (uid, id, names(uid, Some(id)).container_name, *runtime),

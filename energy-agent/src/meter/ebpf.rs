@@ -251,11 +251,6 @@ impl Ebpf {
         reading.work = self.tally.close();
         // After the map, so that every cgroup in it has been announced.
         reading.events = self.drain_events();
-        for event in &reading.events {
-            if let CgroupEvent::Removed { id } = event {
-                self.tally.removed(*id);
-            }
-        }
         for key in self.tally.give_up(|cgroup| held.contains(&cgroup)) {
             if let Err(error) = self.usage.remove(&key) {
                 warn!(cgroup = key.cgroup, %error, "entry of a removed cgroup stays in the usage map");
@@ -267,7 +262,7 @@ impl Ebpf {
         Ok(reading)
     }
 
-    /// A cgroup was found gone by other means than its event.
+    /// A cgroup is gone: its entries in the kernel's map are given up once they have come to rest.
     pub fn forget(&mut self, cgroup: CgroupId) {
         self.tally.removed(cgroup);
     }
@@ -393,6 +388,17 @@ fn short(error: ProgramError) -> anyhow::Error {
 
 fn refused_object(error: EbpfError, sysfs: &Path) -> anyhow::Error {
     explain_refusal(anyhow::Error::new(error).context("loading the eBPF object"), sysfs)
+}
+
+/// The reason word for an error of [`Ebpf::load`].
+#[must_use]
+pub fn reason(error: &anyhow::Error) -> &'static str {
+    let errno = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref::<std::io::Error>()?.raw_os_error();
+    match error.chain().find_map(errno) {
+        Some(libc::EPERM | libc::EACCES) => "permission",
+        Some(libc::ENOENT) => "absent",
+        _ => "error",
+    }
 }
 
 /// Adds the remedy to a refusal: a missing capability, or a locked-down kernel.

@@ -14,6 +14,7 @@ pub mod perf;
 pub mod perf_event;
 pub mod powercap;
 pub mod rapl;
+pub mod sampler;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,6 +157,8 @@ pub struct Sample {
     /// Parallel to [`cpu::Topology::domains`].
     pub domains: Vec<DomainLoad>,
     pub events: Vec<CgroupEvent>,
+    /// No event was lost since the previous sample.
+    pub events_complete: bool,
 }
 
 /// Whether a meter works, and if not, why: one row of `energy_agent_meter_up`.

@@ -1,7 +1,7 @@
 //! To whom each cgroup's work belongs: cgroup ids become workloads, kept up to date by events and, where these are
 //! missing, by walking the hierarchy.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,6 +43,10 @@ pub struct Owners {
     root: PathBuf,
     cgroups: HashMap<CgroupId, Cgroup>,
     workloads: HashMap<Arc<Workload>, Count>,
+    /// The workloads whose `live` is not 0.
+    alive: BTreeSet<Arc<Workload>>,
+    /// Removals not yet taken by the caller.
+    newly_removed: Vec<CgroupId>,
     /// Oldest first; an entry is void if the cgroup's `removed` differs.
     removed: VecDeque<(Instant, CgroupId)>,
     /// Ids without a path, and when they were last charged. Each causes one walk.
@@ -72,6 +76,8 @@ impl Owners {
             root: v2_root.to_owned(),
             cgroups: HashMap::new(),
             workloads: HashMap::new(),
+            alive: BTreeSet::new(),
+            newly_removed: Vec::new(),
             removed: VecDeque::new(),
             unknown: HashMap::new(),
             kernel: Arc::new(Workload::Kernel),
@@ -85,6 +91,7 @@ impl Owners {
         // These two have no cgroup and never end.
         for workload in [&owners.kernel, &owners.unknown_unit] {
             owners.workloads.insert(Arc::clone(workload), Count { known: 1, live: 1 });
+            owners.alive.insert(Arc::clone(workload));
         }
         owners
     }
@@ -137,12 +144,18 @@ impl Owners {
     /// Whether any cgroup of the workload exists. The kernel and the unit `unknown` always do.
     #[must_use]
     pub fn is_alive(&self, workload: &Workload) -> bool {
-        self.workloads.get(workload).is_some_and(|count| count.live > 0)
+        self.alive.contains(workload)
     }
 
-    /// All workloads that exist, in no order.
-    pub fn live(&self) -> impl Iterator<Item = &Arc<Workload>> {
-        self.workloads.iter().filter(|(_, count)| count.live > 0).map(|(workload, _)| workload)
+    /// All workloads that exist.
+    #[must_use]
+    pub const fn alive(&self) -> &BTreeSet<Arc<Workload>> {
+        &self.alive
+    }
+
+    /// Ids of the cgroups found removed since the last call, by event or by walk.
+    pub fn take_removed(&mut self) -> Vec<CgroupId> {
+        std::mem::take(&mut self.newly_removed)
     }
 
     /// Cgroup ids that were charged and had no path.
@@ -162,6 +175,7 @@ impl Owners {
         if let Some(cgroup) = self.cgroups.get_mut(&id) {
             if cgroup.removed.take().is_some() {
                 self.workloads.entry(Arc::clone(&cgroup.workload)).or_default().live += 1;
+                self.alive.insert(Arc::clone(&cgroup.workload));
             }
             return;
         }
@@ -173,6 +187,9 @@ impl Owners {
         let count = self.workloads.entry(Arc::clone(&workload)).or_default();
         count.known += 1;
         count.live += 1;
+        if count.live == 1 {
+            self.alive.insert(Arc::clone(&workload));
+        }
         self.cgroups.insert(id, Cgroup { workload, created: self.now, removed: None });
     }
 
@@ -181,7 +198,11 @@ impl Owners {
         cgroup.removed = Some(self.now);
         if let Some(count) = self.workloads.get_mut(&cgroup.workload) {
             count.live -= 1;
+            if count.live == 0 {
+                self.alive.remove(&cgroup.workload);
+            }
         }
+        self.newly_removed.push(id);
         self.removed.push_back((self.now, id));
     }
 
@@ -289,7 +310,7 @@ mod tests {
         owners.apply(start, &[removed(3)], true);
         assert!(!owners.is_alive(&container));
         assert!(owners.is_alive(&pod));
-        assert!(owners.live().all(|live| **live != *container));
+        assert!(!owners.alive().contains(&container));
     }
 
     #[test]

@@ -55,6 +55,12 @@ impl CpuModel {
         model
     }
 
+    /// The model number of an Intel family 6 CPU, by which its events are told apart.
+    #[must_use]
+    pub fn intel_model(&self) -> Option<u32> {
+        self.model.filter(|_| self.vendor == "GenuineIntel" && self.family == Some(6))
+    }
+
     /// Whether all dies of a package show the same energy counter, so that only one of them may be counted.
     #[must_use]
     pub fn mirrors_dies(&self) -> bool {

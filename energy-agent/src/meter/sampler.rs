@@ -1,0 +1,267 @@
+//! All meters of the node, read together: energy, busy time and usage become one [`Sample`].
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tracing::warn;
+
+use super::cgroupfs::CgroupFiles;
+use super::cpu::{CpuModel, CpuStat, Topology};
+use super::ebpf::{self, Ebpf};
+use super::energy::{self, EnergyMeter};
+use super::{CgroupId, DomainLoad, MeterState, Sample, monotonic_ns};
+use crate::config::{Config, EbpfMode};
+use crate::snapshot::Health;
+use crate::workload::tree;
+
+/// The fewest entries of the usage map; room for a small node's churn between two ticks.
+const MIN_MAP_ENTRIES: usize = 8192;
+/// Entries of the usage map per cgroup and package found at start.
+const MAP_HEADROOM: usize = 4;
+
+/// Where usage comes from.
+enum UsageMeter {
+    Ebpf(Box<Ebpf>),
+    Files(CgroupFiles),
+    None,
+}
+
+pub struct Sampler {
+    pub topology: Topology,
+    stat: Option<CpuStat>,
+    stat_failed: bool,
+    energy: EnergyMeter,
+    usage: UsageMeter,
+    usage_failed: bool,
+    /// Where cgroup v2 is; `None` where there is none.
+    pub v2_root: Option<PathBuf>,
+    states: Vec<MeterState>,
+    last: Instant,
+    online: Vec<u32>,
+    event_drops: u64,
+    health: Health,
+    cpu_usage_ratio: Option<f64>,
+}
+
+impl Sampler {
+    /// Opens what the machine offers.
+    ///
+    /// # Errors
+    /// When eBPF is demanded (`--ebpf=on`) and refused, or the file of estimate coefficients is unusable.
+    pub fn open(config: &Config) -> Result<Self> {
+        let topology = Topology::read(&config.sysfs, &config.procfs);
+        let energy = EnergyMeter::open(&energy::Options {
+            sysfs: &config.sysfs,
+            procfs: &config.procfs,
+            meter: config.meter_cpu,
+            trust_guest: config.trust_guest,
+            coefficients: config.estimate_coefficients.as_deref(),
+        })?;
+        let mut states = Vec::new();
+        let v2_root = match tree::v2_root(&config.cgroupfs) {
+            Ok(root) => Some(root),
+            Err(error) => {
+                warn!(error = format!("{error:#}"), "no cgroup v2, workloads have no names");
+                None
+            }
+        };
+        let usage = open_usage(config, &topology, v2_root.as_deref(), &mut states)?;
+        let stat = CpuStat::open(&config.procfs);
+        if let Err(error) = &stat {
+            warn!(error = format!("{error:#}"), "CPU busy time is not known");
+        }
+        Ok(Self {
+            online: topology.online().to_vec(),
+            topology,
+            stat: stat.ok(),
+            stat_failed: false,
+            energy,
+            usage,
+            usage_failed: false,
+            v2_root,
+            states,
+            last: Instant::now(),
+            event_drops: 0,
+            health: Health::default(),
+            cpu_usage_ratio: None,
+        })
+    }
+
+    /// Reads everything. A meter that fails is left out of this sample; what it counted meanwhile is in the next.
+    pub fn read(&mut self) -> Sample {
+        self.topology.refresh();
+        if self.topology.online() != self.online {
+            self.online = self.topology.online().to_vec();
+            if let UsageMeter::Ebpf(ebpf) = &mut self.usage {
+                ebpf.follow(&self.topology);
+            }
+        }
+        let now = Instant::now();
+        let elapsed = now.duration_since(self.last);
+        self.last = now;
+        let mut sample = Sample { elapsed, ..Sample::default() };
+        sample.domains = self.loads(elapsed);
+        sample.zones = self.energy.read(elapsed, &sample.domains, &self.topology.domains);
+        if let Err(error) = self.read_usage(&mut sample) {
+            if !self.usage_failed {
+                warn!(error = format!("{error:#}"), "usage cannot be read");
+            }
+            self.usage_failed = true;
+        } else {
+            self.usage_failed = false;
+        }
+        sample
+    }
+
+    fn loads(&mut self, elapsed: Duration) -> Vec<DomainLoad> {
+        self.cpu_usage_ratio = None;
+        let read = self.stat.as_mut().map(|stat| stat.read(elapsed, &self.topology));
+        let failed = matches!(read, Some(Err(_)));
+        let load = match read {
+            Some(Ok(load)) => load,
+            Some(Err(error)) => {
+                if !self.stat_failed {
+                    warn!(error = format!("{error:#}"), "CPU busy time cannot be read");
+                }
+                None
+            }
+            None => None,
+        };
+        self.stat_failed = failed;
+        let Some(load) = load else {
+            return vec![DomainLoad { cpus: 0, busy_ns: 0, dropped_ns: 0, cycles: false }; self.topology.domains.len()];
+        };
+        self.cpu_usage_ratio = Some(load.usage_ratio);
+        load.domains
+    }
+
+    fn read_usage(&mut self, sample: &mut Sample) -> Result<()> {
+        match &mut self.usage {
+            UsageMeter::Ebpf(ebpf) => {
+                let reading = ebpf.read(monotonic_ns(), &self.topology)?;
+                for (load, dropped_ns) in sample.domains.iter_mut().zip(reading.dropped_ns) {
+                    load.dropped_ns = dropped_ns;
+                }
+                for (load, complete) in sample.domains.iter_mut().zip(reading.cycles) {
+                    load.cycles = complete;
+                    if ebpf.weight() != "runtime" && !complete {
+                        self.health.cycles_fallbacks += 1;
+                    }
+                }
+                sample.work = reading.work;
+                sample.events = reading.events;
+                let (map_drops, event_drops) = ebpf.drops();
+                sample.events_complete = ebpf.has_events() && event_drops == self.event_drops;
+                self.event_drops = event_drops;
+                self.health.map_drops = map_drops;
+                self.health.event_drops = event_drops;
+                self.health.ebpf_run_ns = ebpf.run_ns();
+            }
+            UsageMeter::Files(files) => {
+                let (work, events) = files.read();
+                sample.work = work;
+                sample.events = events;
+                sample.events_complete = true;
+            }
+            UsageMeter::None => {}
+        }
+        Ok(())
+    }
+
+    /// A cgroup is gone for good.
+    pub fn forget(&mut self, cgroup: CgroupId) {
+        if let UsageMeter::Ebpf(ebpf) = &mut self.usage {
+            ebpf.forget(cgroup);
+        }
+    }
+
+    /// Share of the online CPUs' time that was busy in the last interval; `None` where that could not be read.
+    pub fn cpu_usage_ratio(&self) -> Option<f64> {
+        self.cpu_usage_ratio
+    }
+
+    /// Usage meter, program and weight, for `energy_agent_attribution_info`.
+    pub fn usage_info(&self) -> (&'static str, &'static str, &'static str) {
+        match &self.usage {
+            UsageMeter::Ebpf(ebpf) => ("ebpf", ebpf.program(), ebpf.weight()),
+            UsageMeter::Files(_) => ("cgroupfs", "", "runtime"),
+            UsageMeter::None => ("none", "", "runtime"),
+        }
+    }
+
+    pub fn estimated_idle_power_uw(&self) -> Option<u64> {
+        self.energy.estimated_idle_power_uw()
+    }
+
+    pub fn states(&self) -> Vec<MeterState> {
+        let mut states = self.energy.states();
+        states.extend_from_slice(&self.states);
+        states
+    }
+
+    pub fn health(&self) -> Health {
+        let counts = self.energy.counts();
+        Health {
+            zone_wraps: counts.wraps,
+            zone_resets: counts.resets,
+            zone_gaps: counts.gaps,
+            zone_read_errors: counts.read_errors,
+            ..self.health
+        }
+    }
+}
+
+fn open_usage(
+    config: &Config,
+    topology: &Topology,
+    v2_root: Option<&std::path::Path>,
+    states: &mut Vec<MeterState>,
+) -> Result<UsageMeter> {
+    if config.ebpf != EbpfMode::Off {
+        let options = ebpf::Options {
+            sysfs: &config.sysfs,
+            cycles: config.cycles_event,
+            intel_model: CpuModel::read(&config.procfs).intel_model(),
+            map_entries: if config.map_entries == 0 { map_entries(topology, v2_root) } else { config.map_entries },
+        };
+        match Ebpf::load(options, topology, &config.procfs) {
+            Ok(ebpf) => {
+                states.extend_from_slice(ebpf.states());
+                states.push(state("cgroupfs", "unused", "eBPF is used".to_owned()));
+                return Ok(UsageMeter::Ebpf(Box::new(ebpf)));
+            }
+            Err(error) if config.ebpf == EbpfMode::On => return Err(error).context("eBPF (demanded by --ebpf=on)"),
+            Err(error) => {
+                let text = format!("{error:#}");
+                warn!(error = text, "eBPF is not available, CPU time is read from cgroup files");
+                states.push(state("ebpf", ebpf::reason(&error), text));
+            }
+        }
+    } else {
+        states.push(state("ebpf", "off", "switched off by --ebpf=off".to_owned()));
+    }
+    let opened = v2_root.context("no cgroup v2 below --path.cgroupfs").and_then(CgroupFiles::open);
+    match opened {
+        Ok(files) => {
+            states.push(MeterState { meter: "cgroupfs", up: true, reason: "ok", detail: String::new() });
+            Ok(UsageMeter::Files(files))
+        }
+        Err(error) => {
+            let text = format!("{error:#}");
+            warn!(error = text, "no usage meter: all energy stays unattributed");
+            states.push(state("cgroupfs", "absent", text));
+            Ok(UsageMeter::None)
+        }
+    }
+}
+
+fn map_entries(topology: &Topology, v2_root: Option<&std::path::Path>) -> u32 {
+    let cgroups = v2_root.and_then(|root| tree::walk(root).ok()).map_or(0, |folders| folders.len());
+    let wanted = (cgroups * topology.domains.len() * MAP_HEADROOM).max(MIN_MAP_ENTRIES).next_power_of_two();
+    u32::try_from(wanted).unwrap_or(1 << 22)
+}
+
+fn state(meter: &'static str, reason: &'static str, detail: String) -> MeterState {
+    MeterState { meter, up: false, reason, detail }
+}

@@ -1,0 +1,245 @@
+//! One node's state and its tick: sample, owners, attribution, ledger, snapshot. Owned by one thread; nobody else
+//! changes anything.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result};
+use tracing::{info, warn};
+
+use crate::attribution::idle::IdleModel;
+use crate::attribution::scope::Scope;
+use crate::attribution::usage::{Share, Usage};
+use crate::attribution::{Idle, Interval, Weight, attribute, learn};
+use crate::config::{Config, IdleMethod};
+use crate::ledger::Ledger;
+use crate::meter::cpu::{CpuInfo, cpu_info};
+use crate::meter::sampler::Sampler;
+use crate::meter::{Sample, Source};
+use crate::snapshot::{AttributionInfo, Snapshot};
+use crate::workload::Workload;
+use crate::workload::cgroup::UNKNOWN_UNIT;
+use crate::workload::owners::Owners;
+
+/// Time between two writes of what was learned.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// A state file larger than this is not ours.
+const MAX_STATE_BYTES: u64 = 4 << 20;
+
+pub struct Node {
+    name: Arc<str>,
+    sampler: Sampler,
+    owners: Option<Owners>,
+    unknown: Arc<Workload>,
+    idle: IdleModel,
+    idle_method: IdleMethod,
+    ledger: Ledger,
+    cpu_info: Arc<[CpuInfo]>,
+    started: Instant,
+    ticks: u64,
+    late_ticks: u64,
+    state: StateFile,
+}
+
+impl Node {
+    /// Opens the meters and remembers what earlier runs learned.
+    ///
+    /// # Errors
+    /// When a demanded meter is refused; see [`Sampler::open`].
+    pub fn open(config: &Config) -> Result<Self> {
+        let sampler = Sampler::open(config)?;
+        let started = Instant::now();
+        let owners = match sampler.v2_root.as_deref().map(|root| Owners::open(root, started)) {
+            Some(Ok(owners)) => Some(owners),
+            Some(Err(error)) => {
+                warn!(error = format!("{error:#}"), "cgroups cannot be listed, workloads have no names");
+                None
+            }
+            None => None,
+        };
+        let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
+        let state = StateFile::new(&config.state_directory);
+        Ok(Self {
+            name: node_name(config),
+            sampler,
+            owners,
+            unknown: Arc::new(Workload::Unit { unit: Arc::from(UNKNOWN_UNIT) }),
+            idle: state.load(boot_id.trim()),
+            idle_method: config.idle,
+            ledger: Ledger::new(config.terminated_retention, config.terminated_max),
+            cpu_info: cpu_info(&config.procfs).into(),
+            started,
+            ticks: 0,
+            late_ticks: 0,
+            state,
+        })
+    }
+
+    /// The snapshot before the first tick.
+    #[must_use]
+    pub fn blank(&self) -> Snapshot {
+        Snapshot { meters: self.sampler.states(), cpu_info: Arc::clone(&self.cpu_info), ..Snapshot::empty(&self.name) }
+    }
+
+    /// Reads, divides and adds up. `late` says that this tick began more than half an interval late.
+    pub fn tick(&mut self, late: bool) -> Snapshot {
+        let sample = self.sampler.read();
+        self.late_ticks += u64::from(late);
+        let now = Instant::now();
+        if let Some(owners) = &mut self.owners {
+            owners.apply(now, &sample.events, sample.events_complete);
+        }
+        let usage = self.usage(&sample);
+        if let Some(owners) = &mut self.owners {
+            for id in owners.take_removed() {
+                self.sampler.forget(id);
+            }
+        }
+        let interval = Interval {
+            elapsed: sample.elapsed,
+            zones: &sample.zones,
+            domains: &self.sampler.topology.domains,
+            loads: &sample.domains,
+            usage: &usage,
+        };
+        if let Some(thread_uw) = self.sampler.estimated_idle_power_uw() {
+            for energy in sample.zones.iter().filter(|energy| energy.zone.source == Source::Estimate) {
+                let threads =
+                    Scope::of(&energy.zone, interval.domains).load(interval.loads).map_or(0, |load| load.cpus);
+                self.idle.set_known(&energy.zone, thread_uw * threads);
+            }
+        }
+        if self.idle_method == IdleMethod::Learned {
+            learn(&mut self.idle, &interval);
+        }
+        let attribution = attribute(&interval, Idle::new(self.idle_method, &self.idle));
+        let nobody = std::collections::BTreeSet::new();
+        let alive = self.owners.as_ref().map_or(&nobody, Owners::alive);
+        self.ledger.apply(&attribution, &usage, alive, now.duration_since(self.started));
+        self.ticks += 1;
+        if self.idle_method == IdleMethod::Learned {
+            self.state.save_now_and_then(&self.idle, now);
+        }
+
+        let (meter, program, weight) = self.sampler.usage_info();
+        let zones = sample.zones.iter().map(|energy| &*energy.zone);
+        let info = AttributionInfo {
+            meter,
+            program,
+            weight: if attribution.weight() == Weight::Cycles { weight } else { "runtime" },
+            idle: match self.idle_method {
+                IdleMethod::Learned => self.idle.method_in_force(zones.filter(|zone| zone.kind.attributed())),
+                IdleMethod::Ratio => "ratio",
+                IdleMethod::None => "none",
+            },
+        };
+        let mut health = self.sampler.health();
+        health.unknown_cgroups = self.owners.as_ref().map_or(0, Owners::unknown_cgroups);
+        health.late_ticks = self.late_ticks;
+        let mut snapshot = Snapshot {
+            taken: SystemTime::now(),
+            elapsed: sample.elapsed,
+            ticks: self.ticks,
+            cpu_usage_ratio: self.sampler.cpu_usage_ratio(),
+            attribution: info,
+            health,
+            ..self.blank()
+        };
+        self.ledger.fill(&mut snapshot);
+        snapshot
+    }
+
+    fn usage(&mut self, sample: &Sample) -> Usage {
+        let shares = sample.work.iter().map(|work| Share {
+            workload: match &mut self.owners {
+                Some(owners) => owners.owner(work.cgroup),
+                None => Arc::clone(&self.unknown),
+            },
+            domain: work.domain,
+            runtime_ns: work.runtime_ns,
+            cycles: work.cycles,
+            switches: work.switches,
+        });
+        Usage::group(shares.collect())
+    }
+
+    /// Keeps what was learned for the next start.
+    pub fn close(&mut self) {
+        if self.idle_method == IdleMethod::Learned {
+            self.state.save(&self.idle);
+        }
+    }
+}
+
+/// What `--node.name` says, else the host's name.
+fn node_name(config: &Config) -> Arc<str> {
+    let host = || {
+        let name = fs::read_to_string(config.procfs.join("sys/kernel/hostname")).unwrap_or_default();
+        name.trim().to_owned()
+    };
+    config.node_name.clone().unwrap_or_else(host).into()
+}
+
+/// The learned idle power in the state directory. A file that can't be read or written costs only the memory of it.
+struct StateFile {
+    path: PathBuf,
+    saved: Instant,
+    failed: bool,
+}
+
+impl StateFile {
+    fn new(directory: &Path) -> Self {
+        Self { path: directory.join("idle.json"), saved: Instant::now(), failed: false }
+    }
+
+    fn load(&self, boot_id: &str) -> IdleModel {
+        let text = match fs::File::open(&self.path) {
+            Ok(file) => {
+                let mut text = String::new();
+                file.take(MAX_STATE_BYTES).read_to_string(&mut text).map(|_| text)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return IdleModel::new(boot_id),
+            Err(error) => Err(error),
+        };
+        match text.map_err(anyhow::Error::new).and_then(|text| IdleModel::load(&text, boot_id)) {
+            Ok(model) => {
+                info!(file = %self.path.display(), "learned idle power taken over");
+                model
+            }
+            Err(error) => {
+                warn!(file = %self.path.display(), error = format!("{error:#}"), "learned idle power not usable, learning anew");
+                IdleModel::new(boot_id)
+            }
+        }
+    }
+
+    fn save_now_and_then(&mut self, model: &IdleModel, now: Instant) {
+        if now.duration_since(self.saved) >= SAVE_EVERY {
+            self.saved = now;
+            self.save(model);
+        }
+    }
+
+    fn save(&mut self, model: &IdleModel) {
+        let saved = self.write(model);
+        if let (Err(error), false) = (&saved, self.failed) {
+            warn!(
+                error = format!("{error:#}"),
+                "learned idle power is not kept; set --state.directory to a writable folder"
+            );
+        }
+        self.failed = saved.is_err();
+    }
+
+    /// Replaces the file in one step, so that a crash leaves the old one or the new one.
+    fn write(&self, model: &IdleModel) -> Result<()> {
+        let directory = self.path.parent().context("state directory")?;
+        fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
+        let next = self.path.with_extension("json.next");
+        fs::write(&next, model.to_json()).with_context(|| format!("writing {}", next.display()))?;
+        fs::rename(&next, &self.path).with_context(|| format!("replacing {}", self.path.display()))
+    }
+}
