@@ -118,6 +118,15 @@ pub struct Config {
     /// known. `ratio`: always Kepler's busy ratio. `none`: all energy is active.
     #[arg(long = "attribution.idle", env = "ENERGY_AGENT_ATTRIBUTION_IDLE", value_enum, default_value_t = IdleMethod::Learned, value_name = "METHOD")]
     pub idle: IdleMethod,
+    /// How idle energy is handed to pods. `none`, the only policy so far, leaves it in series of its own.
+    #[arg(
+        long = "attribution.idle-policy",
+        env = "ENERGY_AGENT_ATTRIBUTION_IDLE_POLICY",
+        value_enum,
+        default_value_t = Nothing::None,
+        value_name = "POLICY"
+    )]
+    pub idle_policy: Nothing,
     /// Folder for what is kept across restarts (the learned idle baseline).
     #[arg(
         long = "state.directory",
@@ -126,6 +135,21 @@ pub struct Config {
         value_name = "DIR"
     )]
     pub state_directory: PathBuf,
+    /// Where pod names come from. `none`, the only source so far, shows pods by uid and containers by id.
+    #[arg(
+        long = "pods.source",
+        env = "ENERGY_AGENT_PODS_SOURCE",
+        value_enum,
+        default_value_t = Nothing::None,
+        value_name = "SOURCE"
+    )]
+    pub pods_source: Nothing,
+    /// GPU energy. Not measured so far: only `off`.
+    #[arg(long = "gpu", env = "ENERGY_AGENT_GPU", value_enum, default_value_t = Off::Off, value_name = "MODE")]
+    pub gpu: Off,
+    /// Power capping. Not done so far: only `off`, nothing is ever written to hardware.
+    #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Off::Off, value_name = "MODE")]
+    pub capping: Off,
     /// Metric levels to export.
     #[arg(
         long = "export.levels",
@@ -147,7 +171,7 @@ pub struct Config {
         value_name = "N"
     )]
     pub terminated_max: usize,
-    /// Name or path of the NVML library.
+    /// Name or path of the NVML library that `doctor` looks for.
     #[arg(
         long = "nvml.library",
         env = "ENERGY_AGENT_NVML_LIBRARY",
@@ -202,6 +226,16 @@ pub enum IdleMethod {
     Learned,
     Ratio,
     None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Nothing {
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Off {
+    Off,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
