@@ -179,7 +179,7 @@ fn levels_select_the_families() {
         (Level::Node, "kepler_node_cpu_joules_total"),
         (Level::Pod, "kepler_pod_cpu_joules_total"),
         (Level::Container, "kepler_container_cpu_joules_total"),
-        (Level::System, "energy_agent_system_cpu_joules_total"),
+        (Level::Node, "energy_agent_system_cpu_joules_total"),
     ] {
         let body = Published::new(rich(), Arc::from([level])).body(Format::Text, Coding::Identity, &own);
         for sample in samples(std::str::from_utf8(&body).unwrap()).unwrap() {

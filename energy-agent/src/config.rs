@@ -150,13 +150,13 @@ pub struct Config {
     /// Power capping. Not done so far: only `off`, nothing is ever written to hardware.
     #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Off::Off, value_name = "MODE")]
     pub capping: Off,
-    /// Metric levels to export.
+    /// Metric levels to export. `node` includes services and whatever else runs outside pods.
     #[arg(
         long = "export.levels",
         env = "ENERGY_AGENT_EXPORT_LEVELS",
         value_enum,
         value_delimiter = ',',
-        default_value = "node,pod,container,system",
+        default_value = "node,pod,container",
         value_name = "LEVEL,..."
     )]
     pub levels: Vec<Level>,
@@ -243,7 +243,6 @@ pub enum Level {
     Node,
     Pod,
     Container,
-    System,
 }
 
 fn listen_address(text: &str) -> Result<SocketAddr, String> {

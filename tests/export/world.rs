@@ -18,7 +18,7 @@ use energy_agent::units::{Microjoules, Watts};
 use energy_agent::workload::{Runtime, Workload};
 
 pub const UID: &str = "1f7c0bb6-3b1e-4f0e-9f5c-0c6d1f1d5a11";
-pub const LEVELS: [Level; 4] = [Level::Node, Level::Pod, Level::Container, Level::System];
+pub const LEVELS: [Level; 3] = [Level::Node, Level::Pod, Level::Container];
 pub const PACKAGE: EnergyKey = EnergyKey { zone: ZoneKind::Package, source: Source::Rapl };
 pub const DRAM: EnergyKey = EnergyKey { zone: ZoneKind::Dram, source: Source::Rapl };
 

@@ -81,15 +81,15 @@ metrics! {
         "Unhalted CPU cycles that the container's tasks used, from a hardware counter; absent where there is none.";
     CONTAINER_SWITCHES = "energy_agent_container_context_switches_total" Counter Some(Level::Container), CONTAINER,
         "Times a task of the container was switched out, counted by eBPF; absent without it.";
-    SYSTEM_JOULES = "energy_agent_system_cpu_joules_total" Counter Some(Level::System), UNIT_ZONE,
+    SYSTEM_JOULES = "energy_agent_system_cpu_joules_total" Counter Some(Level::Node), UNIT_ZONE,
         "Active energy outside pods by systemd unit or cgroup, containers outside pods included; unit=kernel are the kernel's own threads.";
-    SYSTEM_WATTS = "energy_agent_system_cpu_watts" Gauge Some(Level::System), UNIT_ZONE,
+    SYSTEM_WATTS = "energy_agent_system_cpu_watts" Gauge Some(Level::Node), UNIT_ZONE,
         "Mean active power of a unit over the last interval.";
-    SYSTEM_CPU_SECONDS = "energy_agent_system_cpu_seconds_total" Counter Some(Level::System), UNIT,
+    SYSTEM_CPU_SECONDS = "energy_agent_system_cpu_seconds_total" Counter Some(Level::Node), UNIT,
         "Time that the unit's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
-    SYSTEM_CPU_CYCLES = "energy_agent_system_cpu_cycles_total" Counter Some(Level::System), UNIT,
+    SYSTEM_CPU_CYCLES = "energy_agent_system_cpu_cycles_total" Counter Some(Level::Node), UNIT,
         "Unhalted CPU cycles that the unit's tasks used, from a hardware counter; absent where there is none.";
-    SYSTEM_SWITCHES = "energy_agent_system_context_switches_total" Counter Some(Level::System), UNIT,
+    SYSTEM_SWITCHES = "energy_agent_system_context_switches_total" Counter Some(Level::Node), UNIT,
         "Times a task of the unit was switched out, counted by eBPF; absent without it.";
     BUILD_INFO = "kepler_build_info" Gauge None, &["arch", "branch", "revision", "version", "node_name"],
         "Version of the agent; always 1.";
@@ -141,10 +141,9 @@ pub fn documentation(process: &[(String, Kind, String)]) -> String {
          and never fall while their series lives. Every energy series says in `source` how its figure was obtained.\n",
     );
     let sections = [
-        (Some(Level::Node), "Node (`--export.levels=node`)"),
+        (Some(Level::Node), "Node, and what runs outside pods (`--export.levels=node`)"),
         (Some(Level::Pod), "Pods (`--export.levels=pod`)"),
         (Some(Level::Container), "Containers (`--export.levels=container`)"),
-        (Some(Level::System), "Everything outside pods (`--export.levels=system`)"),
         (None, "The agent itself (always)"),
     ];
     for (level, title) in sections {

@@ -51,7 +51,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         let [seconds, cycles, switches] = [&m::CONTAINER_CPU_SECONDS, &m::CONTAINER_CPU_CYCLES, &m::CONTAINER_SWITCHES];
         write_usage(writer, &containers, counted, seconds, cycles, switches);
     }
-    if levels.contains(&Level::System) {
+    if levels.contains(&Level::Node) {
         let units = grouped(snapshot, Workload::unit, |unit, state| {
             Labels::new(&[("unit", unit), ("state", state.as_str()), ("node_name", node)])
         });
