@@ -91,8 +91,9 @@ impl Owners {
         // These two have no cgroup and never end.
         for workload in [&owners.kernel, &owners.unknown_unit] {
             owners.workloads.insert(Arc::clone(workload), Count { known: 1, live: 1 });
-            owners.alive.insert(Arc::clone(workload));
         }
+        // The unit `unknown` shows once something is charged to it.
+        owners.alive.insert(Arc::clone(&owners.kernel));
         owners
     }
 
@@ -135,13 +136,14 @@ impl Owners {
             }
         }
         self.unknown_cgroups += 1;
+        self.alive.insert(Arc::clone(&self.unknown_unit));
         if self.unknown.len() < MAX_UNKNOWN {
             self.unknown.insert(id, self.now);
         }
         Arc::clone(&self.unknown_unit)
     }
 
-    /// Whether any cgroup of the workload exists. The kernel and the unit `unknown` always do.
+    /// Whether any cgroup of the workload exists. The kernel always does, the unit `unknown` once it was charged.
     #[must_use]
     pub fn is_alive(&self, workload: &Workload) -> bool {
         self.alive.contains(workload)
