@@ -288,9 +288,10 @@ fn without_a_field_in_btf_the_raw_program_charges_the_task_that_leaves() {
 
     let cgroup = Cgroup::new("raw");
     let _load = Load::start(&cgroup.dir, &["sleepers", "0", "4000", "1000"]);
-    let mut meter = Meter::load_from(root.path(), CyclesEvent::None, 4096);
-    assert_eq!(meter.ebpf.program(), "raw_tracepoint");
+    let mut meter = Meter::load_from(root.path(), CyclesEvent::CpuClock, 4096);
+    assert_eq!((meter.ebpf.program(), meter.ebpf.weight()), ("raw_tracepoint", "runtime"));
     assert_agrees(&mut meter, &[&cgroup.dir], 5, 0.02);
+    assert!(meter.cycles.values().all(|cycles| *cycles == 0), "cycles of whoever ran before: {:?}", meter.cycles);
 }
 
 #[test]

@@ -104,7 +104,14 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
             (*slot).acc_ns += now - (*slot).start_ns;
             (*slot).switches += 1;
         }
-        charge(slot, was_idle);
+        if CYCLES.load() != cycles::NONE {
+            let since_last = cycles_since_last(slot);
+            // A clock that ran on while the CPU was idle has nothing to charge since idle began.
+            if CYCLES.load() == cycles::HALTING || !was_idle {
+                (*slot).acc_cycles += since_last;
+            }
+        }
+        charge(slot);
         (*slot).cgroup = cgroup;
         (*slot).start_ns = now;
         end_write(slot);
@@ -113,7 +120,8 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
 }
 
 /// The second choice, without the kernel's types: charges the task that leaves, which at this point is still `current`.
-/// It cannot know who is running now; user space leaves time in flight out.
+/// It cannot know who is running now; user space leaves time in flight out. It reads no cycles: it learns too late whose
+/// they are.
 #[raw_tracepoint(tracepoint = "sched_switch")]
 pub fn sched_switch_raw(_ctx: RawTracePointContext) -> i32 {
     let Some(slot) = slot() else { return 0 };
@@ -124,7 +132,7 @@ pub fn sched_switch_raw(_ctx: RawTracePointContext) -> i32 {
         if bpf_get_current_pid_tgid() as u32 != 0 && (*slot).start_ns != 0 {
             let cgroup = bpf_get_current_cgroup_id();
             if cgroup != (*slot).cgroup {
-                charge(slot, false);
+                charge(slot);
                 (*slot).cgroup = cgroup;
             }
             (*slot).acc_ns += now - (*slot).start_ns;
@@ -162,17 +170,9 @@ unsafe fn close_for_idle(slot: *mut Slot) {
 /// # Safety
 /// `slot` is this CPU's map element.
 #[inline(always)]
-unsafe fn charge(slot: *mut Slot, was_idle: bool) {
+unsafe fn charge(slot: *mut Slot) {
     unsafe {
-        let mut charged_cycles = (*slot).acc_cycles;
-        if CYCLES.load() != cycles::NONE {
-            let since_last = cycles_since_last(slot);
-            // A clock that ran on while the CPU was idle has nothing to charge since idle began.
-            if CYCLES.load() == cycles::HALTING || !was_idle {
-                charged_cycles += since_last;
-            }
-        }
-        let used = Usage { runtime_ns: (*slot).acc_ns, cycles: charged_cycles, switches: (*slot).switches };
+        let used = Usage { runtime_ns: (*slot).acc_ns, cycles: (*slot).acc_cycles, switches: (*slot).switches };
         // Volatile, or the compiler makes a call to memset out of these.
         addr_of_mut!((*slot).acc_ns).write_volatile(0);
         addr_of_mut!((*slot).acc_cycles).write_volatile(0);
