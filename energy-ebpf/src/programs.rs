@@ -219,7 +219,7 @@ unsafe fn add(counter: *mut u64, amount: u64) {
     unsafe { asm!("lock *(u64 *)({counter} + 0) += {amount}", counter = in(reg) counter, amount = in(reg) amount) }
 }
 
-/// Cycles since the counter was last read, which is now; 0 at the first reading and when a reading failed.
+/// Cycles since the counter was last read, which is now; 0 at the first reading and after a reading that failed.
 ///
 /// # Safety
 /// `slot` is this CPU's map element.
@@ -234,7 +234,7 @@ unsafe fn cycles_since_last(slot: *mut Slot) -> u64 {
     }
 }
 
-/// This CPU's cycle counter; 0, and counted as missed, when it has none or was multiplexed.
+/// This CPU's cycle counter; 0 when it has none. That, and a counter that stood still meanwhile, counts as missed.
 ///
 /// # Safety
 /// `slot` is this CPU's map element.
@@ -250,9 +250,14 @@ unsafe fn read_cycles(slot: *mut Slot) -> u64 {
             size_of::<bpf_perf_event_value>() as u32,
         );
         let value = value.assume_init();
-        if failed != 0 || value.enabled != value.running {
+        if failed != 0 {
             (*slot).cycles_missed += 1;
             return 0;
+        }
+        let uncounted_ns = value.enabled - value.running;
+        if uncounted_ns != (*slot).uncounted_ns {
+            (*slot).uncounted_ns = uncounted_ns;
+            (*slot).cycles_missed += 1;
         }
         value.counter
     }
