@@ -15,7 +15,7 @@ use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::{BtfTracePoint, ProgramError, RawTracePoint};
 use aya::{Btf, EbpfError, EbpfLoader, Endianness};
 use aya_log::EbpfLogger;
-use energy_ebpf::{CgroupCreated, CgroupRemoved, Key, PATH_LEN, Slot, Usage};
+use energy_ebpf::{CgroupCreated, CgroupRemoved, Key, PATH_LEN, Usage};
 use tracing::{info, warn};
 
 use self::cycles::Cycles;
@@ -196,20 +196,11 @@ impl Ebpf {
             cycles: vec![self.cycles.is_some(); topology.domains.len()],
             ..Reading::default()
         };
-        // What a slot holds moves into the map in one go, seconds of run time at times. A slot that moved while the map
-        // was read is looked up once more: the map surely has it now, and the slot no longer.
-        let before: Vec<(u64, Key)> = (0..self.slots.count()).map(|cpu| self.slots.owner(cpu)).collect();
+        let before = self.slots.read_all();
         for (key, usage) in self.usage.read()? {
             self.tally.set(key, usage);
         }
-        let slots: Vec<Slot> = (0..self.slots.count()).map(|cpu| self.slots.read(cpu)).collect();
-        for ((seq, key), slot) in before.iter().zip(&slots) {
-            if *seq != slot.seq
-                && let Some(usage) = self.usage.lookup(key)?
-            {
-                self.tally.set(*key, usage);
-            }
-        }
+        let slots = self.tally.settle(before, || self.slots.read_all(), |key| self.usage.lookup(key))?;
         let mut held = Vec::with_capacity(slots.len());
         self.map_drops = 0;
         self.event_drops = 0;
