@@ -242,6 +242,7 @@ impl Ebpf {
         reading.work = self.tally.close();
         // After the map, so that every cgroup in it has been announced.
         reading.events = self.drain_events();
+        self.tally.follow(&reading.events);
         for key in self.tally.give_up(|cgroup| held.contains(&cgroup)) {
             if let Err(error) = self.usage.remove(&key) {
                 warn!(cgroup = key.cgroup, %error, "entry of a removed cgroup stays in the usage map");
@@ -253,7 +254,7 @@ impl Ebpf {
         Ok(reading)
     }
 
-    /// A cgroup is gone: its entries in the kernel's map are given up once they have come to rest.
+    /// A cgroup is gone and no event told: its entries in the kernel's map are given up once they have come to rest.
     pub fn forget(&mut self, cgroup: CgroupId) {
         self.tally.removed(cgroup);
     }
