@@ -10,7 +10,7 @@ use super::cgroupfs::CgroupFiles;
 use super::cpu::{CpuModel, CpuStat, Topology};
 use super::ebpf::{self, Ebpf};
 use super::energy::{self, EnergyMeter};
-use super::{CgroupId, DomainLoad, MeterState, Sample, monotonic_ns};
+use super::{CgroupId, DomainLoad, MeterState, Sample};
 use crate::config::{Config, EbpfMode};
 use crate::snapshot::Health;
 use crate::workload::tree;
@@ -39,7 +39,8 @@ pub struct Sampler {
     states: Vec<MeterState>,
     last: Instant,
     online: Vec<u32>,
-    event_drops: u64,
+    /// Idle time of each CPU in the last interval, by CPU number; empty where that is not known.
+    idle_ns: Vec<u64>,
     health: Health,
     cpu_usage_ratio: Option<f64>,
 }
@@ -82,7 +83,7 @@ impl Sampler {
             v2_root,
             states,
             last: Instant::now(),
-            event_drops: 0,
+            idle_ns: Vec::new(),
             health: Health::default(),
             cpu_usage_ratio: None,
         })
@@ -116,6 +117,7 @@ impl Sampler {
 
     fn loads(&mut self, elapsed: Duration) -> Vec<DomainLoad> {
         self.cpu_usage_ratio = None;
+        self.idle_ns.clear();
         let read = self.stat.as_mut().map(|stat| stat.read(elapsed, &self.topology));
         let failed = matches!(read, Some(Err(_)));
         let load = match read {
@@ -133,13 +135,14 @@ impl Sampler {
             return vec![DomainLoad { cpus: 0, busy_ns: 0, dropped_ns: 0, cycles: false }; self.topology.domains.len()];
         };
         self.cpu_usage_ratio = Some(load.usage_ratio);
+        self.idle_ns = load.idle_ns;
         load.domains
     }
 
     fn read_usage(&mut self, sample: &mut Sample) -> Result<()> {
         match &mut self.usage {
             UsageMeter::Ebpf(ebpf) => {
-                let reading = ebpf.read(monotonic_ns(), &self.topology)?;
+                let reading = ebpf.read(&self.topology, &self.idle_ns)?;
                 for (load, dropped_ns) in sample.domains.iter_mut().zip(reading.dropped_ns) {
                     load.dropped_ns = dropped_ns;
                 }
@@ -151,11 +154,11 @@ impl Sampler {
                 }
                 sample.work = reading.work;
                 sample.events = reading.events;
-                let (map_drops, event_drops) = ebpf.drops();
-                sample.events_complete = ebpf.has_events() && event_drops == self.event_drops;
-                self.event_drops = event_drops;
-                self.health.map_drops = map_drops;
-                self.health.event_drops = event_drops;
+                let drops = ebpf.drops();
+                sample.events_complete = ebpf.has_events() && drops.events == self.health.event_drops;
+                self.health.map_drops = drops.map;
+                self.health.event_drops = drops.events;
+                self.health.missed_switches = drops.switches;
                 self.health.ebpf_run_ns = ebpf.run_ns();
             }
             UsageMeter::Files(files) => {
