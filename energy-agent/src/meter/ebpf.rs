@@ -449,9 +449,9 @@ fn explain_refusal(error: anyhow::Error, sysfs: &Path) -> anyhow::Error {
     }
     let lockdown = fs::read_to_string(sysfs.join("kernel/security/lockdown")).unwrap_or_default();
     if lockdown.contains("[confidentiality]") {
-        return error.context("the kernel is locked down (confidentiality): boot it with lockdown=integrity or none");
+        return error.context("the kernel is locked down (confidentiality); boot it with lockdown=integrity or none");
     }
-    error.context("not permitted: run as root or with CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8)")
+    error.context("not permitted; run as root or with CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8)")
 }
 
 fn state(meter: &'static str, reason: &'static str, detail: &str) -> MeterState {

@@ -33,7 +33,8 @@ pub struct Sampler {
     stat_failed: bool,
     energy: EnergyMeter,
     usage: UsageMeter,
-    usage_failed: bool,
+    /// Why the last reading of usage failed.
+    usage_error: Option<String>,
     /// Where cgroup v2 is; `None` where there is none.
     pub v2_root: Option<PathBuf>,
     states: Vec<MeterState>,
@@ -79,7 +80,7 @@ impl Sampler {
             stat_failed: false,
             energy,
             usage,
-            usage_failed: false,
+            usage_error: None,
             v2_root,
             states,
             last: Instant::now(),
@@ -104,14 +105,11 @@ impl Sampler {
         let mut sample = Sample { elapsed, ..Sample::default() };
         sample.domains = self.loads(elapsed);
         sample.zones = self.energy.read(elapsed, &sample.domains, &self.topology.domains);
-        if let Err(error) = self.read_usage(&mut sample) {
-            if !self.usage_failed {
-                warn!(error = format!("{error:#}"), "usage cannot be read");
-            }
-            self.usage_failed = true;
-        } else {
-            self.usage_failed = false;
+        let error = self.read_usage(&mut sample).err().map(|error| format!("{error:#}"));
+        if let (Some(error), None) = (&error, &self.usage_error) {
+            warn!(error, "usage cannot be read");
         }
+        self.usage_error = error;
         sample
     }
 
@@ -182,6 +180,11 @@ impl Sampler {
     /// Share of the online CPUs' time that was busy in the last interval; `None` where that could not be read.
     pub fn cpu_usage_ratio(&self) -> Option<f64> {
         self.cpu_usage_ratio
+    }
+
+    /// Why usage could not be read the last time; `None` where it could.
+    pub fn usage_error(&self) -> Option<&str> {
+        self.usage_error.as_deref()
     }
 
     /// Usage meter, program and weight, for `energy_agent_attribution_info`.
