@@ -62,8 +62,10 @@ pub struct Slot {
     pub drops: u64,
     /// Switches at which the kernel did not run the program, noticed at the next one.
     pub missed_switches: u64,
-    /// Cycle readings that failed or were multiplexed (enabled != running).
+    /// Cycle readings that failed, or found that the counter had not counted all the time since the one before.
     pub cycles_missed: u64,
+    /// Time in which the cycle counter was enabled and did not count, up to its last reading: others needed the hardware.
+    pub uncounted_ns: u64,
     /// cgroup events that found the ring buffer full.
     pub event_drops: u64,
 }

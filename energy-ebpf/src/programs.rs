@@ -110,7 +110,8 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
         }
         begin_write(slot);
         close_stretch(slot);
-        charge(slot, was_idle);
+        close_cycles(slot, was_idle);
+        charge(slot);
         (*slot).cgroup = cgroup;
         (*slot).start_exec = field(next, &TASK_EXEC);
         (*slot).start_ns = bpf_ktime_get_ns();
@@ -143,7 +144,8 @@ unsafe fn catch_up(slot: *mut Slot, prev: *const u8) {
         (*slot).switches += 2;
         if cgroup != (*slot).cgroup {
             close_stretch(slot);
-            charge(slot, false);
+            close_cycles(slot, false);
+            charge(slot);
             (*slot).cgroup = cgroup;
         }
         (*slot).stretch_ns += ran_ns;
@@ -167,7 +169,8 @@ unsafe fn charged_cgroup(task: *const u8) -> u64 {
 }
 
 /// The second choice, without the kernel's types: charges the task that leaves, which at this point is still `current`.
-/// It cannot know who is running now; user space leaves time in flight out.
+/// It cannot know who is running now; user space leaves time in flight out. It reads no cycles: it learns too late whose
+/// they are.
 #[raw_tracepoint(tracepoint = "sched_switch")]
 pub fn sched_switch_raw(_ctx: RawTracePointContext) -> i32 {
     let Some(slot) = slot() else { return 0 };
@@ -178,7 +181,7 @@ pub fn sched_switch_raw(_ctx: RawTracePointContext) -> i32 {
         if bpf_get_current_pid_tgid() as u32 != 0 && (*slot).start_ns != 0 {
             let cgroup = bpf_get_current_cgroup_id();
             if cgroup != (*slot).cgroup {
-                charge(slot, false);
+                charge(slot);
                 (*slot).cgroup = cgroup;
             }
             (*slot).acc_ns += now - (*slot).start_ns;
@@ -223,22 +226,32 @@ unsafe fn close_stretch(slot: *mut Slot) -> u64 {
     }
 }
 
+/// Closes the cycles since the counter was last read.
+///
+/// # Safety
+/// `slot` is this CPU's map element.
+#[inline(always)]
+unsafe fn close_cycles(slot: *mut Slot, was_idle: bool) {
+    if CYCLES.load() == cycles::NONE {
+        return;
+    }
+    unsafe {
+        let since_last = cycles_since_last(slot);
+        // A clock that ran on while the CPU was idle has nothing to charge since idle began.
+        if CYCLES.load() == cycles::HALTING || !was_idle {
+            (*slot).acc_cycles += since_last;
+        }
+    }
+}
+
 /// Moves what the slot holds into `USAGE` under the slot's cgroup, and empties the slot.
 ///
 /// # Safety
 /// `slot` is this CPU's map element.
 #[inline(always)]
-unsafe fn charge(slot: *mut Slot, was_idle: bool) {
+unsafe fn charge(slot: *mut Slot) {
     unsafe {
-        let mut charged_cycles = (*slot).acc_cycles;
-        if CYCLES.load() != cycles::NONE {
-            let since_last = cycles_since_last(slot);
-            // A clock that ran on while the CPU was idle has nothing to charge since idle began.
-            if CYCLES.load() == cycles::HALTING || !was_idle {
-                charged_cycles += since_last;
-            }
-        }
-        let used = Usage { runtime_ns: (*slot).acc_ns, cycles: charged_cycles, switches: (*slot).switches };
+        let used = Usage { runtime_ns: (*slot).acc_ns, cycles: (*slot).acc_cycles, switches: (*slot).switches };
         // Volatile, or the compiler makes a call to memset out of these.
         addr_of_mut!((*slot).acc_ns).write_volatile(0);
         addr_of_mut!((*slot).acc_cycles).write_volatile(0);
@@ -285,7 +298,7 @@ unsafe fn add(counter: *mut u64, amount: u64) {
     unsafe { asm!("lock *(u64 *)({counter} + 0) += {amount}", counter = in(reg) counter, amount = in(reg) amount) }
 }
 
-/// Cycles since the counter was last read, which is now; 0 at the first reading and when a reading failed.
+/// Cycles since the counter was last read, which is now; 0 at the first reading and after a reading that failed.
 ///
 /// # Safety
 /// `slot` is this CPU's map element.
@@ -300,7 +313,7 @@ unsafe fn cycles_since_last(slot: *mut Slot) -> u64 {
     }
 }
 
-/// This CPU's cycle counter; 0, and counted as missed, when it has none or was multiplexed.
+/// This CPU's cycle counter; 0 when it has none. That, and a counter that stood still meanwhile, counts as missed.
 ///
 /// # Safety
 /// `slot` is this CPU's map element.
@@ -316,9 +329,14 @@ unsafe fn read_cycles(slot: *mut Slot) -> u64 {
             size_of::<bpf_perf_event_value>() as u32,
         );
         let value = value.assume_init();
-        if failed != 0 || value.enabled != value.running {
+        if failed != 0 {
             (*slot).cycles_missed += 1;
             return 0;
+        }
+        let uncounted_ns = value.enabled - value.running;
+        if uncounted_ns != (*slot).uncounted_ns {
+            (*slot).uncounted_ns = uncounted_ns;
+            (*slot).cycles_missed += 1;
         }
         value.counter
     }

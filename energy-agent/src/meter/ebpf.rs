@@ -221,21 +221,19 @@ impl Ebpf {
             cycles: vec![self.cycles.is_some(); topology.domains.len()],
             ..Reading::default()
         };
-        // What a slot holds moves into the map in one go, seconds of run time at times. A slot that moved while the map
-        // was read is looked up once more: the map surely has it now, and the slot no longer.
-        let before: Vec<(u64, Key)> = (0..self.slots.count()).map(|cpu| self.slots.owner(cpu)).collect();
+        let before = self.slots.read_all();
         for (key, usage) in self.usage.read()? {
             self.tally.set(key, usage);
         }
-        let now_ns = monotonic_ns();
-        let slots: Vec<Slot> = (0..self.slots.count()).map(|cpu| self.slots.read(cpu)).collect();
-        for ((seq, key), slot) in before.iter().zip(&slots) {
-            if *seq != slot.seq
-                && let Some(usage) = self.usage.lookup(key)?
-            {
-                self.tally.set(*key, usage);
-            }
-        }
+        let mut now_ns = 0;
+        let slots = self.tally.settle(
+            before,
+            || {
+                now_ns = monotonic_ns();
+                self.slots.read_all()
+            },
+            |key| self.usage.lookup(key),
+        )?;
         self.drops = Drops::default();
         for (cpu, slot) in slots.iter().enumerate() {
             self.drops.map += slot.drops;
@@ -260,6 +258,7 @@ impl Ebpf {
         reading.work = self.tally.close();
         // After the map, so that every cgroup in it has been announced.
         reading.events = self.drain_events();
+        self.tally.follow(&reading.events);
         for key in self.tally.give_up(|cgroup| slots.iter().any(|slot| slot.cgroup == cgroup)) {
             if let Err(error) = self.usage.remove(&key) {
                 warn!(cgroup = key.cgroup, %error, "entry of a removed cgroup stays in the usage map");
@@ -299,7 +298,7 @@ impl Ebpf {
         (usage, whole)
     }
 
-    /// A cgroup is gone: its entries in the kernel's map are given up once they have come to rest.
+    /// A cgroup is gone and no event told: its entries in the kernel's map are given up once they have come to rest.
     pub fn forget(&mut self, cgroup: CgroupId) {
         self.tally.removed(cgroup);
     }

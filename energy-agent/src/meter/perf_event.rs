@@ -39,11 +39,12 @@ impl Event {
 #[derive(Debug)]
 pub struct Counter(File);
 
-/// A reading; the counter covers the whole time only if `enabled_ns == running_ns`.
+/// A reading; all of it since the counter was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub count: u64,
     pub enabled_ns: u64,
+    /// How long it really counted; less than `enabled_ns` where counters of others needed the hardware.
     pub running_ns: u64,
 }
 

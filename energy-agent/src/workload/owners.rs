@@ -155,7 +155,8 @@ impl Owners {
         &self.alive
     }
 
-    /// Ids of the cgroups found removed since the last call, by event or by walk.
+    /// Ids of the cgroups found removed since the last call, by event or by walk, and of unknown ones that did nothing
+    /// for long.
     pub fn take_removed(&mut self) -> Vec<CgroupId> {
         std::mem::take(&mut self.newly_removed)
     }
@@ -244,7 +245,14 @@ impl Owners {
         self.walked = self.now;
         self.walks += 1;
         let now = self.now;
-        self.unknown.retain(|_, charged| now.saturating_duration_since(*charged) < WALK_EVERY);
+        let (unknown, newly_removed) = (&mut self.unknown, &mut self.newly_removed);
+        unknown.retain(|id, charged| {
+            let kept = now.saturating_duration_since(*charged) < WALK_EVERY;
+            if !kept {
+                newly_removed.push(*id);
+            }
+            kept
+        });
         let folders = walk(&self.root)?;
         let mut gone: HashSet<CgroupId> = self
             .cgroups
@@ -357,6 +365,21 @@ mod tests {
         // An event that comes late gives the id its owner.
         owners.apply(second + Duration::from_secs(2), &[created(10, "/late.service")], true);
         assert_eq!(owners.owner(10).unit(), Some("late.service"));
+    }
+
+    #[test]
+    fn an_unknown_id_that_does_nothing_for_five_minutes_counts_as_removed() {
+        let start = Instant::now();
+        let mut owners = owners(start);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        owners.apply(at(1), &[], true);
+        owners.owner(10);
+        owners.apply(at(200), &[], true);
+        owners.owner(11);
+        owners.apply(at(400), &[], false);
+        assert_eq!(owners.take_removed(), [10]);
+        owners.apply(at(600), &[], false);
+        assert_eq!(owners.take_removed(), [11]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use energy_ebpf::{Slot, cycles};
 use super::maps;
 use crate::config::CyclesEvent;
 use crate::meter::cpu::Topology;
-use crate::meter::perf_event::{Counter, Event};
+use crate::meter::perf_event::{Counter, Event, Reading};
 
 /// `CPU_CLK_UNHALTED.DISTRIBUTED` (event 0xec, umask 0x02, `PERF_TYPE_RAW`): unhalted cycles shared out between the two
 /// threads of a core, so that two busy siblings do not count as two cores.
@@ -108,10 +108,14 @@ impl Cycles {
 
     /// Cycles of a busy CPU since its slot last read the counter; `None` when that can't be told.
     pub fn in_flight(&self, cpu: u32, slot: &Slot) -> Option<u64> {
-        let reading = self.counters.get(&cpu)?.read().ok()?;
-        (reading.enabled_ns == reading.running_ns && slot.start_cycles != 0)
-            .then(|| reading.count.saturating_sub(slot.start_cycles))
+        since(slot, self.counters.get(&cpu)?.read().ok()?)
     }
+}
+
+/// What was counted since the slot last read the counter, if it counted all the time.
+fn since(slot: &Slot, reading: Reading) -> Option<u64> {
+    let whole = reading.enabled_ns.checked_sub(reading.running_ns) == Some(slot.uncounted_ns);
+    (whole && slot.start_cycles != 0).then(|| reading.count.saturating_sub(slot.start_cycles))
 }
 
 fn explain(name: &str, cpu: u32, error: &io::Error) -> NoCycles {
@@ -136,6 +140,16 @@ fn explain(name: &str, cpu: u32, error: &io::Error) -> NoCycles {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_counter_that_others_took_for_a_while_counts_again() {
+        let reading = Reading { count: 1_000, enabled_ns: 500, running_ns: 400 };
+        let before = Slot { start_cycles: 300, ..Slot::default() };
+        assert_eq!(since(&before, reading), None, "it stood still since the slot read it");
+        let after = Slot { uncounted_ns: 100, ..before };
+        assert_eq!(since(&after, reading), Some(700));
+        assert_eq!(since(&Slot { start_cycles: 0, ..after }, reading), None, "not read yet");
+    }
 
     #[test]
     fn the_remedy_matches_the_errno() {

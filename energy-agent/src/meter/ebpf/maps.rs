@@ -171,15 +171,14 @@ impl Slots {
         self.count
     }
 
-    /// A CPU's sequence number and whom its slot belongs to.
-    pub fn owner(&self, cpu: usize) -> (u64, Key) {
-        let slot = self.read(cpu);
-        (slot.seq, Key { cgroup: slot.cgroup, domain: slot.domain })
+    /// The slots of all possible CPUs.
+    pub fn read_all(&self) -> Vec<Slot> {
+        (0..self.count).map(|cpu| self.read(cpu)).collect()
     }
 
     /// A CPU's slot, whole if it stood still for the length of a copy; after some tries as it is, because a torn copy
     /// only moves time between two readings.
-    pub fn read(&self, cpu: usize) -> Slot {
+    fn read(&self, cpu: usize) -> Slot {
         assert!(cpu < self.count, "slot of a possible CPU");
         // SAFETY: within the mapping; the kernel side writes whole words, and volatile keeps the copies apart.
         unsafe {

@@ -2,13 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use energy_ebpf::{Key, Usage};
+use anyhow::Result;
+use energy_ebpf::{Key, Slot, Usage};
 
-use crate::meter::{CgroupId, Work};
+use crate::meter::{CgroupEvent, CgroupId, Work};
 
 /// Readings that a removed cgroup's entry must stand still before it is given up. Its last tasks may still be on their
 /// way out when the removal is reported.
 const QUIET_READINGS: u32 = 3;
+/// Times the map is asked again about slots that moved while it was read; each time takes less than the one before.
+const SETTLE_ROUNDS: u32 = 4;
 
 /// What has been charged so far, per map key.
 #[derive(Debug, Default)]
@@ -23,6 +26,39 @@ impl Tally {
     /// What the map holds for a key, in the reading in progress; a later value replaces an earlier one.
     pub fn set(&mut self, key: Key, usage: Usage) {
         self.totals.insert(key, usage);
+    }
+
+    /// The slots, as they are after the map was last asked about what moved. `before` are the slots before the map was
+    /// read; `read` gives them anew.
+    ///
+    /// What a slot holds moves into the map in one go, seconds of run time at times. The map is asked again about each
+    /// slot that moved, and the slots are read after that, never before: what moves in between is then seen nowhere and
+    /// charged at the next reading. The other way round it would be seen twice.
+    pub fn settle(
+        &mut self,
+        mut before: Vec<Slot>,
+        mut read: impl FnMut() -> Vec<Slot>,
+        look_up: impl Fn(&Key) -> Result<Option<Usage>>,
+    ) -> Result<Vec<Slot>> {
+        let mut slots = read();
+        for _ in 0..SETTLE_ROUNDS {
+            let moved: HashSet<Key> = before
+                .iter()
+                .zip(&slots)
+                .filter(|(before, now)| before.seq != now.seq)
+                .map(|(Slot { cgroup, domain, .. }, _)| Key { cgroup: *cgroup, domain: *domain })
+                .collect();
+            if moved.is_empty() {
+                break;
+            }
+            for key in moved {
+                if let Some(usage) = look_up(&key)? {
+                    self.set(key, usage);
+                }
+            }
+            before = std::mem::replace(&mut slots, read());
+        }
+        Ok(slots)
     }
 
     /// Adds what a slot holds to the total of the reading in progress.
@@ -61,7 +97,17 @@ impl Tally {
 
     /// A cgroup was removed: its entries are to be given up when they have come to rest.
     pub fn removed(&mut self, cgroup: CgroupId) {
-        self.gone.insert(cgroup, 0);
+        self.gone.entry(cgroup).or_insert(0);
+    }
+
+    /// Notes the removals among the events, whether or not anybody knows the cgroup.
+    pub fn follow(&mut self, events: &[CgroupEvent]) {
+        for event in events {
+            match event {
+                CgroupEvent::Removed { id } => self.removed(*id),
+                CgroupEvent::Created { .. } => {}
+            }
+        }
     }
 
     /// Keys of removed cgroups that have come to rest, for removal from the kernel's map; they are forgotten here.
@@ -85,6 +131,8 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     const POD: Key = Key { cgroup: 7, domain: 0 };
@@ -109,17 +157,60 @@ mod tests {
         assert_eq!(charged(&mut tally, &[130]), 10);
     }
 
+    /// What is charged when `before` and then what `read` gives are (seq, acc_ns) of two CPUs whose slots hold the pod.
+    fn settled(map: &Cell<u64>, before: [(u64, u64); 2], mut read: impl FnMut() -> [(u64, u64); 2]) -> u64 {
+        let slots = |states: [(u64, u64); 2]| {
+            states.map(|(seq, acc_ns)| Slot { seq, acc_ns, cgroup: POD.cgroup, ..Slot::default() }).to_vec()
+        };
+        let mut tally = Tally::default();
+        tally.set(POD, ran(map.get()));
+        let settled = tally.settle(slots(before), || slots(read()), |_| Ok(Some(ran(map.get())))).unwrap();
+        for slot in settled {
+            tally.add(POD, Usage { runtime_ns: slot.acc_ns, ..Usage::default() });
+        }
+        tally.close().iter().map(|work| work.runtime_ns).sum()
+    }
+
+    #[test]
+    fn what_moves_into_the_map_during_a_reading_is_charged_once() {
+        // CPU 0 moved its 5 after the map was read, CPU 1 moves its 5000 just after the slots were read.
+        let map = Cell::new(100);
+        let mut states = [[(2, 0), (0, 5_000)], [(2, 0), (2, 0)], [(2, 0), (2, 0)]].into_iter();
+        let read = || {
+            map.set(5_105);
+            states.next().unwrap()
+        };
+        assert_eq!(settled(&map, [(0, 5), (0, 5_000)], read), 5_105);
+    }
+
+    #[test]
+    fn a_slot_that_never_stands_still_is_charged_late_and_not_twice() {
+        // Its 10 move before each reading of the slots, five in all; the map is asked for the last time after the fourth.
+        let (map, mut seq) = (Cell::new(0), 0);
+        let read = || {
+            map.set(map.get() + 10);
+            seq += 2;
+            [(seq, 10), (0, 0)]
+        };
+        assert_eq!(settled(&map, [(0, 10), (0, 0)], read), 40 + 10);
+    }
+
     #[test]
     fn a_removed_cgroup_is_given_up_once_it_rests_and_no_slot_holds_it() {
         let mut tally = Tally::default();
         charged(&mut tally, &[100]);
-        tally.removed(POD.cgroup);
+        tally.follow(&[CgroupEvent::Removed { id: POD.cgroup }]);
         for _ in 0..10 {
             assert_eq!(tally.give_up(|_| true), []);
+            tally.removed(POD.cgroup);
         }
         assert_eq!(charged(&mut tally, &[150]), 50, "work after the removal still counts");
-        let waits = (0..10).take_while(|_| tally.give_up(|_| false).is_empty()).count();
-        assert_eq!(waits, 3);
+        let mut waits = 0;
+        while tally.give_up(|_| false).is_empty() && waits < 10 {
+            tally.removed(POD.cgroup);
+            waits += 1;
+        }
+        assert_eq!(waits, 3, "told again, it waits no longer");
         assert_eq!(tally.give_up(|_| false), [], "it is forgotten");
     }
 
