@@ -58,6 +58,7 @@ fn a_bad_value_is_answered_with_the_valid_ones() {
         ("--interval=5", "a duration such as 1s or 500ms"),
         ("--web.listen-address=9102", ":9102 or 127.0.0.1:9102"),
         ("--web.telemetry-path=metrics", "a path such as /metrics"),
+        ("--export.terminated-retention=x", "a duration such as 2m"),
         ("--export.terminated-max=-1", "-1"),
     ] {
         let (code, text) = refused(&[flag]);

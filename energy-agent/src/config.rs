@@ -137,7 +137,7 @@ pub struct Config {
     )]
     pub levels: Vec<Level>,
     /// How long the last value of an ended workload stays (state="terminated").
-    #[arg(long = "export.terminated-retention", env = "ENERGY_AGENT_EXPORT_TERMINATED_RETENTION", default_value = "2m", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    #[arg(long = "export.terminated-retention", env = "ENERGY_AGENT_EXPORT_TERMINATED_RETENTION", default_value = "2m", value_parser = retention, value_name = "DURATION")]
     pub terminated_retention: Duration,
     /// Most ended workloads to keep; the oldest go first.
     #[arg(
@@ -223,6 +223,10 @@ fn telemetry_path(text: &str) -> Result<String, String> {
         return Err(format!("expected a path such as /metrics, other than {}", reserved.join(", ")));
     }
     Ok(text.to_owned())
+}
+
+fn retention(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; expected a duration such as 2m or 90s"))
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
