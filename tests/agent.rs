@@ -47,6 +47,9 @@ fn an_unknown_flag_is_answered_with_the_valid_ones() {
     }
 }
 
+/// A root that is not there is a wrong flag or a forgotten mount, not missing hardware: going on without it would show
+/// an estimate, or nothing, on a node that can measure. A root that is there but lacks files costs only what they say
+/// (`tests/degraded.rs`).
 #[test]
 fn a_bad_value_is_answered_with_the_valid_ones() {
     for (flag, valid) in [
@@ -60,6 +63,8 @@ fn a_bad_value_is_answered_with_the_valid_ones() {
         ("--web.telemetry-path=metrics", "a path such as /metrics"),
         ("--export.terminated-retention=x", "a duration such as 2m"),
         ("--export.terminated-max=-1", "-1"),
+        ("--path.procfs=/nonexistent", "No such file or directory"),
+        ("--path.sysfs=/proc/version", "expected a folder"),
     ] {
         let (code, text) = refused(&[flag]);
         assert_eq!(code, Some(2), "{flag}: {text}");
