@@ -139,6 +139,29 @@ fn a_board_with_nothing_still_attributes_cpu_time() {
     agent.assert_well();
 }
 
+#[test]
+fn without_cgroups_all_energy_is_one_running_unit_or_unattributed() {
+    let mut agent = Agent::start(&["--interval=200ms", "--meter.cpu=estimate", "--path.cgroupfs=/nonexistent"]);
+    let page = agent.after_ticks(3);
+    page.assert_conserved();
+    let unknown = [("unit", "unknown"), ("state", "running")];
+    assert!(page.microjoules("energy_agent_system_cpu_joules_total", &unknown) > 0);
+    page.one("energy_agent_system_cpu_watts", &unknown);
+    assert_eq!(agent.logged("/nonexistent").len(), 1, "{:#?}", agent.log());
+    agent.assert_well();
+
+    // Without eBPF nothing is known of who ran.
+    let mut agent =
+        Agent::start(&["--interval=200ms", "--meter.cpu=estimate", "--path.cgroupfs=/nonexistent", "--ebpf=off"]);
+    let page = agent.after_ticks(3);
+    page.assert_conserved();
+    assert_eq!(page.one("energy_agent_attribution_info", &[]).label("meter"), "none");
+    assert_eq!(reason(&page, "cgroupfs"), "absent");
+    let active = page.microjoules("kepler_node_cpu_active_joules_total", &[]);
+    assert_eq!(page.microjoules("energy_agent_node_cpu_unattributed_joules_total", &[]), active);
+    agent.assert_well();
+}
+
 /// FC-015.
 #[test]
 fn an_attribute_that_fails_costs_no_zone_and_a_disabled_zone_is_read() {
