@@ -38,6 +38,8 @@ fn an_unknown_flag_is_answered_with_the_valid_ones() {
     for (arguments, flags) in [
         (["run", "--web.listen-adress=:1"], ["--web.listen-address", "--meter.cpu", "--export.levels"]),
         (["--nonsense", "--interval=1s"], ["--web.listen-address", "--meter.cpu", "--export.levels"]),
+        (["doctor", "--nonsense"], ["flags of `energy-agent doctor`: --format", "--meter.cpu", "--path.sysfs"]),
+        (["top", "--nonsense"], ["flags of `energy-agent top`: --interval", "--iterations", "--rows"]),
     ] {
         let (code, text) = refused(&arguments);
         assert_eq!(code, Some(2));
