@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::agent::{Agent, PROGRAM, run, wait_for};
+use common::alone;
 use common::page::Page;
 use common::powercap::Powercap;
 
@@ -79,6 +80,7 @@ fn a_bad_value_is_answered_with_the_valid_ones() {
 
 #[test]
 fn sigterm_ends_within_a_second_with_a_client_connected() {
+    let _alone = alone();
     let mut agent = Agent::start(&["--interval=200ms"]);
     let mut idle = TcpStream::connect(&agent.address).unwrap();
     idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
@@ -95,6 +97,7 @@ fn sigterm_ends_within_a_second_with_a_client_connected() {
 
 #[test]
 fn sigterm_and_sigint_end_a_long_interval_within_a_second() {
+    let _alone = alone();
     for signal in ["TERM", "INT"] {
         let mut agent = Agent::spawn(&[PROGRAM], &["--interval=1m"]);
         let (status, taken) = agent.end(signal);
