@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         None => run(&cli.run),
         Some(Command::Run(config)) => run(config),
         Some(Command::Top(arguments)) => report::top::run(arguments).map(|()| ExitCode::SUCCESS),
-        Some(Command::Doctor(_)) => Ok(ExitCode::SUCCESS),
+        Some(Command::Doctor(arguments)) => report::doctor::run(arguments),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -31,11 +31,14 @@ fn run(config: &Config) -> anyhow::Result<ExitCode> {
 /// Prints what clap has to say; for an unknown flag also the ones there are. Exit code 2.
 fn usage_error(mut error: clap::Error) -> ! {
     if error.kind() == ErrorKind::UnknownArgument {
-        let command = Cli::command();
+        let whole = Cli::command();
+        // A subcommand can only come first.
+        let named = std::env::args().nth(1).and_then(|name| whole.find_subcommand(name));
+        let (name, command) = named.map_or(("run", &whole), |command| (command.get_name(), command));
         let flags: Vec<String> =
             command.get_arguments().filter_map(|flag| flag.get_long()).map(|flag| format!("--{flag}")).collect();
         let _ = error.print();
-        eprintln!("\nflags of `energy-agent run`: {}", flags.join(" "));
+        eprintln!("\nflags of `energy-agent {name}`: {}", flags.join(" "));
         std::process::exit(2);
     }
     error = error.with_cmd(&Cli::command());

@@ -1,6 +1,7 @@
 //! One node's state and its tick: sample, owners, attribution, ledger, snapshot. Owned by one thread; nobody else
 //! changes anything.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -116,8 +117,9 @@ impl Node {
             learn(&mut self.idle, &interval);
         }
         let attribution = attribute(&interval, Idle::new(self.idle_method, &self.idle));
-        let nobody = std::collections::BTreeSet::new();
-        let alive = self.owners.as_ref().map_or(&nobody, Owners::alive);
+        // Without a hierarchy all work is the unknown unit's, which never ends.
+        let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
+        let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
         self.ledger.apply(&attribution, &usage, alive, now.duration_since(self.started));
         self.ticks += 1;
         if self.idle_method == IdleMethod::Learned {

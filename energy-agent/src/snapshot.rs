@@ -97,6 +97,8 @@ pub struct Health {
     pub map_drops: u64,
     /// cgroup events that found the ring buffer full.
     pub event_drops: u64,
+    /// Scheduler switches at which the kernel did not run the program, noticed at the next one.
+    pub missed_switches: u64,
     /// Intervals in which a cycle counter was multiplexed or missing, so that run time was used.
     pub cycles_fallbacks: u64,
     /// Cgroup ids that were charged but never had a path.

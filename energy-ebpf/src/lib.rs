@@ -1,6 +1,7 @@
 //! The contract between the kernel side and user space: what the maps hold, byte for byte.
 //!
-//! All times are CLOCK_MONOTONIC nanoseconds (`bpf_ktime_get_ns`). All structs are `repr(C)` of `u64`, without padding.
+//! `start_ns` is CLOCK_MONOTONIC (`bpf_ktime_get_ns`); closed run times are differences of the scheduler's own
+//! `sum_exec_runtime`, what cpu.stat adds up as well; both in nanoseconds. All structs are `repr(C)` of `u64`, without padding.
 #![cfg_attr(target_arch = "bpf", no_std)]
 
 /// Stands for every kernel thread (`PF_KTHREAD`) in place of a cgroup id. No cgroup has the id 0.
@@ -33,12 +34,19 @@ pub struct Usage {
 pub struct Slot {
     /// Odd while the kernel side rewrites the fields below.
     pub seq: u64,
-    /// Whom `acc_ns`, `switches` and the time since `start_ns` belong to.
+    /// Whom the times and switches below belong to.
     pub cgroup: u64,
-    /// Since when tasks of `cgroup` have been running; 0 while the CPU is idle and before its first switch.
+    /// Since when tasks of `cgroup` have been running, one after the other: the current stretch. 0 while the CPU is idle
+    /// and before its first switch.
     pub start_ns: u64,
-    /// Closed run time not yet in `USAGE`.
+    /// Closed run time of the current stretch.
+    pub stretch_ns: u64,
+    /// Closed run time of earlier stretches, not yet in `USAGE`.
     pub acc_ns: u64,
+    /// `sum_exec_runtime` of the running task when it was switched in.
+    pub start_exec: u64,
+    /// Thread id of the running task, 0 for the idle task: tells whether the task that leaves is the one that came.
+    pub pid: u64,
     pub switches: u64,
     /// Cycle counter when cycles were last charged; 0 before the first reading.
     pub start_cycles: u64,
@@ -52,6 +60,8 @@ pub struct Slot {
     pub dropped_ns: u64,
     /// Times `USAGE` was full.
     pub drops: u64,
+    /// Switches at which the kernel did not run the program, noticed at the next one.
+    pub missed_switches: u64,
     /// Cycle readings that failed, or found that the counter had not counted all the time since the one before.
     pub cycles_missed: u64,
     /// Time in which the cycle counter was enabled and did not count, up to its last reading: others needed the hardware.

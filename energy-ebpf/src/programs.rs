@@ -26,6 +26,13 @@ const PF_KTHREAD: u32 = 0x0020_0000;
 static TASK_PID: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static TASK_FLAGS: Global<u64> = Global::new(0);
+/// `se.sum_exec_runtime`: how long the task has run so far; brought up to date before the tracepoint for the task that
+/// leaves.
+#[unsafe(no_mangle)]
+static TASK_EXEC: Global<u64> = Global::new(0);
+/// `se.prev_sum_exec_runtime`: `sum_exec_runtime` when the task was last picked; kept by the fair scheduling class only.
+#[unsafe(no_mangle)]
+static TASK_PREV_EXEC: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static TASK_CGROUPS: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
@@ -69,54 +76,96 @@ fn slot() -> Option<*mut Slot> {
 #[btf_tracepoint(function = "sched_switch")]
 pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     let Some(slot) = slot() else { return 0 };
-    // SAFETY: arguments of sched_switch are (preempt, prev, next, ..); the verifier types word 2 as task_struct and
+    // SAFETY: arguments of sched_switch are (preempt, prev, next, ..); the verifier types words 1 and 2 as task_struct and
     // follows the loads below through css_set, cgroup and kernfs_node. `slot` is this CPU's own map element, and the
     // tracepoint runs with preemption off.
     unsafe {
-        let next: *const u8 = *ctx.as_ptr().cast::<*const u8>().add(2);
+        let arguments = ctx.as_ptr().cast::<*const u8>();
+        let (prev, next) = (*arguments.add(1), *arguments.add(2));
+        if u64::from(field::<u32>(prev, &TASK_PID)) != (*slot).pid {
+            catch_up(slot, prev);
+        } else if (*slot).start_ns != 0 {
+            (*slot).stretch_ns += field::<u64>(prev, &TASK_EXEC) - (*slot).start_exec;
+            (*slot).switches += 1;
+        }
         let was_idle = (*slot).start_ns == 0;
-        if field::<u32>(next, &TASK_PID) == 0 {
+        let next_pid = u64::from(field::<u32>(next, &TASK_PID));
+        (*slot).pid = next_pid;
+        if next_pid == 0 {
             if !was_idle {
                 close_for_idle(slot);
             }
             return 0;
         }
-        let cgroup = if field::<u32>(next, &TASK_FLAGS) & PF_KTHREAD != 0 {
-            KERNEL_THREADS
-        } else {
-            let css_set: *const u8 = field(next, &TASK_CGROUPS);
-            cgroup_id(field(css_set, &CSS_SET_DFL_CGRP))
-        };
+        let cgroup = charged_cgroup(next);
         if cgroup == (*slot).cgroup {
+            (*slot).start_exec = field(next, &TASK_EXEC);
             if was_idle {
                 (*slot).start_ns = bpf_ktime_get_ns();
                 if CYCLES.load() == cycles::RUNNING {
                     (*slot).start_cycles = read_cycles(slot);
                 }
-            } else {
-                (*slot).switches += 1;
             }
             return 0;
         }
-        let now = bpf_ktime_get_ns();
         begin_write(slot);
-        if !was_idle {
-            (*slot).acc_ns += now - (*slot).start_ns;
-            (*slot).switches += 1;
-        }
-        if CYCLES.load() != cycles::NONE {
-            let since_last = cycles_since_last(slot);
-            // A clock that ran on while the CPU was idle has nothing to charge since idle began.
-            if CYCLES.load() == cycles::HALTING || !was_idle {
-                (*slot).acc_cycles += since_last;
-            }
-        }
+        close_stretch(slot);
+        close_cycles(slot, was_idle);
         charge(slot);
         (*slot).cgroup = cgroup;
-        (*slot).start_ns = now;
+        (*slot).start_exec = field(next, &TASK_EXEC);
+        (*slot).start_ns = bpf_ktime_get_ns();
         end_write(slot);
     }
     0
+}
+
+/// The task that leaves is not the one that came last: the kernel did not run the program at a switch in between (a
+/// security module may keep it off some tasks; at the first switch of a CPU nothing was known). The owner of the slot gets
+/// the time of the stretch up to when the leaving task was picked, as far as the kernel remembers that, and the leaving
+/// task's cgroup the rest.
+///
+/// # Safety
+/// `slot` is this CPU's map element and `prev` the task that leaves.
+#[inline(always)]
+unsafe fn catch_up(slot: *mut Slot, prev: *const u8) {
+    unsafe {
+        (*slot).missed_switches += 1;
+        let start_ns = (*slot).start_ns;
+        if start_ns == 0 || field::<u32>(prev, &TASK_PID) == 0 {
+            // Nothing is known of when the leaving task came, or of when the CPU went idle.
+            return;
+        }
+        let open_ns = (bpf_ktime_get_ns() - start_ns).saturating_sub((*slot).stretch_ns);
+        let ran_ns = field::<u64>(prev, &TASK_EXEC).saturating_sub(field::<u64>(prev, &TASK_PREV_EXEC)).min(open_ns);
+        let cgroup = charged_cgroup(prev);
+        begin_write(slot);
+        (*slot).stretch_ns += open_ns - ran_ns;
+        (*slot).switches += 2;
+        if cgroup != (*slot).cgroup {
+            close_stretch(slot);
+            close_cycles(slot, false);
+            charge(slot);
+            (*slot).cgroup = cgroup;
+        }
+        (*slot).stretch_ns += ran_ns;
+        end_write(slot);
+    }
+}
+
+/// Whom a task's time is charged to.
+///
+/// # Safety
+/// `task` is a `task_struct` that the verifier knows as one.
+#[inline(always)]
+unsafe fn charged_cgroup(task: *const u8) -> u64 {
+    unsafe {
+        if field::<u32>(task, &TASK_FLAGS) & PF_KTHREAD != 0 {
+            return KERNEL_THREADS;
+        }
+        let css_set: *const u8 = field(task, &TASK_CGROUPS);
+        cgroup_id(field(css_set, &CSS_SET_DFL_CGRP))
+    }
 }
 
 /// The second choice, without the kernel's types: charges the task that leaves, which at this point is still `current`.
@@ -149,11 +198,8 @@ pub fn sched_switch_raw(_ctx: RawTracePointContext) -> i32 {
 #[inline(always)]
 unsafe fn close_for_idle(slot: *mut Slot) {
     unsafe {
-        let now = bpf_ktime_get_ns();
         begin_write(slot);
-        let stretch_ns = now - (*slot).start_ns;
-        (*slot).acc_ns += stretch_ns;
-        (*slot).switches += 1;
+        let stretch_ns = close_stretch(slot);
         (*slot).start_ns = 0;
         if CYCLES.load() != cycles::NONE {
             (*slot).unread_ns += stretch_ns;
@@ -162,6 +208,39 @@ unsafe fn close_for_idle(slot: *mut Slot) {
             }
         }
         end_write(slot);
+    }
+}
+
+/// Ends the stretch: its time is closed but still the slot's. Returns its length.
+///
+/// # Safety
+/// `slot` is this CPU's map element.
+#[inline(always)]
+unsafe fn close_stretch(slot: *mut Slot) -> u64 {
+    unsafe {
+        let stretch_ns = (*slot).stretch_ns;
+        (*slot).acc_ns += stretch_ns;
+        // Volatile for the same reason as in `charge`.
+        addr_of_mut!((*slot).stretch_ns).write_volatile(0);
+        stretch_ns
+    }
+}
+
+/// Closes the cycles since the counter was last read.
+///
+/// # Safety
+/// `slot` is this CPU's map element.
+#[inline(always)]
+unsafe fn close_cycles(slot: *mut Slot, was_idle: bool) {
+    if CYCLES.load() == cycles::NONE {
+        return;
+    }
+    unsafe {
+        let since_last = cycles_since_last(slot);
+        // A clock that ran on while the CPU was idle has nothing to charge since idle began.
+        if CYCLES.load() == cycles::HALTING || !was_idle {
+            (*slot).acc_cycles += since_last;
+        }
     }
 }
 

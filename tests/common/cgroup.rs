@@ -1,5 +1,6 @@
 //! Real cgroups of the running kernel, with work in them, removed again when they go out of scope.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -73,6 +74,57 @@ fn remove(dir: &Path) {
     let _ = fs::remove_dir(dir);
 }
 
+/// A pod with one container, laid out as the kubelet does.
+pub struct Pod {
+    /// The pod's own cgroup.
+    pub cgroup: Cgroup,
+    /// Folder of the container's cgroup.
+    pub container: PathBuf,
+    pub uid: String,
+    pub container_id: String,
+}
+
+impl Pod {
+    /// With the cgroupfs driver, which leaves the runtime open.
+    pub fn new() -> Self {
+        let (uid, container_id) = ids();
+        let cgroup = Cgroup::new(&format!("kubepods/burstable/pod{uid}"));
+        Self { container: cgroup.child(&container_id), cgroup, uid, container_id }
+    }
+
+    /// With the systemd driver and containerd.
+    pub fn systemd() -> Self {
+        let (uid, container_id) = ids();
+        let slice = format!("kubepods-burstable-pod{}.slice", uid.replace('-', "_"));
+        let cgroup = Cgroup::new(&format!("kubepods.slice/kubepods-burstable.slice/{slice}"));
+        Self { container: cgroup.child(&format!("cri-containerd-{container_id}.scope")), cgroup, uid, container_id }
+    }
+
+    /// Starts `load` in the container.
+    pub fn load(&self, arguments: &[&str]) -> Load {
+        Load::start(&self.container, arguments)
+    }
+
+    /// Removes container and pod, whose processes have to have ended.
+    pub fn remove(&self) {
+        for dir in [&self.container, &self.cgroup.dir] {
+            // A process leaves its cgroup a moment after it was waited for.
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while let Err(error) = fs::remove_dir(dir) {
+                assert!(Instant::now() < deadline, "{}: {error}", dir.display());
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+/// A pod uid and a container id that nobody else has.
+fn ids() -> (String, String) {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let (process, count) = (process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    (format!("{process:08x}-0000-4000-8000-{count:012x}"), format!("{process:032x}{count:032x}"))
+}
+
 /// `usage_usec` of a cgroup's cpu.stat, in nanoseconds.
 pub fn cpu_ns(dir: &Path) -> u64 {
     let text = fs::read_to_string(dir.join("cpu.stat")).unwrap();
@@ -84,15 +136,19 @@ pub fn cpu_ns(dir: &Path) -> u64 {
 pub struct Load(pub Child);
 
 impl Load {
-    /// Starts `load KIND ARGUMENTS` in the cgroup.
+    /// Starts `load KIND ARGUMENTS` in the cgroup the way a container runtime does: the process is moved there while it
+    /// waits, and then becomes what it is to be.
     pub fn start(dir: &Path, arguments: &[&str]) -> Self {
-        let child = Command::new(load_program())
-            .arg("--cgroup")
-            .arg(dir)
+        let mut child = Command::new("sh")
+            .args(["-c", "read go; exec \"$0\" \"$@\""])
+            .arg(load_program())
             .args(arguments)
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
+        fs::write(dir.join("cgroup.procs"), child.id().to_string()).unwrap();
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
         Self(child)
     }
 

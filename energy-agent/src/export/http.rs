@@ -33,8 +33,9 @@ const HEADER_BYTES: usize = 16 * 1024;
 const CONNECTIONS: usize = 256;
 /// A connection is closed after the answer under way at this age, so that a client that does not read keeps no page for ever.
 const CONNECTION_AGE: Duration = Duration::from_secs(600);
-/// How long answers under way may take to finish after the end was asked for.
-const GRACE: Duration = Duration::from_millis(500);
+/// How long answers under way may take to finish after the end was asked for. Half-sent requests wait as long, and on a
+/// loaded machine detaching the eBPF programs takes some of the second in which the agent promises to end.
+const GRACE: Duration = Duration::from_millis(250);
 
 /// What the server needs to know besides its listener.
 #[derive(Clone, Debug)]

@@ -113,6 +113,8 @@ metrics! {
         "Intervals so long that an energy counter may have wrapped more than once; only the provable part was charged.";
     ZONE_READ_ERRORS = "energy_agent_zone_read_errors_total" Counter None, &[],
         "Energy counters that could not be read when it was time.";
+    MISSED_SWITCHES = "energy_agent_missed_switches_total" Counter None, &[],
+        "Scheduler switches at which the kernel did not run the eBPF program, noticed at the next one; the time in between is divided by what the scheduler remembers.";
     MAP_DROPS = "energy_agent_usage_map_drops_total" Counter None, &[],
         "Updates that found the eBPF usage map full; their time shows as unattributed energy. Absent without eBPF.";
     EVENT_DROPS = "energy_agent_cgroup_events_dropped_total" Counter None, &[],

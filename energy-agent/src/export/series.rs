@@ -295,6 +295,7 @@ fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
     single(writer, &m::ZONE_GAPS, Value::Integer(health.zone_gaps));
     single(writer, &m::ZONE_READ_ERRORS, Value::Integer(health.zone_read_errors));
     if how.meter == "ebpf" {
+        single(writer, &m::MISSED_SWITCHES, Value::Integer(health.missed_switches));
         single(writer, &m::MAP_DROPS, Value::Integer(health.map_drops));
         single(writer, &m::CYCLES_FALLBACKS, Value::Integer(health.cycles_fallbacks));
     }

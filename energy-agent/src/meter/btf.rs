@@ -47,7 +47,8 @@ impl<'a> Types<'a> {
         Ok(Self { image, strings, positions })
     }
 
-    /// Byte offset of `field` in `struct name`, also when it lies in an anonymous struct or union within.
+    /// Byte offset of `field` in `struct name`, also when it lies in an anonymous struct or union within. A path such as
+    /// `se.sum_exec_runtime` goes on in the struct that is the first field's type.
     ///
     /// # Errors
     /// When there is no such struct or field, or the field is not at a whole byte.
@@ -60,8 +61,15 @@ impl<'a> Types<'a> {
                 && info & 0xffff != 0
                 && self.string(word(self.image, at)?) == name.as_bytes()
             {
-                let bits = self.member_bits(at, field, 0)?;
-                let bits = bits.with_context(|| format!("struct {name} has no field {field} in this kernel"))?;
+                let mut bits = 0;
+                let mut within = at;
+                for part in field.split('.') {
+                    let found = self.member(within, part, 0)?;
+                    let (offset, type_id) =
+                        found.with_context(|| format!("struct {name} has no field {field} in this kernel"))?;
+                    bits += offset;
+                    within = self.position(type_id)?;
+                }
                 ensure!(bits % 8 == 0, "field {field} of struct {name} is a bit field");
                 return Ok(bits / 8);
             }
@@ -69,27 +77,31 @@ impl<'a> Types<'a> {
         bail!("this kernel's BTF has no struct {name}")
     }
 
-    fn member_bits(&self, at: usize, field: &str, depth: u32) -> Result<Option<u64>> {
+    fn position(&self, type_id: u32) -> Result<usize> {
+        self.positions.get(index(type_id)?).copied().context("BTF member of a type that is not there")
+    }
+
+    /// Offset in bits and type id of a member of the struct or union at `at`; of other types there are none.
+    fn member(&self, at: usize, field: &str, depth: u32) -> Result<Option<(u64, u32)>> {
         ensure!(depth < 16, "structs nested too deeply around {field}");
         let info = word(self.image, at + 4)?;
+        if !matches!((info >> 24) & 0x1f, STRUCT | UNION) {
+            return Ok(None);
+        }
         let has_bit_fields = info >> 31 == 1;
         for member in 0..index(info & 0xffff)? {
             let member = at + 12 + member * 12;
             let name = self.string(word(self.image, member)?);
             let offset = word(self.image, member + 8)?;
             let bits = u64::from(if has_bit_fields { offset & 0x00ff_ffff } else { offset });
+            let type_id = word(self.image, member + 4)?;
             if name == field.as_bytes() {
-                return Ok(Some(bits));
+                return Ok(Some((bits, type_id)));
             }
-            if name.is_empty() {
-                let inner = index(word(self.image, member + 4)?)?;
-                let inner = *self.positions.get(inner).context("BTF member of a type that is not there")?;
-                let kind = (word(self.image, inner + 4)? >> 24) & 0x1f;
-                if (kind == STRUCT || kind == UNION)
-                    && let Some(within) = self.member_bits(inner, field, depth + 1)?
-                {
-                    return Ok(Some(bits + within));
-                }
+            if name.is_empty()
+                && let Some((within, type_id)) = self.member(self.position(type_id)?, field, depth + 1)?
+            {
+                return Ok(Some((bits + within, type_id)));
             }
         }
         Ok(None)
@@ -115,16 +127,19 @@ fn index(value: u32) -> Result<usize> {
 mod tests {
     use super::*;
 
-    /// struct outer { int a; struct { int b; int c; }; }, as the compiler would describe it.
+    /// struct outer { int a; struct { int b; int c; }; struct inner named; }; struct inner { int c; int d; }, as the
+    /// compiler would describe them.
     fn image() -> Vec<u8> {
-        let strings = b"\0int\0outer\0a\0b\0c\0";
+        let strings = b"\0int\0outer\0a\0b\0c\0named\0inner\0d\0";
         let types: Vec<u32> = [
             // 1: int, 32 bits
             vec![1, 1 << 24, 4, 32],
             // 2: anonymous struct of 8 bytes with b at bit 0 and c at bit 32
             vec![0, (STRUCT << 24) | 2, 8, 13, 1, 0, 15, 1, 32],
-            // 3: struct outer of 12 bytes with a at bit 0 and the anonymous struct at bit 32
-            vec![5, (STRUCT << 24) | 2, 12, 11, 1, 0, 0, 2, 32],
+            // 3: struct outer of 20 bytes with a at bit 0, the anonymous struct at bit 32 and named at bit 96
+            vec![5, (STRUCT << 24) | 3, 20, 11, 1, 0, 0, 2, 32, 17, 4, 96],
+            // 4: struct inner of 8 bytes with c at bit 0 and d at bit 32
+            vec![23, (STRUCT << 24) | 2, 8, 15, 1, 0, 29, 1, 32],
         ]
         .concat();
         let types_len = u32::try_from(types.len() * 4).unwrap();
@@ -143,6 +158,7 @@ mod tests {
         let types = Types::parse(&image).unwrap();
         assert_eq!(types.offset_of("outer", "a").unwrap(), 0);
         assert_eq!(types.offset_of("outer", "c").unwrap(), 8);
+        assert_eq!(types.offset_of("outer", "named.d").unwrap(), 16);
     }
 
     #[test]
@@ -153,7 +169,7 @@ mod tests {
             types.offset_of("outer", "d").unwrap_err().to_string(),
             "struct outer has no field d in this kernel"
         );
-        assert_eq!(types.offset_of("inner", "d").unwrap_err().to_string(), "this kernel's BTF has no struct inner");
+        assert_eq!(types.offset_of("other", "d").unwrap_err().to_string(), "this kernel's BTF has no struct other");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::{BtfTracePoint, ProgramError, RawTracePoint};
 use aya::{Btf, EbpfError, EbpfLoader, Endianness};
 use aya_log::EbpfLogger;
-use energy_ebpf::{CgroupCreated, CgroupRemoved, Key, PATH_LEN, Usage};
+use energy_ebpf::{CgroupCreated, CgroupRemoved, Key, PATH_LEN, Slot, Usage};
 use tracing::{info, warn};
 
 use self::cycles::Cycles;
@@ -25,7 +25,7 @@ use self::maps::{Slots, UsageMap};
 use self::tally::Tally;
 use super::btf;
 use super::cpu::Topology;
-use super::{CgroupEvent, CgroupId, MeterState, Work};
+use super::{CgroupEvent, CgroupId, MeterState, Work, monotonic_ns};
 use crate::config::CyclesEvent;
 
 /// Built by `cargo xtask ebpf` from `energy-ebpf/src`.
@@ -33,9 +33,11 @@ static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../energy-ebpf/energy-ebpf.bpf.o"));
 
 /// Struct fields whose offsets the programs need: global, struct, field.
-const SWITCH_FIELDS: [(&str, &str, &str); 6] = [
+const SWITCH_FIELDS: [(&str, &str, &str); 8] = [
     ("TASK_PID", "task_struct", "pid"),
     ("TASK_FLAGS", "task_struct", "flags"),
+    ("TASK_EXEC", "task_struct", "se.sum_exec_runtime"),
+    ("TASK_PREV_EXEC", "task_struct", "se.prev_sum_exec_runtime"),
     ("TASK_CGROUPS", "task_struct", "cgroups"),
     ("CSS_SET_DFL_CGRP", "css_set", "dfl_cgrp"),
     ("CGROUP_KN", "cgroup", "kn"),
@@ -43,6 +45,9 @@ const SWITCH_FIELDS: [(&str, &str, &str); 6] = [
 ];
 const EVENT_FIELDS: [(&str, &str, &str); 2] =
     [("CGROUP_ROOT", "cgroup", "root"), ("ROOT_HIERARCHY_ID", "cgroup_root", "hierarchy_id")];
+
+/// The kernel accounts idle time in steps of 10 ms, at both ends of an interval, and a busy CPU has short pauses.
+const IDLE_NOISE_NS: u64 = 30_000_000;
 
 /// What decides how the programs are loaded.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +71,24 @@ pub struct Reading {
     pub events: Vec<CgroupEvent>,
 }
 
+/// What the kernel side could not record since it was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// Updates that found the usage map full.
+    pub map: u64,
+    /// cgroup events that found the ring buffer full.
+    pub events: u64,
+    /// Switches at which the kernel did not run the program.
+    pub switches: u64,
+}
+
+/// A slot's counts at the previous reading.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    dropped_ns: u64,
+    cycles_missed: u64,
+}
+
 pub struct Ebpf {
     /// Keeps the programs attached.
     loaded: aya::Ebpf,
@@ -77,11 +100,12 @@ pub struct Ebpf {
     logger: Option<EbpfLogger<&'static dyn log::Log>>,
     cycles: Option<Cycles>,
     tally: Tally,
-    /// Per CPU: dropped time and missed cycle readings up to the last reading.
-    seen: Vec<(u64, u64)>,
+    /// By CPU number.
+    seen: Vec<Seen>,
+    /// When the previous reading was taken; CLOCK_MONOTONIC.
+    last_ns: u64,
     states: Vec<MeterState>,
-    map_drops: u64,
-    event_drops: u64,
+    drops: Drops,
     bpf_stats: PathBuf,
 }
 
@@ -175,24 +199,25 @@ impl Ebpf {
             loaded,
             program,
             usage,
-            seen: vec![(0, 0); slots.count()],
+            seen: vec![Seen::default(); slots.count()],
+            last_ns: monotonic_ns(),
             slots,
             events,
             logger,
             cycles,
             tally: Tally::default(),
             states,
-            map_drops: 0,
-            event_drops: 0,
+            drops: Drops::default(),
             bpf_stats: procfs.join("sys/kernel/bpf_stats_enabled"),
         })
     }
 
-    /// What was done since the previous reading; `now_ns` is CLOCK_MONOTONIC.
+    /// What was done since the previous reading. `idle_ns` is how long each CPU was idle meanwhile by the kernel's own
+    /// account, by CPU number; empty where that is not known.
     ///
     /// # Errors
     /// When the kernel's map can't be read; nothing is lost, the next reading has it all.
-    pub fn read(&mut self, now_ns: u64, topology: &Topology) -> Result<Reading> {
+    pub fn read(&mut self, topology: &Topology, idle_ns: &[u64]) -> Result<Reading> {
         let mut reading = Reading {
             dropped_ns: vec![0; topology.domains.len()],
             cycles: vec![self.cycles.is_some(); topology.domains.len()],
@@ -202,50 +227,41 @@ impl Ebpf {
         for (key, usage) in self.usage.read()? {
             self.tally.set(key, usage);
         }
-        let slots = self.tally.settle(before, || self.slots.read_all(), |key| self.usage.lookup(key))?;
-        let mut held = Vec::with_capacity(slots.len());
-        self.map_drops = 0;
-        self.event_drops = 0;
+        let mut now_ns = 0;
+        let slots = self.tally.settle(
+            before,
+            || {
+                now_ns = monotonic_ns();
+                self.slots.read_all()
+            },
+            |key| self.usage.lookup(key),
+        )?;
+        self.drops = Drops::default();
         for (cpu, slot) in slots.iter().enumerate() {
-            held.push(slot.cgroup);
-            self.map_drops += slot.drops;
-            self.event_drops += slot.event_drops;
-            let cpu_number = u32::try_from(cpu).context("CPU number")?;
+            self.drops.map += slot.drops;
+            self.drops.events += slot.event_drops;
+            self.drops.switches += slot.missed_switches;
+            let idle_ns = idle_ns.get(cpu).copied();
+            let (usage, whole) = self.held(u32::try_from(cpu).context("CPU number")?, slot, now_ns, idle_ns, topology);
+            self.tally.add(Key { cgroup: slot.cgroup, domain: slot.domain }, usage);
+            let seen = &mut self.seen[cpu];
             let domain = usize::try_from(slot.domain).context("domain number")?;
-            let knows_who_runs = self.program == "tp_btf";
-            let running_ns =
-                if knows_who_runs && slot.start_ns != 0 { now_ns.saturating_sub(slot.start_ns) } else { 0 };
-            let mut usage =
-                Usage { runtime_ns: slot.acc_ns + running_ns, cycles: slot.acc_cycles, switches: slot.switches };
-            let mut whole = true;
-            if let Some(cycles) = &self.cycles
-                && topology.online().contains(&cpu_number)
-            {
-                whole = cycles.covers(cpu_number);
-                if slot.start_ns != 0 {
-                    match cycles.in_flight(cpu_number, slot) {
-                        Some(in_flight) => usage.cycles += in_flight,
-                        None => whole = false,
-                    }
-                }
-            }
-            let (dropped_ns, missed) = self.seen[cpu];
-            self.seen[cpu] = (slot.dropped_ns, slot.cycles_missed);
             if let Some(total) = reading.dropped_ns.get_mut(domain) {
-                *total += slot.dropped_ns.saturating_sub(dropped_ns);
+                *total += slot.dropped_ns.saturating_sub(seen.dropped_ns);
             }
-            if (!whole || slot.cycles_missed != missed)
+            if (!whole || slot.cycles_missed != seen.cycles_missed)
                 && let Some(complete) = reading.cycles.get_mut(domain)
             {
                 *complete = false;
             }
-            self.tally.add(Key { cgroup: slot.cgroup, domain: slot.domain }, usage);
+            *seen = Seen { dropped_ns: slot.dropped_ns, cycles_missed: slot.cycles_missed };
         }
+        self.last_ns = now_ns;
         reading.work = self.tally.close();
         // After the map, so that every cgroup in it has been announced.
         reading.events = self.drain_events();
         self.tally.follow(&reading.events);
-        for key in self.tally.give_up(|cgroup| held.contains(&cgroup)) {
+        for key in self.tally.give_up(|cgroup| slots.iter().any(|slot| slot.cgroup == cgroup)) {
             if let Err(error) = self.usage.remove(&key) {
                 warn!(cgroup = key.cgroup, %error, "entry of a removed cgroup stays in the usage map");
             }
@@ -254,6 +270,34 @@ impl Ebpf {
             logger.flush();
         }
         Ok(reading)
+    }
+
+    /// What a CPU's slot holds, time in flight included, and whether its cycles are whole.
+    fn held(&self, cpu: u32, slot: &Slot, now_ns: u64, idle_ns: Option<u64>, topology: &Topology) -> (Usage, bool) {
+        let mut usage =
+            Usage { runtime_ns: slot.acc_ns + slot.stretch_ns, cycles: slot.acc_cycles, switches: slot.switches };
+        let mut whole = true;
+        let running = slot.start_ns != 0
+            && self.program == "tp_btf"
+            && idle_ns.is_none_or(|idle_ns| {
+                // A CPU that has been idle since the stretch began is not running it: the switch to idle was missed.
+                idle_ns <= slot.start_ns.saturating_sub(self.last_ns) + IDLE_NOISE_NS
+            });
+        if running {
+            usage.runtime_ns = slot.acc_ns + slot.stretch_ns.max(now_ns.saturating_sub(slot.start_ns));
+        }
+        if let Some(cycles) = &self.cycles
+            && topology.online().contains(&cpu)
+        {
+            whole = cycles.covers(cpu);
+            if running {
+                match cycles.in_flight(cpu, slot) {
+                    Some(in_flight) => usage.cycles += in_flight,
+                    None => whole = false,
+                }
+            }
+        }
+        (usage, whole)
     }
 
     /// A cgroup is gone and no event told: its entries in the kernel's map are given up once they have come to rest.
@@ -295,9 +339,8 @@ impl Ebpf {
         self.usage.capacity()
     }
 
-    /// Updates that found the usage map full, and events that found the ring buffer full, since loading.
-    pub fn drops(&self) -> (u64, u64) {
-        (self.map_drops, self.event_drops)
+    pub fn drops(&self) -> Drops {
+        self.drops
     }
 
     /// Time spent in the programs, nanoseconds; `None` while `kernel.bpf_stats_enabled` is 0.
@@ -407,9 +450,9 @@ fn explain_refusal(error: anyhow::Error, sysfs: &Path) -> anyhow::Error {
     }
     let lockdown = fs::read_to_string(sysfs.join("kernel/security/lockdown")).unwrap_or_default();
     if lockdown.contains("[confidentiality]") {
-        return error.context("the kernel is locked down (confidentiality): boot it with lockdown=integrity or none");
+        return error.context("the kernel is locked down (confidentiality); boot it with lockdown=integrity or none");
     }
-    error.context("not permitted: run as root or with CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8)")
+    error.context("not permitted; run as root or with CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8)")
 }
 
 fn state(meter: &'static str, reason: &'static str, detail: &str) -> MeterState {

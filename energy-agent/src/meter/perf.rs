@@ -72,7 +72,7 @@ impl PerfPower {
     pub fn open(sysfs: &Path, mirrored_dies: bool) -> Result<Self, MeterState> {
         if !sysfs.join(PMU).join("type").exists() {
             let detail =
-                format!("{} is missing: no RAPL, or the kernel module rapl is not loaded", pmu_file(sysfs, ""));
+                format!("{} is missing; load the kernel module rapl (virtual machines have none)", pmu_file(sysfs, ""));
             return Err(down("absent", detail));
         }
         let pmu = Pmu::read(sysfs).map_err(|error| down("error", format!("{error:#}")))?;

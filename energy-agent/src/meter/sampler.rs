@@ -10,7 +10,7 @@ use super::cgroupfs::CgroupFiles;
 use super::cpu::{CpuModel, CpuStat, Topology};
 use super::ebpf::{self, Ebpf};
 use super::energy::{self, EnergyMeter};
-use super::{CgroupId, DomainLoad, MeterState, Sample, monotonic_ns};
+use super::{CgroupId, DomainLoad, MeterState, Sample};
 use crate::config::{Config, EbpfMode};
 use crate::snapshot::Health;
 use crate::workload::tree;
@@ -33,13 +33,15 @@ pub struct Sampler {
     stat_failed: bool,
     energy: EnergyMeter,
     usage: UsageMeter,
-    usage_failed: bool,
+    /// Why the last reading of usage failed.
+    usage_error: Option<String>,
     /// Where cgroup v2 is; `None` where there is none.
     pub v2_root: Option<PathBuf>,
     states: Vec<MeterState>,
     last: Instant,
     online: Vec<u32>,
-    event_drops: u64,
+    /// Idle time of each CPU in the last interval, by CPU number; empty where that is not known.
+    idle_ns: Vec<u64>,
     health: Health,
     cpu_usage_ratio: Option<f64>,
 }
@@ -78,11 +80,11 @@ impl Sampler {
             stat_failed: false,
             energy,
             usage,
-            usage_failed: false,
+            usage_error: None,
             v2_root,
             states,
             last: Instant::now(),
-            event_drops: 0,
+            idle_ns: Vec::new(),
             health: Health::default(),
             cpu_usage_ratio: None,
         })
@@ -104,19 +106,17 @@ impl Sampler {
         let mut sample = Sample { elapsed, ..Sample::default() };
         sample.domains = self.loads(elapsed);
         sample.zones = self.energy.read(elapsed, &sample.domains, &self.topology.domains);
-        if let Err(error) = self.read_usage(&mut sample) {
-            if !self.usage_failed {
-                warn!(error = format!("{error:#}"), "usage cannot be read");
-            }
-            self.usage_failed = true;
-        } else {
-            self.usage_failed = false;
+        let error = self.read_usage(&mut sample).err().map(|error| format!("{error:#}"));
+        if let (Some(error), None) = (&error, &self.usage_error) {
+            warn!(error, "usage cannot be read");
         }
+        self.usage_error = error;
         sample
     }
 
     fn loads(&mut self, elapsed: Duration) -> Vec<DomainLoad> {
         self.cpu_usage_ratio = None;
+        self.idle_ns.clear();
         let read = self.stat.as_mut().map(|stat| stat.read(elapsed, &self.topology));
         let failed = matches!(read, Some(Err(_)));
         let load = match read {
@@ -134,13 +134,14 @@ impl Sampler {
             return vec![DomainLoad { cpus: 0, busy_ns: 0, dropped_ns: 0, cycles: false }; self.topology.domains.len()];
         };
         self.cpu_usage_ratio = Some(load.usage_ratio);
+        self.idle_ns = load.idle_ns;
         load.domains
     }
 
     fn read_usage(&mut self, sample: &mut Sample) -> Result<()> {
         match &mut self.usage {
             UsageMeter::Ebpf(ebpf) => {
-                let reading = ebpf.read(monotonic_ns(), &self.topology)?;
+                let reading = ebpf.read(&self.topology, &self.idle_ns)?;
                 for (load, dropped_ns) in sample.domains.iter_mut().zip(reading.dropped_ns) {
                     load.dropped_ns = dropped_ns;
                 }
@@ -152,11 +153,11 @@ impl Sampler {
                 }
                 sample.work = reading.work;
                 sample.events = reading.events;
-                let (map_drops, event_drops) = ebpf.drops();
-                sample.events_complete = ebpf.has_events() && event_drops == self.event_drops;
-                self.event_drops = event_drops;
-                self.health.map_drops = map_drops;
-                self.health.event_drops = event_drops;
+                let drops = ebpf.drops();
+                sample.events_complete = ebpf.has_events() && drops.events == self.health.event_drops;
+                self.health.map_drops = drops.map;
+                self.health.event_drops = drops.events;
+                self.health.missed_switches = drops.switches;
                 self.health.ebpf_run_ns = ebpf.run_ns();
             }
             UsageMeter::Files(files) => {
@@ -180,6 +181,11 @@ impl Sampler {
     /// Share of the online CPUs' time that was busy in the last interval; `None` where that could not be read.
     pub fn cpu_usage_ratio(&self) -> Option<f64> {
         self.cpu_usage_ratio
+    }
+
+    /// Why usage could not be read the last time; `None` where it could.
+    pub fn usage_error(&self) -> Option<&str> {
+        self.usage_error.as_deref()
     }
 
     /// Usage meter, program and weight, for `energy_agent_attribution_info`.

@@ -1,1 +1,248 @@
-//! (to be written)
+//! `energy-agent doctor`: opens every source and feature that the exporter would use here, reads it once, and says for
+//! each whether it works, what stands in for it, or what it lacks and how to get it.
+
+mod energy;
+mod host;
+mod kernel;
+mod table;
+
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::config::{Config, CpuMeter, DoctorArgs, EbpfMode, ReportFormat};
+use crate::meter::cpu::CpuModel;
+use crate::meter::estimate::Estimate;
+use crate::meter::gpu;
+use crate::meter::sampler::Sampler;
+use crate::meter::{MeterState, Source};
+use crate::workload::cgroup::classify;
+use crate::workload::{Workload, tree};
+
+/// Prints the report; exit code 0 if energy can be attributed to workloads here, else 1.
+///
+/// # Errors
+/// When the report cannot be written.
+pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
+    let report = Report::of(&args.run)?;
+    let mut out = io::stdout().lock();
+    let written = match args.format {
+        ReportFormat::Text => table::write(&mut out, &report),
+        ReportFormat::Json => {
+            serde_json::to_writer_pretty(&mut out, &report).map_err(Into::into).and_then(|()| writeln!(out))
+        }
+    };
+    match written {
+        // Whoever read the lines has enough: `energy-agent doctor | head`.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ if report.attribution => Ok(ExitCode::SUCCESS),
+        _ => Ok(ExitCode::FAILURE),
+    }
+}
+
+/// What this machine offers; as JSON with the names of the fields.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Usage can be counted and named, and there is CPU energy to divide by it.
+    pub attribution: bool,
+    /// One line for people: whether, from what energy, by what usage, among whom.
+    pub summary: String,
+    pub checks: Vec<Row>,
+}
+
+/// One source or feature.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// As in `energy_agent_meter_up{meter}` where it is a meter; never changes.
+    pub name: &'static str,
+    pub status: Status,
+    /// What was found, or what is wrong.
+    pub detail: String,
+    /// What to do about it; empty where nothing is to be done.
+    pub remedy: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Works.
+    Ok,
+    /// Works with less than it could, or stands in for something better.
+    Fallback,
+    /// Not there, or not usable.
+    Missing,
+    /// Switched off by a flag.
+    Off,
+}
+
+impl Status {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Fallback => "fallback",
+            Self::Missing => "missing",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl Row {
+    fn new(name: &'static str, status: Status, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name, status, detail: detail.into(), remedy: remedy.into() }
+    }
+
+    fn ok(name: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(name, Status::Ok, detail, "")
+    }
+
+    /// A message of the form `what is wrong; the remedy`, as the meters give it.
+    fn missing(name: &'static str, message: &str) -> Self {
+        let (detail, remedy) = message.rsplit_once("; ").unwrap_or((message, ""));
+        Self::new(name, Status::Missing, detail, remedy)
+    }
+}
+
+/// The workloads that the cgroups of this node stand for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Found {
+    cgroups: usize,
+    units: usize,
+    pods: usize,
+    containers: usize,
+}
+
+impl Found {
+    fn count(folders: &[tree::Folder]) -> Self {
+        let workloads: BTreeSet<Workload> =
+            folders.iter().map(|folder| Workload::from(classify(&folder.cgroup_path()))).collect();
+        let pods: BTreeSet<&str> = workloads.iter().filter_map(|it| it.pod_uid().map(|uid| &**uid)).collect();
+        let units = workloads.iter().filter(|it| matches!(it, Workload::Unit { .. })).count();
+        let containers =
+            workloads.iter().filter(|it| matches!(it, Workload::Container { .. } | Workload::PodContainer { .. }));
+        Self { cgroups: folders.len(), units, pods: pods.len(), containers: containers.count() }
+    }
+
+    fn describe(self) -> String {
+        let (units, pods) = (plural(self.units, "system unit"), plural(self.pods, "pod"));
+        format!("{units}, {pods}, {} found", plural(self.containers, "container"))
+    }
+}
+
+/// What the probes share.
+struct Machine<'a> {
+    config: &'a Config,
+    states: Vec<MeterState>,
+    v2_root: Option<PathBuf>,
+    /// What the cgroup hierarchy holds, or why it cannot be walked.
+    found: Result<Found, String>,
+    /// Cgroups charged by the one reading, or why there was none.
+    reading: Result<usize, String>,
+    /// What is wrong with `--meter.estimate-coefficients`.
+    coefficients: Option<String>,
+}
+
+impl Machine<'_> {
+    fn state(&self, meter: &str) -> Option<&MeterState> {
+        self.states.iter().find(|state| state.meter == meter)
+    }
+
+    fn is_up(&self, meter: &str) -> bool {
+        self.state(meter).is_some_and(|state| state.up)
+    }
+}
+
+impl Report {
+    /// Opens everything as [`crate::run`] would, but goes on where that ends with an error.
+    ///
+    /// # Errors
+    /// Only when the meters cannot be opened for a reason that no row stands for.
+    pub fn of(config: &Config) -> Result<Self> {
+        let model = CpuModel::read(&config.procfs);
+        let coefficients = Estimate::open(&model, config.estimate_coefficients.as_deref()).err();
+        let mut lenient = config.clone();
+        if config.ebpf == EbpfMode::On {
+            lenient.ebpf = EbpfMode::Auto;
+        }
+        if coefficients.is_some() {
+            lenient.estimate_coefficients = None;
+        }
+        let mut sampler = Sampler::open(&lenient)?;
+        let sample = sampler.read();
+        let reading = match sampler.usage_error() {
+            Some(error) => Err(error.to_owned()),
+            None => Ok(sample.work.len()),
+        };
+        let usage = sampler.usage_info();
+        let machine = Machine {
+            config,
+            states: sampler.states(),
+            found: match tree::v2_root(&config.cgroupfs).and_then(|root| tree::walk(&root)) {
+                Ok(folders) => Ok(Found::count(&folders)),
+                Err(error) => Err(format!("{error:#}")),
+            },
+            v2_root: sampler.v2_root.clone(),
+            reading,
+            coefficients: coefficients.map(|error| format!("{error:#}")),
+        };
+        // Nothing of it stays in the kernel.
+        drop(sampler);
+
+        let mut checks = kernel::rows(&machine);
+        checks.extend(energy::rows(&machine));
+        let nvml = gpu::probe(&config.nvml_library);
+        checks.push(if nvml.up { Row::ok(nvml.meter, nvml.detail) } else { Row::missing(nvml.meter, &nvml.detail) });
+        checks.extend(host::rows(&machine));
+
+        let (energy, has_energy) = energy_verdict(&machine);
+        let (usage, has_usage) = usage_verdict(&machine, usage);
+        let attribution = has_energy && has_usage;
+        let found = machine.found.map_or_else(|_| "no cgroup found".to_owned(), Found::describe);
+        let verdict = if attribution { "Energy can be attributed" } else { "Energy CANNOT be attributed" };
+        let summary = format!("{verdict}. CPU energy: {energy}; usage: {usage}; {found}");
+        Ok(Self { attribution, summary, checks })
+    }
+}
+
+fn energy_verdict(machine: &Machine<'_>) -> (String, bool) {
+    if machine.coefficients.is_some() {
+        return ("none (--meter.estimate-coefficients is unusable)".to_owned(), false);
+    }
+    if machine.config.meter_cpu == CpuMeter::None {
+        return ("off (--meter.cpu=none)".to_owned(), false);
+    }
+    let sources = [Source::Rapl, Source::Perf, Source::Hwmon, Source::Estimate];
+    match sources.iter().find(|source| machine.is_up(source.as_str())) {
+        Some(Source::Estimate) => ("estimate (not measured)".to_owned(), true),
+        Some(source) => (format!("{} (measured)", source.as_str()), true),
+        None => ("none (the meter named by --meter.cpu does not work)".to_owned(), false),
+    }
+}
+
+fn usage_verdict(machine: &Machine<'_>, (meter, program, weight): (&str, &str, &str)) -> (String, bool) {
+    let (usage, works) = match meter {
+        "ebpf" => {
+            let weight = match weight {
+                "runtime" => "CPU time".to_owned(),
+                cycles => cycles.replace('_', " "),
+            };
+            let form = if program == "tp_btf" { String::new() } else { format!(" ({program})") };
+            (format!("eBPF{form}, weighed by {weight}"), true)
+        }
+        "cgroupfs" => ("cgroup files (cpu.stat)".to_owned(), true),
+        _ => ("none".to_owned(), false),
+    };
+    match &machine.reading {
+        _ if machine.config.ebpf == EbpfMode::On && meter != "ebpf" => ("none (--ebpf=on, refused)".to_owned(), false),
+        Err(_) => (format!("{usage}, unreadable"), false),
+        Ok(_) if works && machine.found.is_err() => (format!("{usage}, without names"), false),
+        Ok(_) => (usage, works),
+    }
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}

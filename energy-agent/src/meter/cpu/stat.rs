@@ -21,6 +21,8 @@ pub struct CpuLoad {
     pub domains: Vec<DomainLoad>,
     /// Busy share of the online CPUs' time, 0 to 1.
     pub usage_ratio: f64,
+    /// Time each CPU was idle, I/O wait included, by CPU number; 0 for CPUs that are offline or have just come.
+    pub idle_ns: Vec<u64>,
 }
 
 /// Time in which a CPU did no work of ours, since boot; ticks. Iowait is idle time, steal belongs to other guests.
@@ -86,6 +88,7 @@ impl CpuStat {
     fn difference(&mut self, elapsed_ns: u64, topology: &Topology) -> CpuLoad {
         let mut totals = vec![(0u64, 0u64); topology.domains.len()];
         let mut cpus = vec![0u32; topology.domains.len()];
+        let mut idle_ns = vec![0u64; self.now.len()];
         for (cpu, now) in self.now.iter().enumerate() {
             let domain = u32::try_from(cpu).ok().and_then(|cpu| topology.domain_of(cpu));
             let (Some(now), Some(domain)) = (now, domain.and_then(|domain| usize::try_from(domain).ok())) else {
@@ -95,11 +98,9 @@ impl CpuStat {
             cpus[domain] += 1;
             if let Some(last) = self.last.get(cpu).copied().flatten() {
                 // Some kernels let idle and iowait step back; such a field then counts as having stood still.
-                let ticks = now
-                    .idle
-                    .saturating_sub(last.idle)
-                    .saturating_add(now.iowait.saturating_sub(last.iowait))
-                    .saturating_add(now.steal.saturating_sub(last.steal));
+                let idle = now.idle.saturating_sub(last.idle).saturating_add(now.iowait.saturating_sub(last.iowait));
+                idle_ns[cpu] = idle.saturating_mul(TICK_NS);
+                let ticks = idle.saturating_add(now.steal.saturating_sub(last.steal));
                 total.0 = total.0.saturating_add(elapsed_ns);
                 total.1 = total.1.saturating_add(ticks.saturating_mul(TICK_NS));
             }
@@ -113,7 +114,7 @@ impl CpuStat {
         }
         let capacity = totals.iter().map(|total| total.0).fold(0, u64::saturating_add);
         let busy = domains.iter().map(|load| load.busy_ns).fold(0, u64::saturating_add);
-        CpuLoad { domains, usage_ratio: ratio(busy, capacity) }
+        CpuLoad { domains, usage_ratio: ratio(busy, capacity), idle_ns }
     }
 
     /// Reads up to the interrupt line, which follows the CPUs and is the longest of all.

@@ -1,0 +1,222 @@
+//! The rows about where the agent runs: knobs for capping, Kubernetes, PID namespace, state directory and address.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Machine, Row, Status, plural};
+use crate::config::{Config, IdleMethod};
+use crate::meter::ZoneKind;
+use crate::meter::powercap;
+
+/// The inode of the first PID namespace, `PROC_PID_INIT_INO`.
+/// <https://github.com/torvalds/linux/blob/v6.12/include/linux/proc_ns.h>
+const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
+const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+
+pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
+    let Machine { config, .. } = machine;
+    let pods = machine.found.as_ref().map_or(0, |found| found.pods);
+    vec![
+        cpufreq(&config.sysfs),
+        power_limits(&config.sysfs),
+        kubernetes(pods),
+        pid_namespace(&config.procfs),
+        state_directory(config),
+        listen_address(config.listen_address),
+    ]
+}
+
+fn cpufreq(sysfs: &Path) -> Row {
+    let name = "cpufreq";
+    let policies = cpufreq_policies(sysfs);
+    let mut drivers: Vec<String> =
+        policies.iter().filter_map(|policy| fs::read_to_string(policy.join("scaling_driver")).ok()).collect();
+    drivers.iter_mut().for_each(|driver| *driver = driver.trim().to_owned());
+    drivers.sort();
+    drivers.dedup();
+    let driver =
+        if drivers.is_empty() { "driver not named".to_owned() } else { format!("driver {}", drivers.join(", ")) };
+    let files: Vec<PathBuf> = policies.iter().map(|policy| policy.join("scaling_max_freq")).collect();
+    if files.iter().any(|file| file.exists()) {
+        let policies = plural(policies.len(), if policies.len() == 1 { "policy" } else { "policie" });
+        return knobs(name, &format!("{driver}, {policies}, scaling_max_freq"), &files);
+    }
+    let folder = sysfs.join("devices/system/cpu/cpufreq");
+    let detail = format!("no scaling_max_freq below {}: no capping by CPU clock", folder.display());
+    Row::new(
+        name,
+        Status::Missing,
+        detail,
+        "load a cpufreq driver such as intel_pstate or acpi-cpufreq; most virtual machines have none",
+    )
+}
+
+/// The policy folders, or where there are none those of single CPUs.
+fn cpufreq_policies(sysfs: &Path) -> Vec<PathBuf> {
+    let cpu = sysfs.join("devices/system/cpu");
+    let numbered = |path: &Path, word: &str| {
+        let number = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_prefix(word));
+        number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let policies: Vec<PathBuf> =
+        list(&cpu.join("cpufreq")).into_iter().filter(|path| numbered(path, "policy")).collect();
+    if !policies.is_empty() {
+        return policies;
+    }
+    let cpus = list(&cpu).into_iter().filter(|path| numbered(path, "cpu"));
+    cpus.map(|path| path.join("cpufreq")).filter(|path| path.is_dir()).collect()
+}
+
+fn power_limits(sysfs: &Path) -> Row {
+    let name = "powercap";
+    let scan = powercap::scan(sysfs);
+    let packages: Vec<_> = scan.entries.iter().filter(|entry| entry.kind == ZoneKind::Package).collect();
+    let limits: Vec<PathBuf> = packages
+        .iter()
+        .flat_map(|entry| list(&entry.dir))
+        .filter(|file| {
+            let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
+            name.starts_with("constraint_") && name.ends_with("_power_limit_uw")
+        })
+        .collect();
+    if limits.is_empty() {
+        let detail = match packages.len() {
+            0 => "no RAPL package: no capping of the node by power limit".to_owned(),
+            count => format!("{} without limit files: no capping of the node by power limit", plural(count, "package")),
+        };
+        let remedy = if packages.is_empty() { "see rapl" } else { "none: this processor shows no limits (as AMD's)" };
+        return Row::new(name, Status::Missing, detail, remedy);
+    }
+    knobs(name, &format!("{} on {}", plural(limits.len(), "power limit"), plural(packages.len(), "package")), &limits)
+}
+
+/// Files that capping writes to; they are opened for writing and left as they are.
+fn knobs(name: &'static str, what: &str, files: &[PathBuf]) -> Row {
+    let refusal = files.iter().find_map(|file| Some((file, OpenOptions::new().write(true).open(file).err()?)));
+    let Some((file, error)) = refusal else { return Row::ok(name, format!("{what} writable")) };
+    let detail = format!("{what} not writable: {}: {error}; metering works without", file.display());
+    let remedy = match error.kind() {
+        ErrorKind::PermissionDenied => "for capping, run as root",
+        ErrorKind::ReadOnlyFilesystem => {
+            "for capping, mount the host's /sys read-write into the container and name it with --path.sysfs"
+        }
+        _ => "",
+    };
+    Row::new(name, Status::Missing, detail, remedy)
+}
+
+fn kubernetes(pods: usize) -> Row {
+    let name = "kubernetes";
+    if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        return match fs::read(SERVICE_ACCOUNT_TOKEN) {
+            Ok(_) => Row::ok(name, format!("in a cluster, service account token at {SERVICE_ACCOUNT_TOKEN}")),
+            Err(error) => Row::new(
+                name,
+                Status::Missing,
+                format!("in a cluster, but {SERVICE_ACCOUNT_TOKEN}: {error}; pods are known by uid, without names"),
+                "set automountServiceAccountToken: true in the pod",
+            ),
+        };
+    }
+    let home = env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config"));
+    let given = env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty());
+    let candidates: Vec<PathBuf> = match &given {
+        Some(paths) => env::split_paths(paths).collect(),
+        None => home.into_iter().collect(),
+    };
+    if let Some(file) = candidates.iter().find(|file| file.is_file()) {
+        return Row::ok(name, format!("not in a cluster, kubeconfig {}", file.display()));
+    }
+    if given.is_some() {
+        let named: Vec<String> = candidates.iter().map(|file| file.display().to_string()).collect();
+        let detail = format!("KUBECONFIG names no file that is there: {}", named.join(", "));
+        return Row::new(name, Status::Missing, detail, "correct or unset KUBECONFIG");
+    }
+    if pods > 0 {
+        let detail = format!("not in a cluster, but {} by cgroup: known by uid, without names", plural(pods, "pod"));
+        return Row::new(name, Status::Fallback, detail, "run the agent as a DaemonSet, or set KUBECONFIG");
+    }
+    Row::new(name, Status::Missing, "not in a cluster: containers and units are the workloads", "")
+}
+
+/// In a namespace of its own the agent cannot tell the processes that eBPF and NVML name (FC-107).
+fn pid_namespace(procfs: &Path) -> Row {
+    let name = "pid_namespace";
+    let link = fs::read_link(procfs.join("self/ns/pid")).or_else(|_| fs::read_link("/proc/self/ns/pid"));
+    let own = match link {
+        Ok(link) if link.as_os_str() == HOST_PID_NAMESPACE => return Row::ok(name, "that of the host"),
+        Ok(link) => link.display().to_string(),
+        Err(error) => format!("unknown, {}: {error}", procfs.join("self/ns/pid").display()),
+    };
+    let first = fs::read_to_string(procfs.join("1/comm")).unwrap_or_default();
+    let first = if first.trim().is_empty() { String::new() } else { format!(", whose process 1 is {}", first.trim()) };
+    let detail = format!(
+        "not the host's ({own}{first}): processes of pods and GPUs cannot be looked up; attribution by cgroup goes on"
+    );
+    Row::new(name, Status::Fallback, detail, "set hostPID: true in the pod (docker run --pid=host)")
+}
+
+fn state_directory(config: &Config) -> Row {
+    let name = "state_directory";
+    let directory = &config.state_directory;
+    if config.idle != IdleMethod::Learned {
+        let detail = "nothing to keep: --attribution.idle learns nothing";
+        return Row::new(name, Status::Off, detail, "");
+    }
+    // The agent makes the folder; what has to be writable then is the one it is made in.
+    let existing = directory.ancestors().find(|folder| folder.exists()).unwrap_or(directory);
+    match write_probe(existing) {
+        Ok(()) if existing == directory => Row::ok(name, format!("{} is writable", directory.display())),
+        Ok(()) => Row::ok(name, format!("{} can be made", directory.display())),
+        Err(error) => Row::new(
+            name,
+            Status::Missing,
+            format!(
+                "{}: {}: {error}; the learned idle power is lost at restart",
+                directory.display(),
+                existing.display()
+            ),
+            "set --state.directory to a writable folder (in a container, a hostPath volume)",
+        ),
+    }
+}
+
+/// Makes a file in the folder and removes it.
+fn write_probe(folder: &Path) -> io::Result<()> {
+    let file = folder.join(format!(".energy-agent-doctor-{}", std::process::id()));
+    OpenOptions::new().write(true).create_new(true).open(&file)?;
+    fs::remove_file(&file)
+}
+
+fn listen_address(address: SocketAddr) -> Row {
+    let name = "listen_address";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let bound = match runtime {
+        Ok(runtime) => runtime.block_on(crate::listen(address)).map(|_| ()),
+        Err(error) => Err(error.into()),
+    };
+    match bound {
+        Ok(()) => Row::ok(name, format!("{address} is free")),
+        Err(_) if answers_as_agent(address) => Row::ok(name, format!("{address}: an energy-agent answers there")),
+        Err(error) => Row::missing(name, &format!("{error:#}")),
+    }
+}
+
+fn answers_as_agent(address: SocketAddr) -> bool {
+    let ip = if address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { address.ip() };
+    let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(1))).proxy(None).build();
+    let page = config.new_agent().get(format!("http://{}/", SocketAddr::new(ip, address.port()))).call();
+    let page = page.and_then(|mut page| page.body_mut().with_config().limit(1 << 20).read_to_string());
+    page.is_ok_and(|page| page.contains("<h1>energy-agent</h1>"))
+}
+
+fn list(folder: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path()).collect();
+    paths.sort();
+    paths
+}

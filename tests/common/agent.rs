@@ -1,0 +1,178 @@
+//! The built program, running: started on a free port, scraped over HTTP, its log kept, killed when it goes out of scope.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use tempfile::TempDir;
+
+use super::page::Page;
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_energy-agent");
+
+/// Longest time for something that takes a moment on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct Agent {
+    child: Child,
+    /// Where it listens, from its log.
+    pub address: String,
+    log: Arc<Mutex<Vec<String>>>,
+    /// Its `--state.directory`, unless the flags named another.
+    pub state: TempDir,
+}
+
+impl Agent {
+    /// Starts it, and waits until it is ready.
+    pub fn start(flags: &[&str]) -> Self {
+        let agent = Self::spawn(&[PROGRAM], flags);
+        agent.wait_until_ready();
+        agent
+    }
+
+    /// Starts it by `command` (`setpriv ... PROGRAM`), and waits until it listens.
+    pub fn spawn(command: &[&str], flags: &[&str]) -> Self {
+        let state = TempDir::new().unwrap();
+        // The agent may run as another user.
+        fs::set_permissions(state.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let mut start = Command::new(command[0]);
+        start.args(&command[1..]).arg("--web.listen-address=127.0.0.1:0").args(flags);
+        if !flags.iter().any(|flag| flag.starts_with("--state.directory")) {
+            start.arg(format!("--state.directory={}", state.path().display()));
+        }
+        let mut child = start
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", command[0]));
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (lines, kept) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&log));
+        thread::spawn(move || lines.map_while(Result::ok).for_each(|line| kept.lock().unwrap().push(line)));
+        let mut agent = Self { child, address: String::new(), log, state };
+        agent.address = wait_for("the agent's address in its log", || {
+            let log = agent.log();
+            let listens = log.iter().find_map(|line| line.split_once(" listening address="));
+            if listens.is_none()
+                && let Some(status) = agent.child.try_wait().unwrap()
+            {
+                panic!("the agent ended with {status}: {log:#?}");
+            }
+            Some(listens?.1.split_once(' ')?.0.to_owned())
+        });
+        agent
+    }
+
+    pub fn wait_until_ready(&self) {
+        let ready = format!("http://{}/readyz", self.address);
+        wait_for("the agent to be ready", || ureq::get(&ready).call().ok());
+    }
+
+    pub fn scrape(&self) -> Page {
+        Page::parse(self.fetch("text/plain"))
+    }
+
+    /// The metrics page in the format that `accept` asks for.
+    pub fn fetch(&self, accept: &str) -> String {
+        let url = format!("http://{}/metrics", self.address);
+        let mut answer = ureq::get(&url).header("Accept", accept).call().unwrap();
+        answer.body_mut().read_to_string().unwrap()
+    }
+
+    /// The first page that is at least `ticks` ticks newer than one read now. What happened before the call is in it
+    /// from 2 ticks on: a tick may have taken its readings already without being published.
+    pub fn after_ticks(&self, ticks: u64) -> Page {
+        let wanted = self.scrape().ticks() + ticks;
+        wait_for("the next ticks", || Some(self.scrape()).filter(|page| page.ticks() >= wanted))
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// The lines of its log that contain `text`.
+    pub fn logged(&self, text: &str) -> Vec<String> {
+        self.log().into_iter().filter(|line| line.contains(text)).collect()
+    }
+
+    /// Sends the signal and waits for the end; the exit status and how long it took.
+    pub fn end(&mut self, signal: &str) -> (ExitStatus, Duration) {
+        let start = Instant::now();
+        let sent = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "kill -s {signal}");
+        let status = wait_until("the agent to end", Duration::from_millis(5), || self.child.try_wait().unwrap());
+        (status, start.elapsed())
+    }
+
+    /// Panics unless it runs and has not panicked.
+    pub fn assert_well(&mut self) {
+        assert_eq!(self.child.try_wait().unwrap(), None, "the agent has ended");
+        assert_eq!(self.logged("panicked"), Vec::<String>::new());
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("log of the agent: {:#?}", self.log());
+        }
+    }
+}
+
+/// Runs the program with arguments that it should end by itself with; its exit code and standard error.
+pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
+    let state = TempDir::new().unwrap();
+    let errors = state.path().join("stderr");
+    let mut child = Command::new(PROGRAM)
+        .args(arguments)
+        .arg(format!("--state.directory={}", state.path().display()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&errors).unwrap())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break Some(status);
+        }
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            break None;
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
+    let text = fs::read_to_string(&errors).unwrap();
+    (status.unwrap_or_else(|| panic!("{arguments:?} did not end: {text}")).code(), text)
+}
+
+/// A copy of the program that every user may run; the checkout may lie in a folder of one user.
+pub fn program_for_all(folder: &Path) -> PathBuf {
+    let program = folder.join("energy-agent");
+    fs::copy(PROGRAM, &program).unwrap();
+    program
+}
+
+/// Looks every 20 ms until there is something; panics after [`PATIENCE`].
+pub fn wait_for<T>(what: &str, check: impl FnMut() -> Option<T>) -> T {
+    wait_until(what, Duration::from_millis(20), check)
+}
+
+fn wait_until<T>(what: &str, pause: Duration, mut check: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = check() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}");
+        thread::sleep(pause);
+    }
+}

@@ -1,0 +1,105 @@
+//! Kepler's metric names, types and labels on a live page, so that its dashboards work unchanged; and Prometheus' own
+//! opinion of the page.
+
+mod common;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use common::agent::Agent;
+use common::cgroup::{Load, Pod};
+use common::powercap::Powercap;
+
+/// The metrics that Kepler exports: name, type, labels.
+const CONTRACT: &str = include_str!("kepler-contract.tsv");
+
+/// Rows that do not apply, by the beginning of the name, and why.
+const NOT_YET: [(&str, &str); 6] = [
+    ("kepler_node_gpu_", "needs an NVIDIA GPU, which is not metered yet"),
+    ("kepler_container_gpu_", "needs an NVIDIA GPU, which is not metered yet"),
+    ("kepler_pod_gpu_", "needs an NVIDIA GPU, which is not metered yet"),
+    ("kepler_process_", "processes are not accounted one by one yet"),
+    ("kepler_vm_", "virtual machines are cgroups like any other here"),
+    ("kepler_platform_", "power of the platform from a BMC is not read"),
+];
+
+/// Labels that are empty, and so left out, and why.
+const EMPTY: [(&str, &str); 4] = [
+    ("pod_name", "comes from the API server"),
+    ("pod_namespace", "comes from the API server"),
+    ("container_name", "comes from the API server"),
+    ("goversion", "there is no Go"),
+];
+
+/// Rows that do apply.
+fn rows() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
+    let row = |line: &'static str| {
+        let fields: Vec<_> = line.split('\t').collect();
+        let [name, kind, labels] = fields[..] else { panic!("not a row: {line}") };
+        (name, kind, labels.split(',').filter(|label| EMPTY.iter().all(|(empty, _)| empty != label)).collect())
+    };
+    let all = CONTRACT.lines().filter(|line| !line.starts_with('#')).map(row);
+    all.filter(|(name, ..)| !NOT_YET.iter().any(|(prefix, _)| name.starts_with(prefix))).collect()
+}
+
+/// A running agent with two sockets' zones, and pods that work.
+fn busy() -> (Agent, Powercap, [Pod; 2], [Load; 3]) {
+    let powercap = Powercap::two_sockets();
+    let agent =
+        Agent::start(&["--interval=200ms", "--meter.trust-guest", &powercap.sysfs_flag(), "--node.name=worker-1"]);
+    let pods = [Pod::systemd(), Pod::new()];
+    let loads = [
+        pods[0].load(&["spin", "0"]),
+        pods[1].load(&["sleepers", "0", "2000", "2000"]),
+        Load::start(&pods[1].cgroup.dir, &["sleepers", "0", "2000", "2000"]),
+    ];
+    for _ in 0..3 {
+        powercap.zones.iter().for_each(|zone| zone.add(3_000_000));
+        agent.after_ticks(1);
+    }
+    agent.after_ticks(1);
+    (agent, powercap, pods, loads)
+}
+
+#[test]
+fn every_metric_of_kepler_that_applies_is_there_with_its_type_and_labels() {
+    let (agent, _powercap, pods, _loads) = busy();
+    let page = agent.scrape();
+    let ours = |label: &str| pods.iter().any(|pod| pod.uid == label);
+    let rows = rows();
+    assert_eq!(rows.len(), 14, "{rows:#?}");
+    for (name, kind, labels) in rows {
+        assert!(page.text.contains(&format!("# TYPE {name} {kind}\n")), "no # TYPE {name} {kind}");
+        let mut samples = page.select(name, &[]);
+        if labels.contains(&"pod_id") {
+            // Others may run containers here that are in no pod.
+            samples.retain(|sample| ours(sample.label("pod_id")));
+        }
+        assert!(!samples.is_empty(), "{name} has no series");
+        for sample in samples {
+            for label in &labels {
+                assert_ne!(sample.label(label), "", "{label} is not in {sample:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn promtool_finds_nothing_to_object_to() {
+    let (agent, ..) = busy();
+    let open_metrics = agent.fetch("application/openmetrics-text; version=1.0.0");
+    assert!(open_metrics.ends_with("\n# EOF\n"));
+    let page = agent.scrape();
+    assert!(!page.text.contains("# EOF"));
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("promtool: {error}; `cargo xtask test` provides it"));
+    promtool.stdin.take().unwrap().write_all(page.text.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+}
