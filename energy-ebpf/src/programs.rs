@@ -85,7 +85,8 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
         if u64::from(field::<u32>(prev, &TASK_PID)) != (*slot).pid {
             catch_up(slot, prev);
         } else if (*slot).start_ns != 0 {
-            (*slot).stretch_ns += field::<u64>(prev, &TASK_EXEC) - (*slot).start_exec;
+            // A reused pid after a missed switch is another task, with another account.
+            (*slot).stretch_ns += field::<u64>(prev, &TASK_EXEC).saturating_sub((*slot).start_exec);
             (*slot).switches += 1;
         }
         let was_idle = (*slot).start_ns == 0;
@@ -132,8 +133,13 @@ unsafe fn catch_up(slot: *mut Slot, prev: *const u8) {
     unsafe {
         (*slot).missed_switches += 1;
         let start_ns = (*slot).start_ns;
-        if start_ns == 0 || field::<u32>(prev, &TASK_PID) == 0 {
-            // Nothing is known of when the leaving task came, or of when the CPU went idle.
+        if start_ns == 0 {
+            // Nothing is known of when the leaving task came.
+            return;
+        }
+        if field::<u32>(prev, &TASK_PID) == 0 {
+            // The CPU went idle at an unknown time. The stretch must not go on: its time in flight would be idle time.
+            close_for_idle(slot);
             return;
         }
         let open_ns = (bpf_ktime_get_ns() - start_ns).saturating_sub((*slot).stretch_ns);
