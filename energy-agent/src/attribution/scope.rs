@@ -46,9 +46,13 @@ impl Scope {
         }
     }
 
-    /// Sums the load of the scope's domains; `None` where it is not known.
+    /// Sums the load of the scope's domains; `None` where it is not known. A node without any CPU is one whose load could
+    /// not be read.
     #[must_use]
     pub fn load(&self, loads: &[DomainLoad]) -> Option<Load> {
+        if loads.iter().all(|load| load.cpus == 0) {
+            return None;
+        }
         let mut sum = Load { cpus: 0, busy_ns: 0, dropped_ns: 0, cycles: true };
         let mut add = |load: &DomainLoad| {
             sum.cpus += u64::from(load.cpus);
@@ -57,7 +61,6 @@ impl Scope {
             sum.cycles &= load.cycles || load.cpus == 0;
         };
         match self {
-            Self::Node if loads.is_empty() => return None,
             Self::Node => loads.iter().for_each(&mut add),
             Self::Domains(members) if members.is_empty() => return None,
             Self::Domains(members) => {
@@ -136,6 +139,17 @@ mod tests {
         assert_eq!(scope, Scope::Domains(vec![]));
         assert!(!scope.covers(None) && !scope.covers(Some(0)));
         assert_eq!(scope.load(&[DomainLoad { cpus: 1, busy_ns: 0, dropped_ns: 0, cycles: true }; 2]), None);
+    }
+
+    #[test]
+    fn cpus_that_are_all_offline_have_no_load_and_a_load_that_could_not_be_read_is_not_known() {
+        let offline = DomainLoad { cpus: 0, busy_ns: 0, dropped_ns: 0, cycles: false };
+        let online = DomainLoad { cpus: 2, busy_ns: 5, ..offline };
+        let (node, socket) = (Scope::Node, Scope::Domains(vec![1]));
+        assert_eq!(socket.load(&[online, offline]).map(|load| (load.cpus, load.busy_ns)), Some((0, 0)));
+        assert_eq!(node.load(&[online, offline]).map(|load| (load.cpus, load.busy_ns)), Some((2, 5)));
+        assert_eq!((node.load(&[offline, offline]), socket.load(&[offline, offline])), (None, None));
+        assert_eq!(node.load(&[]), None);
     }
 
     #[test]

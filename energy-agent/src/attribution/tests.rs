@@ -224,3 +224,27 @@ fn fc_067_all_256_cpus_count() {
     assert_eq!(parts(&divided[1]), [(1, 300_000_000)]);
     assert!(divided.iter().all(|division| division.idle.0 == 0 && division.unattributed.0 == 0));
 }
+
+#[test]
+fn without_busy_time_no_energy_is_idle_and_nothing_is_learned() {
+    let package = [zone(ZoneKind::Package, Some(0), 1_000_000)];
+    // What the sampler has while /proc/stat cannot be read.
+    let loads = [load(0, 0)];
+    let shares = vec![share("a", Some(0), SECOND_NS, 0)];
+    let division = &divisions(&package, &[socket(0)], &loads, shares.clone(), Idle::Ratio)[0];
+    assert_eq!((division.idle.0, parts(division)), (0, vec![(0, 1_000_000)]));
+
+    let usage = Usage::group(shares);
+    let interval = Interval {
+        elapsed: Duration::from_secs(1),
+        zones: &package,
+        domains: &[socket(0)],
+        loads: &loads,
+        usage: &usage,
+    };
+    let mut model = IdleModel::new("boot");
+    for _ in 0..100 {
+        learn(&mut model, &interval);
+    }
+    assert_eq!(model.baseline_uw(&package[0].zone), None);
+}
