@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use common::cgroup::{Cgroup, Load, cpu_ns};
@@ -288,6 +288,33 @@ fn without_a_field_in_btf_the_raw_program_charges_the_task_that_leaves() {
     assert_eq!((meter.ebpf.program(), meter.ebpf.weight()), ("raw_tracepoint", "runtime"));
     assert_agrees(&mut meter, &[&cgroup.dir], 5, 0.02);
     assert!(meter.cycles.values().all(|cycles| *cycles == 0), "cycles of whoever ran before: {:?}", meter.cycles);
+}
+
+#[test]
+fn a_cpu_that_a_real_time_task_never_leaves_does_not_hold_up_the_start() {
+    let _alone = alone();
+    let cgroup = Cgroup::new("realtime");
+    let spin = Load::start(&cgroup.dir, &["spin", "3"]);
+    let pid = i32::try_from(spin.0.id()).unwrap();
+    let last = Topology::read(Path::new("/sys"), Path::new("/proc")).online().last().copied().unwrap();
+    // SAFETY: plain structs on the stack, for a process of our own.
+    let failed = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(usize::try_from(last).unwrap(), &mut set);
+        libc::sched_setaffinity(pid, size_of::<libc::cpu_set_t>(), &raw const set)
+            | libc::sched_setscheduler(pid, libc::SCHED_FIFO, &libc::sched_param { sched_priority: 1 })
+    };
+    if failed != 0 || last == 0 {
+        println!("skipped: needs root to set SCHED_FIFO, and two CPUs ({})", std::io::Error::last_os_error());
+        return;
+    }
+    // The kernel lets others in for the last twentieth of each second.
+    thread::sleep(Duration::from_millis(1_200));
+    let start = Instant::now();
+    let topology = Topology::read(Path::new("/sys"), Path::new("/proc"));
+    let options = Options { sysfs: Path::new("/sys"), cycles: CyclesEvent::None, intel_model: None, map_entries: 4096 };
+    let _ebpf = Ebpf::load(options, &topology, Path::new("/proc")).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(1), "took {:?}", start.elapsed());
 }
 
 #[test]

@@ -8,7 +8,9 @@ mod tally;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use aya::maps::{Map, MapData, RingBuf};
@@ -303,8 +305,8 @@ impl Ebpf {
         self.tally.removed(cgroup);
     }
 
-    /// Follows CPU hotplug, after the topology was refreshed.
-    pub fn follow(&mut self, topology: &Topology) {
+    /// Follows CPU hotplug, after the topology was refreshed; `came` are the CPUs that were not online before.
+    pub fn follow(&mut self, topology: &Topology, came: Vec<u32>) {
         set_domains(&mut self.slots, topology);
         if let Some(cycles) = &mut self.cycles {
             cycles.follow(topology);
@@ -312,7 +314,7 @@ impl Ebpf {
                 warn!(missing, "cycle counter missing, work of its package is weighed by CPU time");
             }
         }
-        visit_cpus(topology.online().to_vec());
+        visit_cpus(came);
     }
 
     pub fn program(&self) -> &'static str {
@@ -483,21 +485,33 @@ fn raise_memlock() {
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) };
 }
 
+/// How long to wait for the visits. A CPU that a real-time task never leaves may not let anybody in.
+const VISIT_WAIT: Duration = Duration::from_millis(200);
+
 /// Runs for a moment on each CPU, so that a task which was there before the programs and never switches gets its slot
 /// opened. CPUs that this process may not use are left out.
 fn visit_cpus(cpus: Vec<u32>) {
-    let visit = move || {
-        for cpu in cpus.into_iter().filter_map(|cpu| usize::try_from(cpu).ok()) {
-            // SAFETY: a plain bit set on the stack; CPU_SET checks the index.
-            unsafe {
-                let mut set: libc::cpu_set_t = std::mem::zeroed();
-                libc::CPU_SET(cpu, &mut set);
-                libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
-            }
-            thread::yield_now();
+    let (visiting, visited) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        for cpu in cpus {
+            visit(cpu);
         }
-    };
-    let _ = thread::spawn(visit).join();
+        drop(visiting);
+    });
+    if visited.recv_timeout(VISIT_WAIT) == Err(RecvTimeoutError::Timeout) {
+        info!("some CPU lets nobody in; a task that never leaves it may be counted late");
+    }
+}
+
+fn visit(cpu: u32) {
+    let Some(cpu) = usize::try_from(cpu).ok().filter(|cpu| *cpu < 8 * size_of::<libc::cpu_set_t>()) else { return };
+    // SAFETY: a plain bit set on the stack that holds the bit.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
+    thread::yield_now();
 }
 
 #[cfg(test)]

@@ -1,18 +1,17 @@
 //! RAPL through the kernel's `power` PMU: one perf event per energy domain and package, for systems whose powercap
 //! files are masked. Counts are summed by the kernel in 64 bits, so nothing wraps here.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-use super::counter::ZoneCounts;
+use super::counter::{Counter, Delta, ZoneCounts};
 use super::cpu::{self, Domain};
-use super::{MeterState, Source, Zone, ZoneEnergy, ZoneKind};
+use super::{MeterState, Source, Zone, ZoneEnergy, ZoneKind, perf_event};
 use crate::units::{Microjoules, floor_u64};
 
 const PMU: &str = "bus/event_source/devices/power";
@@ -51,9 +50,9 @@ struct Reader {
     cpu: u32,
     event: Event,
     /// `None` after an error (the CPU went offline, say) until it can be opened again.
-    file: Option<File>,
-    /// Energy counted so far by this file; `None` until the first reading.
-    total: Option<Microjoules>,
+    opened: Option<perf_event::Counter>,
+    /// Of the energy that was counted since the event was opened. It has no range: the kernel sums up in 64 bits.
+    counter: Counter,
 }
 
 /// The opened events of the `power` PMU.
@@ -81,10 +80,10 @@ impl PerfPower {
             Self { kind: pmu.kind, readers: Vec::new(), refused: Vec::new(), counts: ZoneCounts::default() };
         let mut refusal: Option<io::Error> = None;
         for (event, cpu, zone) in pmu.zones(sysfs, mirrored_dies) {
-            match open_event(pmu.kind, event.config, cpu) {
-                Ok(file) => {
-                    let zone = Arc::new(zone);
-                    opened.readers.push(Reader { zone, cpu, event, file: Some(file), total: None });
+            match event.open(pmu.kind, cpu) {
+                Ok(reading) => {
+                    let (zone, counter) = (Arc::new(zone), Counter::new(None));
+                    opened.readers.push(Reader { zone, cpu, event, opened: Some(reading), counter });
                 }
                 Err(error) => {
                     opened.refused.push(format!("{} on CPU {cpu}: {error}", event.path));
@@ -109,20 +108,23 @@ impl PerfPower {
         })
     }
 
-    /// Energy of every zone since the previous call; a zone is missing at its first reading and when unreadable.
-    pub fn read(&mut self, _elapsed: Duration) -> Vec<ZoneEnergy> {
+    /// Energy of every zone since the previous call, `elapsed` ago; a zone is missing at its first reading and when
+    /// unreadable.
+    pub fn read(&mut self, elapsed: Duration) -> Vec<ZoneEnergy> {
         let mut zones = Vec::with_capacity(self.readers.len());
-        for reader in &mut self.readers {
-            match reader.advance(self.kind) {
-                Ok(Some(energy)) => zones.push(ZoneEnergy { zone: Arc::clone(&reader.zone), energy, gap: false }),
-                Ok(None) => {}
+        for Reader { zone, cpu, event, opened, counter } in &mut self.readers {
+            match event.read(self.kind, *cpu, opened) {
+                Ok(total) => {
+                    if let Some(Delta { energy, gap }) = counter.advance(total.0, elapsed, &mut self.counts) {
+                        zones.push(ZoneEnergy { zone: Arc::clone(zone), energy, gap });
+                    }
+                }
                 Err(error) => {
                     self.counts.read_errors += 1;
-                    if reader.file.take().is_some() {
-                        let zone = &reader.zone;
+                    if opened.take().is_some() {
                         tracing::warn!(path = zone.path, socket = zone.socket, %error, "perf energy event unreadable");
                     }
-                    reader.total = None;
+                    counter.restart();
                 }
             }
         }
@@ -131,8 +133,8 @@ impl PerfPower {
 
     #[must_use]
     pub fn state(&self) -> MeterState {
-        let reading = self.readers.iter().filter(|reader| reader.file.is_some()).count();
-        let package = |reader: &Reader| reader.zone.kind == ZoneKind::Package && reader.file.is_some();
+        let reading = self.readers.iter().filter(|reader| reader.opened.is_some()).count();
+        let package = |reader: &Reader| reader.zone.kind == ZoneKind::Package && reader.opened.is_some();
         let mut detail = format!("{reading} of {} perf energy events read", self.readers.len() + self.refused.len());
         for refused in &self.refused {
             detail.push_str("; ");
@@ -148,22 +150,20 @@ impl PerfPower {
     }
 }
 
-impl Reader {
-    /// `Ok(None)` at the first reading of a file.
-    fn advance(&mut self, kind: u32) -> io::Result<Option<Microjoules>> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => none.insert(open_event(kind, self.event.config, self.cpu)?),
-        };
-        let mut count = [0; 8];
-        // An event in error state, as after its CPU went offline, reads as end of file.
-        file.read_exact(&mut count)?;
-        let total = self.event.energy(u64::from_ne_bytes(count));
-        Ok(self.total.replace(total).map(|last| total.saturating_sub(last)))
-    }
-}
-
 impl Event {
+    fn open(&self, kind: u32, cpu: u32) -> io::Result<perf_event::Counter> {
+        perf_event::Counter::open(perf_event::Event { kind, config: self.config }, cpu)
+    }
+
+    /// The energy that was counted since the event was opened, which it is here if it is not.
+    fn read(&self, kind: u32, cpu: u32, opened: &mut Option<perf_event::Counter>) -> io::Result<Microjoules> {
+        let counter = match opened {
+            Some(counter) => counter,
+            none => none.insert(self.open(kind, cpu)?),
+        };
+        Ok(self.energy(counter.read()?.count))
+    }
+
     /// The energy of `count` in all, rounded down. Differences of this lose nothing over time.
     fn energy(&self, count: u64) -> Microjoules {
         Microjoules(u64::try_from((u128::from(count) * u128::from(self.scale)) >> 60).unwrap_or(u64::MAX))
@@ -250,39 +250,6 @@ fn down(reason: &'static str, detail: String) -> MeterState {
     MeterState { meter: "perf", up: false, reason, detail }
 }
 
-/// `struct perf_event_attr` as first published (PERF_ATTR_SIZE_VER0); newer kernels take the rest as zero.
-/// <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/perf_event.h>
-#[repr(C)]
-#[derive(Default)]
-struct Attributes {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    breakpoint_type: u32,
-    config1: u64,
-}
-
-/// PERF_FLAG_FD_CLOEXEC of the same header.
-const FD_CLOEXEC: libc::c_ulong = 1 << 3;
-const ATTRIBUTES_SIZE: u32 = 64;
-const _: () = assert!(size_of::<Attributes>() == 64);
-
-/// Opens a counting event on one CPU for all tasks.
-fn open_event(kind: u32, config: u64, cpu: u32) -> io::Result<File> {
-    let attributes = Attributes { kind, size: ATTRIBUTES_SIZE, config, ..Attributes::default() };
-    let cpu = i32::try_from(cpu).map_err(io::Error::other)?;
-    // SAFETY: perf_event_open only reads `attributes`, which is `size` bytes long and outlives the call.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, -1, cpu, -1, FD_CLOEXEC) };
-    let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the call succeeded, so `fd` is open and nobody else owns it.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
-}
-
 #[cfg(test)]
 mod tests {
     use tempfile::TempDir;
@@ -360,6 +327,44 @@ mod tests {
         assert_eq!(steps.sum::<Microjoules>(), Microjoules(1));
         // Half of the 64-bit range is 2^31 J.
         assert_eq!(event.energy(1 << 63), Microjoules(2_147_483_648_000_000));
+    }
+
+    /// The kernel's CPU clock in place of a power PMU: a count is a nanosecond.
+    fn clock(scale: &str) -> PerfPower {
+        let root = pmu(&[
+            ("bus/event_source/devices/power/type", "1\n"),
+            ("bus/event_source/devices/power/cpumask", "0\n"),
+            ("bus/event_source/devices/power/events/energy-pkg", "event=0x00\n"),
+            ("bus/event_source/devices/power/events/energy-pkg.scale", scale),
+        ]);
+        PerfPower::open(root.path(), false).expect("perf_event_open needs root or CAP_PERFMON")
+    }
+
+    fn package(perf: &mut PerfPower, elapsed: Duration) -> Vec<(u64, bool)> {
+        let zones = perf.read(elapsed);
+        let packages = zones.iter().filter(|energy| energy.zone.kind == ZoneKind::Package);
+        packages.map(|energy| (energy.energy.0, energy.gap)).collect()
+    }
+
+    #[test]
+    fn an_event_of_the_kernel_is_read_from_its_second_reading_on() {
+        let mut perf = clock(SCALE);
+        assert_eq!(package(&mut perf, Duration::from_secs(1)), []);
+        std::thread::sleep(Duration::from_millis(100));
+        let read = package(&mut perf, Duration::from_millis(100));
+        // 10^8 counts of 2^-32 J are 23283 uJ.
+        assert!(matches!(read[..], [(energy, false)] if (23_283..10 * 23_283).contains(&energy)), "{read:?}");
+    }
+
+    #[test]
+    fn a_jump_that_no_machine_can_cause_is_a_reset() {
+        // After a suspend that cleared the register, the kernel takes the fall for a pass through its 32 bits.
+        let mut perf = clock("9e-6\n");
+        package(&mut perf, Duration::from_secs(1));
+        std::thread::sleep(Duration::from_millis(300));
+        // 3 x 10^8 counts are 2700 J, in a millisecond and the 100 that reading may take.
+        assert_eq!(package(&mut perf, Duration::from_millis(1)), [(0, true)]);
+        assert_eq!(perf.counts().resets, 1);
     }
 
     #[test]

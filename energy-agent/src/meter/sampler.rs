@@ -102,9 +102,10 @@ impl Sampler {
     pub fn read(&mut self) -> Sample {
         self.topology.refresh();
         if self.topology.online() != self.online {
-            self.online = self.topology.online().to_vec();
+            let before = std::mem::replace(&mut self.online, self.topology.online().to_vec());
             if let UsageMeter::Ebpf(ebpf) = &mut self.usage {
-                ebpf.follow(&self.topology);
+                let came = self.online.iter().copied().filter(|cpu| !before.contains(cpu)).collect();
+                ebpf.follow(&self.topology, came);
             }
         }
         let now = Instant::now();
