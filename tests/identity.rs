@@ -70,7 +70,7 @@ impl Watch {
         let last = self.agent.after_ticks(2);
         last.assert_conserved();
         last.assert_not_below(&self.last);
-        assert!(self.pages > 50, "only {} pages", self.pages);
+        assert!(self.pages > 20, "only {} pages", self.pages);
         assert!(last.microjoules("energy_agent_retired_cpu_joules_total", &[]) > 0, "nothing was retired");
         assert_eq!(last.count("energy_agent_unknown_cgroups_total"), 0);
         self.agent.assert_well();

@@ -1,7 +1,6 @@
 //! The command line: every flag is also an environment variable, `ENERGY_AGENT_` and the flag in upper case with
 //! underscores (`--web.listen-address` is `ENERGY_AGENT_WEB_LISTEN_ADDRESS`).
 
-use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -78,10 +77,10 @@ pub struct Config {
     #[arg(long = "log.format", env = "ENERGY_AGENT_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     pub log_format: LogFormat,
     /// Root of sysfs: powercap, hwmon, CPU topology, kernel BTF.
-    #[arg(long = "path.sysfs", env = "ENERGY_AGENT_PATH_SYSFS", default_value = "/sys", value_parser = folder, value_name = "DIR")]
+    #[arg(long = "path.sysfs", env = "ENERGY_AGENT_PATH_SYSFS", default_value = "/sys", value_name = "DIR")]
     pub sysfs: PathBuf,
     /// Root of procfs: stat, cpuinfo, boot id.
-    #[arg(long = "path.procfs", env = "ENERGY_AGENT_PATH_PROCFS", default_value = "/proc", value_parser = folder, value_name = "DIR")]
+    #[arg(long = "path.procfs", env = "ENERGY_AGENT_PATH_PROCFS", default_value = "/proc", value_name = "DIR")]
     pub procfs: PathBuf,
     /// Root of the cgroup file system; a hybrid layout's `unified` folder is found below it.
     #[arg(
@@ -257,15 +256,6 @@ fn telemetry_path(text: &str) -> Result<String, String> {
         return Err(format!("expected a path such as /metrics, other than {}", reserved.join(", ")));
     }
     Ok(text.to_owned())
-}
-
-/// A root that has to be there, unlike what is in it.
-fn folder(text: &str) -> Result<PathBuf, String> {
-    match fs::metadata(text) {
-        Ok(metadata) if metadata.is_dir() => Ok(PathBuf::from(text)),
-        Ok(_) => Err("expected a folder".to_owned()),
-        Err(error) => Err(format!("{error}; expected a folder, in a container one that is mounted")),
-    }
 }
 
 fn retention(text: &str) -> Result<Duration, String> {

@@ -26,6 +26,8 @@ const PF_KTHREAD: u32 = 0x0020_0000;
 static TASK_PID: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 static TASK_FLAGS: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+static TASK_ON_CPU: Global<u64> = Global::new(0);
 /// `se.sum_exec_runtime`: how long the task has run so far; brought up to date before the tracepoint for the task that
 /// leaves.
 #[unsafe(no_mangle)]
@@ -395,6 +397,42 @@ unsafe fn is_v2(cgroup: *const u8) -> bool {
         let root: *const u8 = field(cgroup, &CGROUP_ROOT);
         field::<u32>(root, &ROOT_HIERARCHY_ID) == 0
     }
+}
+
+/// A task was moved to another cgroup. If it is the one that runs here (it moved itself, as a shell does before it starts
+/// a job), what it has run so far is closed for the old cgroup; the rest belongs to the new one, as in cpu.stat.
+#[btf_tracepoint(function = "cgroup_attach_task")]
+pub fn cgroup_attach_task(ctx: BtfTracePointContext) -> i32 {
+    let Some(slot) = slot() else { return 0 };
+    // SAFETY: arguments of cgroup_attach_task are (struct cgroup *, const char *path, struct task_struct *, bool); it is
+    // called under a spin lock, so this stays the slot's CPU and no switch comes between.
+    unsafe {
+        let arguments = ctx.as_ptr().cast::<*const u8>();
+        let (cgroup, task) = (*arguments, *arguments.add(2));
+        if !is_v2(cgroup) {
+            return 0;
+        }
+        if u64::from(field::<u32>(task, &TASK_PID)) != (*slot).pid {
+            if field::<u32>(task, &TASK_ON_CPU) != 0 {
+                (*slot).moves += 1;
+            }
+            return 0;
+        }
+        if (*slot).start_ns == 0 || (*slot).cgroup == KERNEL_THREADS {
+            return 0;
+        }
+        let exec = field::<u64>(task, &TASK_EXEC);
+        begin_write(slot);
+        (*slot).stretch_ns += exec - (*slot).start_exec;
+        close_stretch(slot);
+        close_cycles(slot, false);
+        charge(slot);
+        (*slot).cgroup = cgroup_id(cgroup);
+        (*slot).start_exec = exec;
+        (*slot).start_ns = bpf_ktime_get_ns();
+        end_write(slot);
+    }
+    0
 }
 
 #[btf_tracepoint(function = "cgroup_mkdir")]

@@ -80,7 +80,7 @@ impl Agent {
     pub fn fetch(&self, accept: &str) -> String {
         let url = format!("http://{}/metrics", self.address);
         let mut answer = ureq::get(&url).header("Accept", accept).call().unwrap();
-        answer.body_mut().read_to_string().unwrap()
+        answer.body_mut().with_config().limit(256 << 20).read_to_string().unwrap()
     }
 
     /// The first page that is at least `ticks` ticks newer than one read now. What happened before the call is in it

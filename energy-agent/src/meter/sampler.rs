@@ -52,6 +52,14 @@ impl Sampler {
     /// # Errors
     /// When eBPF is demanded (`--ebpf=on`) and refused, or the file of estimate coefficients is unusable.
     pub fn open(config: &Config) -> Result<Self> {
+        for (flag, root) in [("--path.sysfs", &config.sysfs), ("--path.procfs", &config.procfs)] {
+            if !root.is_dir() {
+                warn!(
+                    "{flag}={} is no folder: nothing is read from there; in a container, mount the host's",
+                    root.display()
+                );
+            }
+        }
         let topology = Topology::read(&config.sysfs, &config.procfs);
         let energy = EnergyMeter::open(&energy::Options {
             sysfs: &config.sysfs,
