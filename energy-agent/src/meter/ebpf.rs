@@ -21,6 +21,7 @@ use self::cycles::Cycles;
 pub use self::load::{btf_path, reason};
 use self::maps::{Slots, UsageMap};
 use self::tally::Tally;
+use self::visit::Visits;
 use super::cpu::Topology;
 use super::{CgroupEvent, CgroupId, MeterState, Work, monotonic_ns};
 use crate::config::CyclesEvent;
@@ -85,6 +86,7 @@ pub struct Ebpf {
     last_ns: u64,
     /// Moves of running tasks seen so far.
     moves: u64,
+    visits: Visits,
     states: Vec<MeterState>,
     drops: Drops,
     bpf_stats: PathBuf,
@@ -140,9 +142,10 @@ impl Ebpf {
         self.last_ns = now_ns;
         if moves != self.moves {
             // A running task was moved to another cgroup from another CPU; its slot learns of it when it switches.
-            self.moves = moves;
             let busy = slots.iter().zip(0..).filter(|(slot, _)| slot.start_ns != 0).map(|(_, cpu)| cpu);
-            visit::begin(busy.collect());
+            if self.visits.begin(busy.collect()) {
+                self.moves = moves;
+            }
         }
         reading.work = self.tally.close();
         // After the map, so that every cgroup in it has been announced.
@@ -201,7 +204,7 @@ impl Ebpf {
                 warn!(missing, "cycle counter missing, work of its package is weighed by CPU time");
             }
         }
-        visit::all(came);
+        self.visits.make(came);
     }
 
     pub fn program(&self) -> &'static str {

@@ -15,7 +15,8 @@ use tracing::{info, warn};
 use super::cycles::Cycles;
 use super::maps::{Slots, UsageMap};
 use super::tally::Tally;
-use super::{Drops, Ebpf, Options, Seen, set_domains, visit};
+use super::visit::Visits;
+use super::{Drops, Ebpf, Options, Seen, set_domains};
 use crate::meter::cpu::Topology;
 use crate::meter::{MeterState, btf, monotonic_ns};
 
@@ -95,6 +96,8 @@ impl Ebpf {
             && let Err(error) = counters.install(owned_fd(&loaded, "CYCLE_COUNTERS")?)
         {
             warn!(%error, "cycle counters could not be handed to the kernel side");
+            let detail = format!("handing the counters to the kernel: {error}; work is weighed by CPU time");
+            states.push(state("cycles", "error", &detail));
             cycles = None;
         }
         // The logger takes its map out before the programs load, and is only a courtesy.
@@ -108,17 +111,17 @@ impl Ebpf {
         if let Some(counters) = &cycles {
             states.push(MeterState { meter: "cycles", up: true, reason: "ok", detail: counters.name.to_owned() });
         }
-        let moves = event_offsets
-            .as_ref()
-            .map_err(|error| anyhow!("{error:#}"))
-            .and_then(|_| attach_btf(&mut loaded, "cgroup_attach_task", &btf));
-        let attached = event_offsets.and_then(|_| attach_events(&mut loaded, &btf));
-        if let Err(error) = moves {
+        // The raw program's slots do not say who is running.
+        if program == "tp_btf"
+            && event_offsets.is_ok()
+            && let Err(error) = attach_btf(&mut loaded, "cgroup_attach_task", &btf)
+        {
             info!(
                 reason = format!("{error:#}"),
                 "a task that moves itself to another cgroup is charged there from its next switch on"
             );
         }
+        let attached = event_offsets.and_then(|_| attach_events(&mut loaded, &btf));
         let events = match attached {
             Ok(events) => {
                 states.push(MeterState { meter: "cgroup_events", up: true, reason: "ok", detail: String::new() });
@@ -131,7 +134,8 @@ impl Ebpf {
         };
         states.insert(0, MeterState { meter: "ebpf", up: true, reason: "ok", detail: program.to_owned() });
         drop(btf);
-        visit::all(topology.online().to_vec());
+        let mut visits = Visits::default();
+        visits.make(topology.online().to_vec());
         // SAFETY: gives free heap back to the kernel; the parsed BTF was tens of megabytes.
         unsafe { libc::malloc_trim(0) };
 
@@ -143,6 +147,7 @@ impl Ebpf {
             seen: vec![Seen::default(); slots.count()],
             last_ns: monotonic_ns(),
             moves: 0,
+            visits,
             slots,
             events,
             logger,

@@ -1,6 +1,6 @@
 //! Being on a CPU for a moment makes it switch, which shows the kernel side who was running there.
 
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
@@ -9,24 +9,38 @@ use tracing::info;
 /// How long to wait for the visits. A CPU that a real-time task never leaves may not let anybody in.
 const VISIT_WAIT: Duration = Duration::from_millis(200);
 
-/// Runs for a moment on each CPU, so that a task which was there before the programs and never switches gets its slot
-/// opened; waits for that. CPUs that this process may not use are left out.
-pub fn all(cpus: Vec<u32>) {
-    if begin(cpus).recv_timeout(VISIT_WAIT) == Err(RecvTimeoutError::Timeout) {
-        info!("some CPU lets nobody in; a task that never leaves it may be counted late");
-    }
+/// Visits to CPUs, one round at a time: a CPU that lets nobody in must not collect waiting threads.
+#[derive(Debug, Default)]
+pub struct Visits {
+    /// Disconnected when the last round is over.
+    under_way: Option<Receiver<()>>,
 }
 
-/// The same without waiting; the receiver is disconnected when all were visited.
-pub fn begin(cpus: Vec<u32>) -> Receiver<()> {
-    let (visiting, visited) = mpsc::channel();
-    thread::spawn(move || {
-        for cpu in cpus {
-            visit(cpu);
+impl Visits {
+    /// Runs for a moment on each CPU, so that a task which was there before the programs and never switches gets its slot
+    /// opened; waits for that. CPUs that this process may not use are left out.
+    pub fn make(&mut self, cpus: Vec<u32>) {
+        let begun = self.begin(cpus);
+        let waited = self.under_way.as_ref().map(|round| round.recv_timeout(VISIT_WAIT));
+        if !begun || waited == Some(Err(RecvTimeoutError::Timeout)) {
+            info!("some CPU lets nobody in; a task that never leaves it may be counted late");
         }
-        drop(visiting);
-    });
-    visited
+    }
+
+    /// The same without waiting; `false` when the last round is not over yet.
+    pub fn begin(&mut self, cpus: Vec<u32>) -> bool {
+        if self.under_way.as_ref().is_some_and(|round| round.try_recv() == Err(TryRecvError::Empty)) {
+            return false;
+        }
+        let (visiting, round) = mpsc::channel();
+        // Without a thread to spare nobody is visited, and the round is over.
+        let _ = thread::Builder::new().name("visit".to_owned()).spawn(move || {
+            cpus.into_iter().for_each(visit);
+            drop(visiting);
+        });
+        self.under_way = Some(round);
+        true
+    }
 }
 
 fn visit(cpu: u32) {
@@ -38,4 +52,18 @@ fn visit(cpu: u32) {
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
     }
     thread::yield_now();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_that_lets_nobody_in_keeps_one_thread_waiting_and_no_more() {
+        let (waiting, round) = mpsc::channel();
+        let mut visits = Visits { under_way: Some(round) };
+        assert!(!visits.begin(vec![0]) && !visits.begin(vec![0]));
+        drop(waiting);
+        assert!(visits.begin(vec![0]));
+    }
 }
