@@ -176,9 +176,18 @@ fn a_task_that_moves_itself_is_charged_to_the_new_cgroup_from_then_on() {
 
 #[test]
 fn a_running_task_that_is_moved_is_charged_to_the_new_cgroup_within_a_tick() {
+    assert_follows("spin");
+}
+
+#[test]
+fn a_running_thread_whose_process_is_moved_is_charged_to_the_new_cgroup_within_a_tick() {
+    assert_follows("thread");
+}
+
+fn assert_follows(kind: &str) {
     let _alone = alone();
     let (old, new) = (Cgroup::new("old"), Cgroup::new("new"));
-    let load = Load::start(&old.dir, &["spin", "0"]);
+    let load = Load::start(&old.dir, &[kind, "0"]);
     let mut meter = Meter::load(CyclesEvent::None, 4096);
     thread::sleep(Duration::from_secs(1));
     meter.read();

@@ -66,7 +66,7 @@ pub struct Slot {
     pub cycles_missed: u64,
     /// Time in which the cycle counter was enabled and did not count, up to its last reading: others needed the hardware.
     pub uncounted_ns: u64,
-    /// Running tasks of other CPUs that were moved to another cgroup; their slots notice at the next switch.
+    /// Moves of tasks to another cgroup that may be running on other CPUs; their slots notice at the next switch.
     pub moves: u64,
     /// cgroup events that found the ring buffer full.
     pub event_drops: u64,

@@ -413,7 +413,9 @@ pub fn cgroup_attach_task(ctx: BtfTracePointContext) -> i32 {
             return 0;
         }
         if u64::from(field::<u32>(task, &TASK_PID)) != (*slot).pid {
-            if field::<u32>(task, &TASK_ON_CPU) != 0 {
+            // Of a whole process only its first thread is told; the others may run elsewhere.
+            let whole_process = *arguments.add(3) as usize & 1 == 1;
+            if whole_process || field::<u32>(task, &TASK_ON_CPU) != 0 {
                 (*slot).moves += 1;
             }
             return 0;
@@ -423,7 +425,7 @@ pub fn cgroup_attach_task(ctx: BtfTracePointContext) -> i32 {
         }
         let exec = field::<u64>(task, &TASK_EXEC);
         begin_write(slot);
-        (*slot).stretch_ns += exec - (*slot).start_exec;
+        (*slot).stretch_ns += exec.saturating_sub((*slot).start_exec);
         close_stretch(slot);
         close_cycles(slot, false);
         charge(slot);
