@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
-use tracing::info;
+use tokio::sync::{oneshot, watch};
+use tracing::{error, info};
 
 use config::{Config, Level};
 use export::http::{Web, serve};
@@ -49,7 +49,8 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let levels: Arc<[Level]> = config.levels.clone().into();
     let (publish, snapshots) = watch::channel(Arc::new(Published::new(node.blank(), Arc::clone(&levels))));
     let (end, ended) = mpsc::channel::<()>();
-    let ticker = Ticker { node, interval: config.interval, levels, publish, own: Arc::clone(&own) };
+    let (ticking, mut stopped) = oneshot::channel::<()>();
+    let ticker = Ticker { node, interval: config.interval, levels, publish, own: Arc::clone(&own), _ticking: ticking };
     let ticker =
         thread::Builder::new().name("tick".to_owned()).spawn(move || ticker.run(&ended)).context("tick thread")?;
 
@@ -59,6 +60,8 @@ async fn run_until_signal(config: &Config) -> Result<()> {
         tokio::select! {
             _ = terminate.recv() => info!("SIGTERM, ending"),
             _ = interrupt.recv() => info!("SIGINT, ending"),
+            // Rather end, and be started again, than go on serving what no longer changes.
+            _ = &mut stopped => error!("the tick thread is gone, ending"),
         }
     };
     let served = serve(listener, web, signalled).await;
@@ -96,6 +99,8 @@ struct Ticker {
     levels: Arc<[Level]>,
     publish: watch::Sender<Arc<Published>>,
     own: Arc<SelfMetrics>,
+    /// Dropped with the thread, however that ends.
+    _ticking: oneshot::Sender<()>,
 }
 
 impl Ticker {

@@ -59,10 +59,7 @@ pub fn make(check: bool) -> Result<()> {
 /// One line for the object and for each thing it is made from: sources by checksum, locked crates by version.
 fn ingredients(root: &Path) -> Result<String> {
     let mut files = vec![PathBuf::from(OBJECT), PathBuf::from("energy-ebpf/Cargo.toml")];
-    let mut sources: Vec<_> =
-        fs::read_dir(root.join("energy-ebpf/src"))?.flatten().map(|entry| entry.file_name()).collect();
-    sources.sort();
-    files.extend(sources.into_iter().map(|name| Path::new("energy-ebpf/src").join(name)));
+    files.extend(sources(root, Path::new("energy-ebpf/src"))?);
     let mut lines = String::new();
     for file in files {
         let content = fs::read(root.join(&file)).with_context(|| file.display().to_string())?;
@@ -83,6 +80,22 @@ fn ingredients(root: &Path) -> Result<String> {
         }
     }
     Ok(lines)
+}
+
+/// All files below a folder, in order.
+fn sources(root: &Path, folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(root.join(folder))? {
+        let entry = entry?;
+        let path = folder.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            files.extend(sources(root, &path)?);
+        } else {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 fn nightly(program: &str) -> Command {
@@ -176,17 +189,15 @@ mod tests {
     #[test]
     fn a_changed_source_is_noticed() {
         let copy = tempfile::tempdir().unwrap();
-        fs::create_dir_all(copy.path().join("energy-ebpf/src")).unwrap();
-        let mut files = vec!["Cargo.lock".to_owned(), OBJECT.to_owned(), "energy-ebpf/Cargo.toml".to_owned()];
-        for source in fs::read_dir(root().join("energy-ebpf/src")).unwrap().flatten() {
-            files.push(format!("energy-ebpf/src/{}", source.file_name().to_str().unwrap()));
-        }
+        let mut files = sources(&root(), Path::new("energy-ebpf/src")).unwrap();
+        files.extend(["Cargo.lock", OBJECT, "energy-ebpf/Cargo.toml"].map(PathBuf::from));
         for file in files {
+            fs::create_dir_all(copy.path().join(&file).parent().unwrap()).unwrap();
             fs::copy(root().join(&file), copy.path().join(&file)).unwrap();
         }
         let before = ingredients(copy.path()).unwrap();
         assert_eq!(before, ingredients(&root()).unwrap());
-        fs::write(copy.path().join("energy-ebpf/src/programs.rs"), "// changed").unwrap();
+        fs::write(copy.path().join("energy-ebpf/src/programs/slot.rs"), "// changed").unwrap();
         assert_ne!(before, ingredients(copy.path()).unwrap());
     }
 }

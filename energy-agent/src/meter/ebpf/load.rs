@@ -24,22 +24,53 @@ use crate::meter::{MeterState, btf, monotonic_ns};
 static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../energy-ebpf/energy-ebpf.bpf.o"));
 
-/// Struct fields whose offsets the programs need: global, struct, field.
-const SWITCH_FIELDS: [(&str, &str, &str); 8] = [
+/// A global of the programs, and the struct and field whose offset it is.
+type Field = (&'static str, &'static str, &'static str);
+
+/// For `sched_switch`, besides [`CGROUP_FIELDS`].
+const SWITCH_FIELDS: [Field; 6] = [
     ("TASK_PID", "task_struct", "pid"),
     ("TASK_FLAGS", "task_struct", "flags"),
     ("TASK_EXEC", "task_struct", "se.sum_exec_runtime"),
     ("TASK_PREV_EXEC", "task_struct", "se.prev_sum_exec_runtime"),
     ("TASK_CGROUPS", "task_struct", "cgroups"),
     ("CSS_SET_DFL_CGRP", "css_set", "dfl_cgrp"),
-    ("CGROUP_KN", "cgroup", "kn"),
-    ("KN_ID", "kernfs_node", "id"),
 ];
-const EVENT_FIELDS: [(&str, &str, &str); 3] = [
-    ("CGROUP_ROOT", "cgroup", "root"),
-    ("ROOT_HIERARCHY_ID", "cgroup_root", "hierarchy_id"),
-    ("TASK_ON_CPU", "task_struct", "on_cpu"),
-];
+/// For all programs that are typed.
+const CGROUP_FIELDS: [Field; 2] = [("CGROUP_KN", "cgroup", "kn"), ("KN_ID", "kernfs_node", "id")];
+/// For the cgroup events, besides [`CGROUP_FIELDS`].
+const EVENT_FIELDS: [Field; 2] =
+    [("CGROUP_ROOT", "cgroup", "root"), ("ROOT_HIERARCHY_ID", "cgroup_root", "hierarchy_id")];
+/// For `cgroup_attach_task`, besides all others.
+const MOVE_FIELDS: [Field; 1] = [("TASK_ON_CPU", "task_struct", "on_cpu")];
+
+/// The offsets that were found, and for each kind of program why it has to do without.
+struct Offsets {
+    known: Vec<(&'static str, u64)>,
+    switch: Result<()>,
+    events: Result<()>,
+    moves: Result<()>,
+}
+
+impl Offsets {
+    fn look_up(types: &btf::Types<'_>) -> Self {
+        let mut known = Vec::new();
+        let mut find = |fields: &[Field]| -> Result<()> {
+            for (global, name, field) in fields {
+                known.push((*global, types.offset_of(name, field)?));
+            }
+            Ok(())
+        };
+        let mut all = |own: &[Field]| find(&CGROUP_FIELDS).and_then(|()| find(own));
+        let (switch, events) = (all(&SWITCH_FIELDS), all(&EVENT_FIELDS));
+        let moves = if switch.is_err() || events.is_err() {
+            Err(anyhow!("without the typed programs"))
+        } else {
+            find(&MOVE_FIELDS)
+        };
+        Self { known, switch, events, moves }
+    }
+}
 
 impl Ebpf {
     /// Loads and attaches the programs.
@@ -56,11 +87,7 @@ impl Ebpf {
             )
         })?;
         let types = btf::Types::parse(&image).with_context(|| btf_path.display().to_string())?;
-        let offsets = |fields: &[(&'static str, &str, &str)]| -> Result<Vec<(&'static str, u64)>> {
-            fields.iter().map(|(global, name, field)| Ok((*global, types.offset_of(name, field)?))).collect()
-        };
-        let switch_offsets = offsets(&SWITCH_FIELDS);
-        let event_offsets = offsets(&EVENT_FIELDS);
+        let offsets = Offsets::look_up(&types);
         drop(types);
         drop(image);
         raise_memlock();
@@ -75,18 +102,16 @@ impl Ebpf {
         };
         let cycles_mode = cycles.as_ref().map_or(energy_ebpf::cycles::NONE, Cycles::mode);
         let cpus = aya::util::nr_cpus().map_err(|(file, error)| anyhow!("{file}: {error}"))?;
-        let known: Vec<(&str, u64)> =
-            switch_offsets.iter().chain(&event_offsets).flatten().copied().chain([("CYCLES", cycles_mode)]).collect();
-
         let btf = Btf::parse_file(&btf_path, Endianness::default()).with_context(|| btf_path.display().to_string())?;
         let mut loader = EbpfLoader::new();
         loader
             .btf(Some(&btf))
             .map_max_entries("USAGE", options.map_entries)
             .map_max_entries("SLOTS", u32::try_from(cpus).context("number of CPUs")?);
-        for (global, value) in &known {
+        for (global, value) in &offsets.known {
             loader.override_global(global, value, true);
         }
+        loader.override_global("CYCLES", &cycles_mode, true);
         let mut loaded = loader.load(OBJECT).map_err(|error| refused_object(error, options.sysfs))?;
 
         let mut slots = Slots::map(map_fd(&loaded, "SLOTS")?, cpus)?;
@@ -103,25 +128,22 @@ impl Ebpf {
         // The logger takes its map out before the programs load, and is only a courtesy.
         let logger = EbpfLogger::init(&mut loaded).ok();
 
-        let program = attach_switch(&mut loaded, &btf, switch_offsets.as_ref().err())
-            .map_err(|error| explain_refusal(error, options.sysfs))?;
+        let program =
+            attach_switch(&mut loaded, &btf, offsets.switch).map_err(|error| explain_refusal(error, options.sysfs))?;
         if program != "tp_btf" && cycles.take().is_some() {
             states.push(state("cycles", "unused", "the raw_tracepoint program does not count cycles"));
         }
         if let Some(counters) = &cycles {
             states.push(MeterState { meter: "cycles", up: true, reason: "ok", detail: counters.name.to_owned() });
         }
-        // The raw program's slots do not say who is running.
-        if program == "tp_btf"
-            && event_offsets.is_ok()
-            && let Err(error) = attach_btf(&mut loaded, "cgroup_attach_task", &btf)
-        {
+        let attached = offsets.events.and_then(|()| attach_events(&mut loaded, &btf));
+        let moves = if program == "tp_btf" { offsets.moves } else { Err(anyhow!("without the typed program")) };
+        if let Err(error) = moves.and_then(|()| attach_btf(&mut loaded, "cgroup_attach_task", &btf)) {
             info!(
                 reason = format!("{error:#}"),
                 "a task that moves itself to another cgroup is charged there from its next switch on"
             );
         }
-        let attached = event_offsets.and_then(|_| attach_events(&mut loaded, &btf));
         let events = match attached {
             Ok(events) => {
                 states.push(MeterState { meter: "cgroup_events", up: true, reason: "ok", detail: String::new() });
@@ -167,12 +189,8 @@ pub fn btf_path(sysfs: &Path) -> PathBuf {
     root.join("kernel/btf/vmlinux")
 }
 
-fn attach_switch(loaded: &mut aya::Ebpf, btf: &Btf, offsets: Option<&anyhow::Error>) -> Result<&'static str> {
-    let first = match offsets {
-        Some(missing) => Err(anyhow!("{missing:#}")),
-        None => attach_btf(loaded, "sched_switch", btf),
-    };
-    let Err(first) = first else { return Ok("tp_btf") };
+fn attach_switch(loaded: &mut aya::Ebpf, btf: &Btf, offsets: Result<()>) -> Result<&'static str> {
+    let Err(first) = offsets.and_then(|()| attach_btf(loaded, "sched_switch", btf)) else { return Ok("tp_btf") };
     warn!(reason = format!("{first:#}"), "tp_btf program refused, trying raw_tracepoint");
     let program: &mut RawTracePoint =
         loaded.program_mut("sched_switch_raw").context("object without sched_switch_raw")?.try_into()?;
