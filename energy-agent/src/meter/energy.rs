@@ -106,6 +106,20 @@ impl EnergyMeter {
         zones
     }
 
+    /// The machine was suspended. Counters may have been cleared meanwhile, passed their range unseen, or gone on with
+    /// what nobody's work caused: their next reading is a first one.
+    pub fn resume(&mut self) {
+        match &mut self.chosen {
+            Chosen::Rapl(rapl) => rapl.resume(),
+            Chosen::Perf(perf) => perf.resume(),
+            Chosen::Hwmon(hwmon) => hwmon.resume(),
+            Chosen::Estimate(_) | Chosen::None => {}
+        }
+        if let Some(board) = &mut self.board {
+            board.resume();
+        }
+    }
+
     /// One state per meter, the chosen one first.
     #[must_use]
     pub fn states(&self) -> Vec<MeterState> {

@@ -115,6 +115,16 @@ impl Hwmon {
         zones
     }
 
+    /// The machine was suspended: the next reading of each sensor is a first one.
+    pub fn resume(&mut self) {
+        for sensor in &mut self.sensors {
+            match &mut sensor.reading {
+                Reading::Energy(counter) => counter.restart(),
+                Reading::Power(integral) => integral.last = None,
+            }
+        }
+    }
+
     /// Whether a sensor of a CPU package can be read, so that there is energy to attribute.
     #[must_use]
     pub fn has_package(&self) -> bool {

@@ -173,12 +173,22 @@ pub struct MeterState {
     pub detail: String,
 }
 
-/// CLOCK_MONOTONIC in nanoseconds, the clock of `bpf_ktime_get_ns`.
+/// CLOCK_MONOTONIC in nanoseconds, the clock of `bpf_ktime_get_ns`; it stands still while the machine is suspended.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// CLOCK_BOOTTIME in nanoseconds, which goes on while the machine is suspended.
+#[must_use]
+pub fn boottime_ns() -> u64 {
+    clock_ns(libc::CLOCK_BOOTTIME)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the struct lives through the call, and this clock is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    // SAFETY: the struct lives through the call, and both clocks are always there.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
     let part = |value: i64| u64::try_from(value).unwrap_or_default();
     part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
 }

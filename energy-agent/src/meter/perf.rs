@@ -131,6 +131,11 @@ impl PerfPower {
         zones
     }
 
+    /// The machine was suspended: the next reading of each event is a first one.
+    pub fn resume(&mut self) {
+        self.readers.iter_mut().for_each(|reader| reader.counter.restart());
+    }
+
     #[must_use]
     pub fn state(&self) -> MeterState {
         let reading = self.readers.iter().filter(|reader| reader.opened.is_some()).count();

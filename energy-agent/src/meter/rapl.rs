@@ -93,6 +93,11 @@ impl Rapl {
         energies
     }
 
+    /// The machine was suspended: the next reading of each zone is a first one.
+    pub fn resume(&mut self) {
+        self.zones.iter_mut().for_each(|tracked| tracked.counter.restart());
+    }
+
     /// Up while at least one zone can be read.
     #[must_use]
     pub fn state(&self) -> MeterState {

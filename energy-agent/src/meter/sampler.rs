@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::cgroupfs::CgroupFiles;
 use super::cpu::{CpuModel, CpuStat, Topology};
 use super::ebpf::{self, Ebpf};
 use super::energy::{self, EnergyMeter};
-use super::{CgroupId, DomainLoad, MeterState, Sample};
+use super::{CgroupId, DomainLoad, MeterState, Sample, boottime_ns, monotonic_ns};
 use crate::config::{Config, EbpfMode};
 use crate::snapshot::Health;
 use crate::workload::tree;
@@ -19,6 +19,9 @@ use crate::workload::tree;
 const MIN_MAP_ENTRIES: usize = 8192;
 /// Entries of the usage map per cgroup and package found at start.
 const MAP_HEADROOM: usize = 4;
+
+/// Two clocks are not read at once; a suspension is longer than what lies between them.
+const SUSPENDED_MIN_NS: u64 = 100_000_000;
 
 /// Where usage comes from.
 enum UsageMeter {
@@ -39,6 +42,8 @@ pub struct Sampler {
     pub v2_root: Option<PathBuf>,
     states: Vec<MeterState>,
     last: Instant,
+    /// How long the machine had been suspended since it booted; nanoseconds.
+    suspended_ns: u64,
     online: Vec<u32>,
     /// Idle time of each CPU in the last interval, by CPU number; empty where that is not known.
     idle_ns: Vec<u64>,
@@ -92,6 +97,7 @@ impl Sampler {
             v2_root,
             states,
             last: Instant::now(),
+            suspended_ns: suspended_ns(),
             idle_ns: Vec::new(),
             health: Health::default(),
             cpu_usage_ratio: None,
@@ -111,6 +117,12 @@ impl Sampler {
         let now = Instant::now();
         let elapsed = now.duration_since(self.last);
         self.last = now;
+        let suspended_ns = suspended_ns().saturating_sub(self.suspended_ns);
+        if suspended_ns >= SUSPENDED_MIN_NS {
+            self.suspended_ns += suspended_ns;
+            info!(seconds = suspended_ns / 1_000_000_000, "the machine was suspended; energy counters begin anew");
+            self.energy.resume();
+        }
         let mut sample = Sample { elapsed, ..Sample::default() };
         sample.domains = self.loads(elapsed);
         sample.zones = self.energy.read(elapsed, &sample.domains, &self.topology.domains);
@@ -225,6 +237,10 @@ impl Sampler {
             ..self.health
         }
     }
+}
+
+fn suspended_ns() -> u64 {
+    boottime_ns().saturating_sub(monotonic_ns())
 }
 
 fn open_usage(

@@ -107,6 +107,28 @@ fn rapl_comes_first_and_board_sensors_beside_it() {
 }
 
 #[test]
+fn what_was_used_in_a_suspension_is_nobodys() {
+    let node = Node::bare().rapl().sensor("hwmon1", "Total power");
+    let mut meter = node.open(CpuMeter::Auto);
+    let mut read = || {
+        let zones = meter.read(SECOND, &IDLE, &NODE);
+        zones.iter().map(|energy| (energy.zone.kind, energy.energy.0, energy.gap)).collect::<Vec<_>>()
+    };
+    read();
+    let node = node.file("sys/class/powercap/intel-rapl:0/energy_uj", "3000\n");
+    let platform = (ZoneKind::Platform, 1_000_000, false);
+    assert_eq!(read(), [(ZoneKind::Package, 2_000, false), platform]);
+    // Eight hours at half a watt, then awake for a second.
+    let node = node.file("sys/class/powercap/intel-rapl:0/energy_uj", "14400003000\n");
+    meter.resume();
+    assert_eq!(meter.read(SECOND, &IDLE, &NODE), []);
+    let _node = node.file("sys/class/powercap/intel-rapl:0/energy_uj", "14400007000\n");
+    let zones = meter.read(SECOND, &IDLE, &NODE);
+    assert_eq!((zones.len(), zones[0].energy, zones[0].gap), (2, Microjoules(4_000), false));
+    assert_eq!(meter.counts(), ZoneCounts::default());
+}
+
+#[test]
 fn a_package_sensor_comes_before_the_estimate() {
     let node = Node::bare().sensor("hwmon0", "CPU power").sensor("hwmon1", "Total power");
     let mut meter = node.open(CpuMeter::Auto);
