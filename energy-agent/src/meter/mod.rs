@@ -10,6 +10,7 @@ pub mod energy;
 pub mod estimate;
 pub mod gpu;
 pub mod hwmon;
+mod interrupts;
 pub mod perf;
 pub mod perf_event;
 pub mod powercap;

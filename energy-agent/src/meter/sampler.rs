@@ -10,6 +10,7 @@ use super::cgroupfs::CgroupFiles;
 use super::cpu::{CpuModel, CpuStat, Topology};
 use super::ebpf::{self, Ebpf};
 use super::energy::{self, EnergyMeter};
+use super::interrupts::Interrupts;
 use super::{CgroupId, DomainLoad, MeterState, Sample, boottime_ns, monotonic_ns};
 use crate::config::{Config, EbpfMode};
 use crate::snapshot::Health;
@@ -47,6 +48,9 @@ pub struct Sampler {
     online: Vec<u32>,
     /// Idle time of each CPU in the last interval, by CPU number; empty where that is not known.
     idle_ns: Vec<u64>,
+    /// Time on interrupts in the last interval, by domain; empty where that is not known.
+    interrupt_ns: Vec<u64>,
+    interrupts: Interrupts,
     health: Health,
     cpu_usage_ratio: Option<f64>,
 }
@@ -99,6 +103,8 @@ impl Sampler {
             last: Instant::now(),
             suspended_ns: suspended_ns(),
             idle_ns: Vec::new(),
+            interrupt_ns: Vec::new(),
+            interrupts: Interrupts::default(),
             health: Health::default(),
             cpu_usage_ratio: None,
         })
@@ -137,6 +143,7 @@ impl Sampler {
     fn loads(&mut self, elapsed: Duration) -> Vec<DomainLoad> {
         self.cpu_usage_ratio = None;
         self.idle_ns.clear();
+        self.interrupt_ns.clear();
         let read = self.stat.as_mut().map(|stat| stat.read(elapsed, &self.topology));
         let failed = matches!(read, Some(Err(_)));
         let load = match read {
@@ -155,6 +162,7 @@ impl Sampler {
         };
         self.cpu_usage_ratio = Some(load.usage_ratio);
         self.idle_ns = load.idle_ns;
+        self.interrupt_ns = load.interrupt_ns;
         load.domains
     }
 
@@ -172,6 +180,7 @@ impl Sampler {
                     }
                 }
                 sample.work = reading.work;
+                self.interrupts.charge(&sample.domains, &self.interrupt_ns, &mut sample.work);
                 sample.events = reading.events;
                 let drops = ebpf.drops();
                 sample.events_complete = ebpf.has_events() && drops.events == self.health.event_drops;

@@ -36,7 +36,7 @@ impl Runtime {
 /// Something that energy is charged to. The order is the stable key that breaks ties in an exact division.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Workload {
-    /// Threads of the kernel itself.
+    /// Threads of the kernel itself, and interrupts that are in no task's run time.
     Kernel,
     /// A service, scope, slice or other cgroup outside pods and containers.
     Unit { unit: Arc<str> },

@@ -23,13 +23,17 @@ pub struct CpuLoad {
     pub usage_ratio: f64,
     /// Time each CPU was idle, I/O wait included, by CPU number; 0 for CPUs that are offline or have just come.
     pub idle_ns: Vec<u64>,
+    /// The part of the busy time that served interrupts, hard and soft; parallel to `domains`.
+    pub interrupt_ns: Vec<u64>,
 }
 
-/// Time in which a CPU did no work of ours, since boot; ticks. Iowait is idle time, steal belongs to other guests.
+/// What is read of one CPU, since boot; ticks. Iowait is idle time, steal belongs to other guests: neither is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct NotBusy {
+struct Ticks {
     idle: u64,
     iowait: u64,
+    /// Hard and soft interrupts.
+    interrupts: u64,
     steal: u64,
 }
 
@@ -40,8 +44,8 @@ pub struct CpuStat {
     path: PathBuf,
     buffer: Vec<u8>,
     /// Previous reading by CPU number; `None` for CPUs that were offline.
-    last: Vec<Option<NotBusy>>,
-    now: Vec<Option<NotBusy>>,
+    last: Vec<Option<Ticks>>,
+    now: Vec<Option<Ticks>>,
     /// Idle time beyond the interval by domain: a tick counted a little early. Taken off the next interval, so that
     /// rounding to ticks does not add busy time to idle CPUs; nanoseconds.
     ahead: Vec<u64>,
@@ -89,6 +93,7 @@ impl CpuStat {
         let mut totals = vec![(0u64, 0u64); topology.domains.len()];
         let mut cpus = vec![0u32; topology.domains.len()];
         let mut idle_ns = vec![0u64; self.now.len()];
+        let mut interrupt_ns = vec![0u64; topology.domains.len()];
         for (cpu, now) in self.now.iter().enumerate() {
             let domain = u32::try_from(cpu).ok().and_then(|cpu| topology.domain_of(cpu));
             let (Some(now), Some(domain)) = (now, domain.and_then(|domain| usize::try_from(domain).ok())) else {
@@ -100,6 +105,8 @@ impl CpuStat {
                 // Some kernels let idle and iowait step back; such a field then counts as having stood still.
                 let idle = now.idle.saturating_sub(last.idle).saturating_add(now.iowait.saturating_sub(last.iowait));
                 idle_ns[cpu] = idle.saturating_mul(TICK_NS);
+                let interrupts = now.interrupts.saturating_sub(last.interrupts).saturating_mul(TICK_NS);
+                interrupt_ns[domain] = interrupt_ns[domain].saturating_add(interrupts);
                 let ticks = idle.saturating_add(now.steal.saturating_sub(last.steal));
                 total.0 = total.0.saturating_add(elapsed_ns);
                 total.1 = total.1.saturating_add(ticks.saturating_mul(TICK_NS));
@@ -114,7 +121,7 @@ impl CpuStat {
         }
         let capacity = totals.iter().map(|total| total.0).fold(0, u64::saturating_add);
         let busy = domains.iter().map(|load| load.busy_ns).fold(0, u64::saturating_add);
-        CpuLoad { domains, usage_ratio: ratio(busy, capacity), idle_ns }
+        CpuLoad { domains, usage_ratio: ratio(busy, capacity), idle_ns, interrupt_ns }
     }
 
     /// Reads up to the interrupt line, which follows the CPUs and is the longest of all.
@@ -144,7 +151,7 @@ pub(super) fn cpus(text: &[u8]) -> Vec<u32> {
 }
 
 /// The `cpuN` lines; lines that are not of that form are skipped, missing fields (old kernels) are 0.
-fn lines(text: &[u8]) -> impl Iterator<Item = (usize, NotBusy)> {
+fn lines(text: &[u8]) -> impl Iterator<Item = (usize, Ticks)> {
     text.split(|&byte| byte == b'\n').filter_map(|line| {
         let line = std::str::from_utf8(line.strip_prefix(b"cpu")?).ok()?;
         let (cpu, fields) = line.split_once(' ')?;
@@ -152,8 +159,8 @@ fn lines(text: &[u8]) -> impl Iterator<Item = (usize, NotBusy)> {
         // user nice system idle iowait irq softirq steal guest guest_nice; guest time is part of user time.
         let mut fields = fields.split_ascii_whitespace().map(|field| field.parse::<u64>().unwrap_or(0));
         let idle = fields.nth(3)?;
-        let iowait = fields.next().unwrap_or(0);
-        let steal = fields.nth(2).unwrap_or(0);
-        Some((cpu, NotBusy { idle, iowait, steal }))
+        let mut next = || fields.next().unwrap_or(0);
+        let (iowait, hard, soft, steal) = (next(), next(), next(), next());
+        Some((cpu, Ticks { idle, iowait, interrupts: hard.saturating_add(soft), steal }))
     })
 }

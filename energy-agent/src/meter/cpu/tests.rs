@@ -167,6 +167,17 @@ fn steal_is_not_busy() {
 }
 
 #[test]
+fn interrupts_hard_and_soft_are_a_part_of_the_busy_time() {
+    let node = Node::new().file("stat", "cpu0 0 0 0 0 0 0 0 0 0 0\n");
+    let topology = node.topology();
+    let mut meter = node.stat();
+    meter.read(SECOND, &topology).unwrap();
+    node.write("stat", b"cpu0 10 0 10 65 0 5 10 0 0 0\n");
+    let load = meter.read(SECOND, &topology).unwrap().unwrap();
+    assert_eq!((load.domains[0].busy_ns, load.interrupt_ns), (350_000_000, vec![150_000_000]));
+}
+
+#[test]
 fn idle_time_that_steps_back_is_never_negative_work() {
     let node = Node::new().file("stat", "cpu0 0 0 0 1000 50\n");
     let topology = node.topology();
