@@ -168,7 +168,9 @@ impl Drop for Load {
 pub fn load_program() -> PathBuf {
     let tests = env::current_exe().unwrap();
     let program = tests.parent().unwrap().parent().unwrap().join("examples/load");
-    if !program.exists() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/load.rs");
+    let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    if changed(&program) < changed(&source) {
         let build = Command::new(env!("CARGO")).args(["build", "--quiet", "--example", "load"]).status();
         assert!(build.is_ok_and(|status| status.success()) && program.exists(), "cargo build --example load");
     }
