@@ -92,8 +92,8 @@ impl Owners {
         for workload in [&owners.kernel, &owners.unknown_unit] {
             owners.workloads.insert(Arc::clone(workload), Count { known: 1, live: 1 });
         }
-        // The unit `unknown` shows once something is charged to it.
-        owners.alive.insert(Arc::clone(&owners.kernel));
+        // They are alive once something is charged to them: a meter that cannot tell the kernel's threads apart must not
+        // show work of theirs as a measured zero.
         owners
     }
 
@@ -120,6 +120,7 @@ impl Owners {
     /// The first sight of an unknown id walks the hierarchy, at most once a tick.
     pub fn owner(&mut self, id: CgroupId) -> Arc<Workload> {
         if id == KERNEL_THREADS {
+            self.alive.insert(Arc::clone(&self.kernel));
             return Arc::clone(&self.kernel);
         }
         if let Some(cgroup) = self.cgroups.get(&id) {
@@ -143,7 +144,7 @@ impl Owners {
         Arc::clone(&self.unknown_unit)
     }
 
-    /// Whether any cgroup of the workload exists. The kernel always does, the unit `unknown` once it was charged.
+    /// Whether any cgroup of the workload exists. The kernel and the unit `unknown` do once they were charged.
     #[must_use]
     pub fn is_alive(&self, workload: &Workload) -> bool {
         self.alive.contains(workload)
@@ -342,6 +343,7 @@ mod tests {
         let start = Instant::now();
         let mut owners = owners(start);
         owners.apply(start, &[], true);
+        assert!(owners.alive().is_empty(), "nothing was charged yet");
         assert_eq!(*owners.owner(KERNEL_THREADS), Workload::Kernel);
         assert!(owners.is_alive(&Workload::Kernel));
         let unknown = owners.owner(99);
