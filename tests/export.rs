@@ -164,8 +164,18 @@ fn what_was_not_measured_has_no_series() {
     snapshot.health.ebpf_run_ns = None;
     snapshot.attribution.meter = "cgroupfs";
     let page = page(snapshot);
-    for part in ["cycles", "context_switches", "watts", "active", "idle_joules", "usage_ratio", "ebpf_run", "map_drops"]
-    {
+    for part in [
+        "cycles",
+        "context_switches",
+        "watts",
+        "active",
+        "idle_joules",
+        "usage_ratio",
+        "ebpf_run",
+        "map_drops",
+        "events_dropped",
+        "missed_switches",
+    ] {
         let found = page.iter().find(|sample| sample.name.contains(part));
         assert_eq!(found, None, "{part}");
     }

@@ -60,7 +60,7 @@ metrics! {
     RETIRED_JOULES = "energy_agent_retired_cpu_joules_total" Counter Some(Level::Node), &["zone", "source", "node_name"],
         "Active energy of workloads that ended and whose own series have since been dropped.";
     POD_JOULES = "kepler_pod_cpu_joules_total" Counter Some(Level::Pod), POD_ZONE,
-        "Active energy of a pod: the exact sum of its containers, the container named POD included.";
+        "Active energy of a pod: the exact sum of its containers, the container named POD included, and of those whose own series have ended.";
     POD_WATTS = "kepler_pod_cpu_watts" Gauge Some(Level::Pod), POD_ZONE,
         "Mean active power of a pod over the last interval.";
     POD_CPU_SECONDS = "energy_agent_pod_cpu_seconds_total" Counter Some(Level::Pod), POD,
@@ -118,7 +118,7 @@ metrics! {
     MAP_DROPS = "energy_agent_usage_map_drops_total" Counter None, &[],
         "Updates that found the eBPF usage map full; their time shows as unattributed energy. Absent without eBPF.";
     EVENT_DROPS = "energy_agent_cgroup_events_dropped_total" Counter None, &[],
-        "New or removed cgroups whose event found the buffer full.";
+        "New or removed cgroups whose event found the buffer full. Absent without eBPF.";
     CYCLES_FALLBACKS = "energy_agent_cycles_fallback_intervals_total" Counter None, &[],
         "Intervals in which a cycle counter was missing or shared, so that CPU time weighed instead. Absent without eBPF.";
     UNKNOWN_CGROUPS = "energy_agent_unknown_cgroups_total" Counter None, &[],

@@ -298,8 +298,8 @@ fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
         single(writer, &m::MISSED_SWITCHES, Value::Integer(health.missed_switches));
         single(writer, &m::MAP_DROPS, Value::Integer(health.map_drops));
         single(writer, &m::CYCLES_FALLBACKS, Value::Integer(health.cycles_fallbacks));
+        single(writer, &m::EVENT_DROPS, Value::Integer(health.event_drops));
     }
-    single(writer, &m::EVENT_DROPS, Value::Integer(health.event_drops));
     single(writer, &m::UNKNOWN_CGROUPS, Value::Integer(health.unknown_cgroups));
     if let Some(ns) = health.ebpf_run_ns {
         single(writer, &m::EBPF_RUN, Value::Time(ns));

@@ -173,11 +173,10 @@ impl Sampler {
                 for (load, dropped_ns) in sample.domains.iter_mut().zip(reading.dropped_ns) {
                     load.dropped_ns = dropped_ns;
                 }
+                let whole = reading.cycles.iter().all(|complete| *complete);
+                self.health.cycles_fallbacks += u64::from(ebpf.weight() != "runtime" && !whole);
                 for (load, complete) in sample.domains.iter_mut().zip(reading.cycles) {
                     load.cycles = complete;
-                    if ebpf.weight() != "runtime" && !complete {
-                        self.health.cycles_fallbacks += 1;
-                    }
                 }
                 sample.work = reading.work;
                 self.interrupts.charge(&sample.domains, &self.interrupt_ns, &mut sample.work);
