@@ -16,7 +16,7 @@ use energy_agent::meter::cgroupfs::CgroupFiles;
 use energy_agent::meter::{CgroupEvent, CgroupId, Work};
 use energy_agent::workload::Workload;
 use energy_agent::workload::owners::Owners;
-use energy_agent::workload::tree::{v2_root, walk};
+use energy_agent::workload::tree::{is_partial, v2_root, walk};
 
 const UID: &str = "d1578427-1919-52ea-898e-2489f38c2504";
 const ID: &str = "e163073df4c38b1df6bff3b06c1d62392a3fbf7592afe21e312a53ff0c532736";
@@ -155,6 +155,12 @@ fn cgroup_v1_alone_is_refused_with_the_remedy() {
     fs::write(hybrid.join("cgroup.controllers"), "").unwrap();
     assert_eq!(v2_root(v1.path()).unwrap(), hybrid);
     assert!(v2_root(Path::new("/nonexistent")).is_err());
+}
+
+#[test]
+fn a_part_of_the_hierarchy_is_told_from_the_whole() {
+    let part = Cgroup::new("part");
+    assert!(is_partial(&part.path) && !is_partial(&root()));
 }
 
 #[test]

@@ -85,6 +85,13 @@ impl Sampler {
                 None
             }
         };
+        if let Some(root) = v2_root.as_deref().filter(|root| tree::is_partial(root)) {
+            warn!(
+                root = %root.display(),
+                "only a part of the cgroup hierarchy is there, what runs beside it is unknown; in a container, mount the \
+                 host's /sys/fs/cgroup and name it by --path.cgroupfs"
+            );
+        }
         let usage = open_usage(config, &topology, v2_root.as_deref(), &mut states)?;
         let stat = CpuStat::open(&config.procfs);
         if let Err(error) = &stat {

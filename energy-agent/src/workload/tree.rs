@@ -57,6 +57,14 @@ pub fn v2_root(cgroupfs: &Path) -> anyhow::Result<PathBuf> {
     )
 }
 
+/// Whether `root` is a cgroup below the root of the kernel's hierarchy: a folder of it, or what a cgroup namespace shows.
+/// Cgroups beside it cannot be found there.
+#[must_use]
+pub fn is_partial(root: &Path) -> bool {
+    // The kernel shows this file in every cgroup but the hierarchy's root.
+    root.join("cgroup.events").exists()
+}
+
 /// All cgroups at and below `root`, parents before children. Folders that vanish meanwhile, and those that cannot be
 /// opened because of their name or their permissions, are left out with what is below them.
 ///
