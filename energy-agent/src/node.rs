@@ -1,16 +1,17 @@
 //! One node's state and its tick: sample, owners, attribution, ledger, snapshot. Owned by one thread; nobody else
 //! changes anything.
 
+mod state;
+
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
-use anyhow::{Context, Result};
-use tracing::{info, warn};
+use anyhow::Result;
+use tracing::warn;
 
+use self::state::StateFile;
 use crate::attribution::idle::IdleModel;
 use crate::attribution::scope::Scope;
 use crate::attribution::usage::{Share, Usage};
@@ -24,11 +25,6 @@ use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::Workload;
 use crate::workload::cgroup::UNKNOWN_UNIT;
 use crate::workload::owners::Owners;
-
-/// Time between two writes of what was learned.
-const SAVE_EVERY: Duration = Duration::from_secs(60);
-/// A state file larger than this is not ours.
-const MAX_STATE_BYTES: u64 = 4 << 20;
 
 pub struct Node {
     name: Arc<str>,
@@ -183,65 +179,4 @@ fn node_name(config: &Config) -> Arc<str> {
         name.trim().to_owned()
     };
     config.node_name.clone().unwrap_or_else(host).into()
-}
-
-/// The learned idle power in the state directory. A file that can't be read or written costs only the memory of it.
-struct StateFile {
-    path: PathBuf,
-    saved: Instant,
-    failed: bool,
-}
-
-impl StateFile {
-    fn new(directory: &Path) -> Self {
-        Self { path: directory.join("idle.json"), saved: Instant::now(), failed: false }
-    }
-
-    fn load(&self, boot_id: &str) -> IdleModel {
-        let text = match fs::File::open(&self.path) {
-            Ok(file) => {
-                let mut text = String::new();
-                file.take(MAX_STATE_BYTES).read_to_string(&mut text).map(|_| text)
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return IdleModel::new(boot_id),
-            Err(error) => Err(error),
-        };
-        match text.map_err(anyhow::Error::new).and_then(|text| IdleModel::load(&text, boot_id)) {
-            Ok(model) => {
-                info!(file = %self.path.display(), "learned idle power taken over");
-                model
-            }
-            Err(error) => {
-                warn!(file = %self.path.display(), error = format!("{error:#}"), "learned idle power not usable, learning anew");
-                IdleModel::new(boot_id)
-            }
-        }
-    }
-
-    fn save_now_and_then(&mut self, model: &IdleModel, now: Instant) {
-        if now.duration_since(self.saved) >= SAVE_EVERY {
-            self.saved = now;
-            self.save(model);
-        }
-    }
-
-    fn save(&mut self, model: &IdleModel) {
-        let saved = self.write(model);
-        if let (Err(error), false) = (&saved, self.failed) {
-            warn!(
-                error = format!("{error:#}"),
-                "learned idle power is not kept; set --state.directory to a writable folder"
-            );
-        }
-        self.failed = saved.is_err();
-    }
-
-    /// Replaces the file in one step, so that a crash leaves the old one or the new one.
-    fn write(&self, model: &IdleModel) -> Result<()> {
-        let directory = self.path.parent().context("state directory")?;
-        fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
-        let next = self.path.with_extension("json.next");
-        fs::write(&next, model.to_json()).with_context(|| format!("writing {}", next.display()))?;
-        fs::rename(&next, &self.path).with_context(|| format!("replacing {}", self.path.display()))
-    }
 }
