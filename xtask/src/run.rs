@@ -23,7 +23,7 @@ pub fn run(flags: &[String]) -> Result<()> {
 
     let log = root().join("target/energy-agent.log");
     let mut state = Vec::new();
-    if !flags.iter().any(|flag| flag.starts_with("--state.directory")) {
+    if flag(flags, "--state.directory").is_none() {
         state.push(format!("--state.directory={}", root().join("target/state").display()));
     }
     let output = File::create(&log).with_context(|| log.display().to_string())?;
@@ -40,7 +40,7 @@ pub fn run(flags: &[String]) -> Result<()> {
     let address = address(flags);
     let ready = format!("http://{address}/readyz");
     let deadline = Instant::now() + Duration::from_secs(20);
-    while ureq::get(&ready).call().is_err() {
+    while ureq::get(&ready).config().timeout_global(Some(Duration::from_secs(2))).build().call().is_err() {
         if let Some(status) = agent.0.try_wait()? {
             bail!("energy-agent ended with {status}:\n{}", fs::read_to_string(&log)?);
         }
@@ -49,12 +49,14 @@ pub fn run(flags: &[String]) -> Result<()> {
         }
         thread::sleep(Duration::from_millis(50));
     }
-    println!("metrics   http://{address}/metrics");
+    let metrics =
+        format!("http://{address}{}", flag(flags, "--web.telemetry-path").unwrap_or_else(|| "/metrics".to_owned()));
+    println!("metrics   {metrics}");
     println!("overview  http://{address}/");
     println!("log       {}", log.display());
     println!("more      energy-agent --help, docs/\n");
     let mut top = Command::new(&program);
-    top.args(["top", &address]);
+    top.args(["top", &metrics]);
     if !std::io::stdout().is_terminal() {
         println!("not a terminal: a table every 5 seconds, Ctrl-C ends\n");
         top.args(["--interval", "5s"]);
@@ -64,18 +66,21 @@ pub fn run(flags: &[String]) -> Result<()> {
 
 /// Where the agent is to be reached from this machine.
 fn address(flags: &[String]) -> String {
-    let variable = std::env::var("ENERGY_AGENT_WEB_LISTEN_ADDRESS").ok();
-    let mut address = variable.unwrap_or_else(|| ":9102".to_owned());
-    for (at, flag) in flags.iter().enumerate() {
-        if let Some(value) = flag.strip_prefix("--web.listen-address") {
-            address =
-                value.strip_prefix('=').map_or_else(|| flags.get(at + 1).cloned().unwrap_or_default(), str::to_owned);
-        }
-    }
+    let address = flag(flags, "--web.listen-address").unwrap_or_else(|| ":9102".to_owned());
     match address.rsplit_once(':') {
         Some(("" | "0.0.0.0" | "[::]", port)) => format!("127.0.0.1:{port}"),
         _ => address,
     }
+}
+
+/// What the agent will take a flag for: the last one given, else the variable of the same name.
+fn flag(flags: &[String], name: &str) -> Option<String> {
+    let variable = format!("ENERGY_AGENT_{}", name.trim_start_matches('-').to_uppercase().replace(['.', '-'], "_"));
+    let given = flags.iter().enumerate().rev().find_map(|(at, flag)| match flag.strip_prefix(name)? {
+        "" => flags.get(at + 1).cloned(),
+        value => value.strip_prefix('=').map(str::to_owned),
+    });
+    given.or_else(|| std::env::var(variable).ok())
 }
 
 /// The exporter, ended in an orderly way when this ends.
@@ -98,5 +103,13 @@ mod tests {
         assert_eq!(address(&[]), "127.0.0.1:9102");
         assert_eq!(address(&flags("--web.listen-address=:9200")), "127.0.0.1:9200");
         assert_eq!(address(&flags("--web.listen-address 10.0.0.1:80 --interval=1s")), "10.0.0.1:80");
+    }
+
+    #[test]
+    fn a_flag_is_what_the_agent_takes_it_for() {
+        let flags = ["--web.telemetry-path=/a", "--web.telemetry-path", "/b"].map(str::to_owned);
+        assert_eq!(flag(&flags, "--web.telemetry-path").as_deref(), Some("/b"));
+        assert_eq!(flag(&flags[..1], "--web.telemetry-path").as_deref(), Some("/a"));
+        assert_eq!(flag(&flags, "--web.telemetry"), None);
     }
 }
