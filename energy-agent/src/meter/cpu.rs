@@ -30,7 +30,6 @@ pub struct Topology {
     pub domains: Vec<Domain>,
     sysfs: PathBuf,
     procfs: PathBuf,
-    possible: Vec<u32>,
     online: Vec<u32>,
     /// Domain index by CPU number.
     domain_of: Vec<Option<u32>>,
@@ -53,10 +52,6 @@ impl Topology {
             ..Self::default()
         };
         topology.refresh();
-        topology.possible = match read_list(&sysfs.join("devices/system/cpu/possible")) {
-            Ok(possible) => possible,
-            Err(_) => topology.online.clone(),
-        };
         if topology.domains.is_empty() {
             topology.domains.push(Domain { socket: None, die: None });
         }
@@ -107,12 +102,6 @@ impl Topology {
         &self.online
     }
 
-    /// Numbers of the CPUs that can ever be online, ascending; per-CPU arrays of the kernel are sized by the largest.
-    #[must_use]
-    pub fn possible(&self) -> &[u32] {
-        &self.possible
-    }
-
     /// Whether all dies of a socket show the same energy counter (AMD and Hygon).
     #[must_use]
     pub fn mirrored_dies(&self) -> bool {
@@ -143,6 +132,16 @@ impl Topology {
             self.domain_of[slot] = u32::try_from(index).ok();
         }
     }
+}
+
+/// How many elements a map has that the kernel indexes by CPU: one more than the largest number that a CPU can ever have.
+///
+/// # Errors
+/// When `devices/system/cpu/possible` is unreadable or no list of CPUs; names file and value.
+pub fn slots(sysfs: &Path) -> anyhow::Result<u32> {
+    let path = sysfs.join("devices/system/cpu/possible");
+    let largest = read_list(&path)?.last().copied();
+    Ok(largest.with_context(|| format!("{} lists no CPU", path.display()))? + 1)
 }
 
 /// Socket and die of a CPU as its topology files say; `None` for what is missing or -1 (unknown to the firmware).

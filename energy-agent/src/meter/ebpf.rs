@@ -224,11 +224,6 @@ impl Ebpf {
         &self.states
     }
 
-    /// Entries the usage map can hold.
-    pub fn capacity(&self) -> usize {
-        self.usage.capacity()
-    }
-
     pub fn drops(&self) -> Drops {
         self.drops
     }

@@ -17,7 +17,7 @@ use super::maps::{Slots, UsageMap};
 use super::tally::Tally;
 use super::visit::Visits;
 use super::{Drops, Ebpf, Options, Seen, set_domains};
-use crate::meter::cpu::Topology;
+use crate::meter::cpu::{self, Topology};
 use crate::meter::{MeterState, btf, monotonic_ns};
 
 /// Built by `cargo xtask ebpf` from `energy-ebpf/src`.
@@ -101,20 +101,22 @@ impl Ebpf {
             }
         };
         let cycles_mode = cycles.as_ref().map_or(energy_ebpf::cycles::NONE, Cycles::mode);
-        let cpus = aya::util::nr_cpus().map_err(|(file, error)| anyhow!("{file}: {error}"))?;
+        // Of the kernel that runs, as with the BTF.
+        let cpus = cpu::slots(Path::new("/sys"))?;
         let btf = Btf::parse_file(&btf_path, Endianness::default()).with_context(|| btf_path.display().to_string())?;
         let mut loader = EbpfLoader::new();
         loader
             .btf(Some(&btf))
             .map_max_entries("USAGE", options.map_entries)
-            .map_max_entries("SLOTS", u32::try_from(cpus).context("number of CPUs")?);
+            .map_max_entries("CYCLE_COUNTERS", cpus)
+            .map_max_entries("SLOTS", cpus);
         for (global, value) in &offsets.known {
             loader.override_global(global, value, true);
         }
         loader.override_global("CYCLES", &cycles_mode, true);
         let mut loaded = loader.load(OBJECT).map_err(|error| refused_object(error, options.sysfs))?;
 
-        let mut slots = Slots::map(map_fd(&loaded, "SLOTS")?, cpus)?;
+        let mut slots = Slots::map(map_fd(&loaded, "SLOTS")?, usize::try_from(cpus)?)?;
         set_domains(&mut slots, topology);
         let usage = UsageMap::new(owned_fd(&loaded, "USAGE")?, options.map_entries)?;
         if let Some(counters) = &mut cycles

@@ -64,10 +64,6 @@ impl UsageMap {
         Ok(Self { fd, keys: vec![Key::default(); capacity], values: vec![Usage::default(); capacity] })
     }
 
-    pub fn capacity(&self) -> usize {
-        self.keys.len()
-    }
-
     /// All entries, in no order. Entries that change meanwhile are old or new.
     pub fn read(&mut self) -> Result<impl Iterator<Item = (Key, Usage)>> {
         let mut position = 0_u32;
