@@ -11,7 +11,10 @@ const USAGE: &str = "usage: load [--cgroup DIR] KIND
   sleepers SECONDS WORK_US SLEEP_US busy for WORK_US, asleep for SLEEP_US, and so on
   storm SECONDS WORK_US [JOBS]      one process of WORK_US after another, JOBS at a time
   idle SECONDS PROCESSES            that many processes asleep
-  pingpong ROUNDS                   two processes pass a byte to and fro; prints nanoseconds per switch";
+  napping SECONDS PROCESSES WORK_US SLEEP_US
+                                    that many processes, each mostly asleep and now and then busy for WORK_US
+  pingpong ROUNDS [DIR]             two processes pass a byte to and fro, the other one in the cgroup DIR if given;
+                                    prints nanoseconds per switch";
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = env::args().skip(1).collect();
@@ -23,14 +26,17 @@ fn main() -> ExitCode {
         }
         arguments.drain(..2);
     }
+    let kind = arguments.first().cloned().unwrap_or_default();
+    let other = (kind == "pingpong" && arguments.len() > 2).then(|| arguments.remove(2));
     let number = |at: usize, default: u64| arguments.get(at).map_or(Some(default), |text| text.parse().ok());
-    let kind = arguments.first().map_or("", String::as_str);
-    let (Some(first), Some(second), Some(third)) = (number(1, 0), number(2, 0), number(3, 0)) else {
+    let (Some(first), Some(second), Some(third), Some(fourth)) =
+        (number(1, 0), number(2, 0), number(3, 0), number(4, 0))
+    else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
     let seconds = Duration::from_secs(if first == 0 { 1 << 30 } else { first });
-    let outcome = match kind {
+    let outcome = match kind.as_str() {
         "spin" => spin(seconds, second.max(1)),
         "thread" => thread::spawn(move || burn(seconds)).join().unwrap_or(Ok(())),
         "burn" => burn(Duration::from_micros(first)),
@@ -38,7 +44,9 @@ fn main() -> ExitCode {
         "storm" => storm(seconds, second, third.max(1)),
         "idle" => idle(seconds, second),
         "sleep" => sleep(seconds),
-        "pingpong" => pingpong(first),
+        "napping" => napping(seconds, second, third, fourth),
+        "nap" => nap(seconds, second, third),
+        "pingpong" => pingpong(first, other.as_deref()),
         "pong" => pong(),
         _ => {
             eprintln!("{USAGE}");
@@ -122,8 +130,37 @@ fn sleep(time: Duration) -> io::Result<()> {
     Ok(())
 }
 
-fn pingpong(rounds: u64) -> io::Result<()> {
+/// This process is one of them.
+fn napping(time: Duration, processes: u64, work_us: u64, sleep_us: u64) -> io::Result<()> {
+    let program = env::current_exe()?;
+    let arguments = ["nap".to_owned(), time.as_secs().to_string(), work_us.to_string(), sleep_us.to_string()];
+    let children = (1..processes).map(|_| Command::new(&program).args(&arguments).spawn());
+    let children: Vec<_> = children.collect::<io::Result<_>>()?;
+    nap(time, work_us, sleep_us)?;
+    for mut child in children {
+        child.wait()?;
+    }
+    Ok(())
+}
+
+/// Ends with its parent, as `sleep` does.
+fn nap(time: Duration, work_us: u64, sleep_us: u64) -> io::Result<()> {
+    let end = Instant::now() + time;
+    let parent = std::os::unix::process::parent_id();
+    let rest = Duration::from_micros(sleep_us);
+    // So that those that began together do not wake together.
+    thread::sleep(Duration::from_micros(u64::from(process::id()) * 7919 % sleep_us.max(1)));
+    while Instant::now() < end && std::os::unix::process::parent_id() == parent {
+        burn(Duration::from_micros(work_us))?;
+        thread::sleep(rest);
+    }
+    Ok(())
+}
+
+fn pingpong(rounds: u64, cgroup: Option<&str>) -> io::Result<()> {
+    let place = cgroup.iter().flat_map(|dir| ["--cgroup", dir]);
     let mut other = Command::new(env::current_exe()?)
+        .args(place)
         .arg("pong")
         .stdin(process::Stdio::piped())
         .stdout(process::Stdio::piped())

@@ -137,7 +137,9 @@ impl Ledger {
     fn admit(&mut self, usage: &Usage, alive: &BTreeSet<Arc<Workload>>) {
         let working = usage.workloads().filter(|shares| worked(shares)).map(|shares| &shares[0].workload);
         let mut new = self.missing(working);
-        new.extend(self.missing(alive.iter()));
+        // A pod's own cgroup hardly ever runs anything; without work it would be one empty series a pod.
+        let alive = alive.iter().filter(|workload| !matches!(***workload, Workload::PodOverhead { .. }));
+        new.extend(self.missing(alive));
         if new.is_empty() {
             return;
         }

@@ -1,5 +1,6 @@
 //! The commands that develop energy-agent: `cargo xtask run | test | ebpf | bench`.
 
+mod bench;
 mod ebpf;
 mod run;
 mod test;
@@ -38,6 +39,10 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Measure what energy-agent has to reach, as ratios within one run; about twenty minutes.
+    ///
+    /// Needs root and cgroup v2, and a machine that is otherwise quiet. A missed goal is a result, not an error.
+    Bench(bench::Options),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +50,7 @@ fn main() -> ExitCode {
         Task::Run { flags } => run::run(&flags),
         Task::Test { arguments } => test::test(&arguments),
         Task::Ebpf { check } => ebpf::make(check),
+        Task::Bench(options) => bench::run(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -123,6 +123,17 @@ fn read(snapshot: &Snapshot, workload: &Arc<Workload>) -> Option<(State, u64, Op
 }
 
 #[test]
+fn a_pods_own_cgroup_has_no_row_before_it_did_something() {
+    let mut node = Node::new();
+    let overhead = Arc::new(Workload::PodOverhead { uid: "p".into() });
+    let main = container("p", "a");
+    let alive = alive(&[&overhead, &main]);
+    let rows = |snapshot: Snapshot| snapshot.rows.into_iter().map(|row| row.workload).collect::<Vec<_>>();
+    assert_eq!(rows(node.tick(&[package(100)], &[(&main, 5)], &alive)), [Arc::clone(&main)]);
+    assert_eq!(rows(node.tick(&[package(100)], &[(&overhead, 5)], &alive)).len(), 2);
+}
+
+#[test]
 fn totals_grow_by_each_interval() {
     let (mut node, a, b) = (Node::new(), unit("a"), unit("b"));
     let both = alive(&[&a, &b]);

@@ -1,0 +1,169 @@
+//! Measures what energy-agent has to reach and prints it beside the goals. Everything is a ratio, a percentage or a count
+//! within one run, because machines differ and drift.
+
+mod accuracy;
+mod agent;
+mod energy;
+mod footprint;
+mod page;
+mod pingpong;
+mod scrape;
+mod table;
+mod world;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+
+use crate::{cargo, checked};
+
+#[derive(Args)]
+pub struct Options {
+    /// Only these rows.
+    #[arg(value_enum)]
+    rows: Vec<Row>,
+    /// Short runs and small crowds, to see that the command works; the numbers mean little.
+    #[arg(long, conflicts_with = "write")]
+    quick: bool,
+    /// Keep the table in docs/benchmarks.md.
+    #[arg(long, conflicts_with = "rows")]
+    write: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Row {
+    /// CPU time charged to a container against its cpu.stat.
+    Accuracy,
+    /// Shares of energy beside a pod that does nothing but start processes.
+    Storm,
+    /// Pods that live a moment.
+    ShortPods,
+    /// Whether the parts add up on every scrape.
+    Conservation,
+    /// What a task switch costs with the agent running.
+    Pingpong,
+    /// CPU time and memory of the agent.
+    Footprint,
+    /// Duration and size of a scrape.
+    Scrape,
+}
+
+/// One line of the table.
+struct Finding {
+    what: String,
+    measured: String,
+    goal: String,
+    reached: bool,
+    how: String,
+}
+
+/// How long and how large: a measurement or a smoke test.
+#[derive(Clone, Copy)]
+struct Scale {
+    quick: bool,
+}
+
+impl Scale {
+    fn of<T>(self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    fn seconds(self, full: u64, quick: u64) -> Duration {
+        Duration::from_secs(self.of(full, quick))
+    }
+
+    /// Of the agent's ticks.
+    fn interval(self) -> Duration {
+        Duration::from_millis(self.of(1000, 200))
+    }
+}
+
+/// Builds in release and measures. A missed goal is a result; the table says so.
+///
+/// # Errors
+/// When the build fails or a row could not be measured, after the others were.
+pub fn run(options: &Options) -> Result<()> {
+    println!("building in release");
+    checked(cargo().args(["build", "--release", "--locked", "--package", "energy-agent"]))?;
+    checked(cargo().args(["build", "--release", "--locked", "--package", "energy-agent", "--example", "load"]))?;
+    let scale = Scale { quick: options.quick };
+    let rows = if options.rows.is_empty() { Row::value_variants() } else { &options.rows };
+    let machine = table::machine()?;
+    let mut findings = Vec::new();
+    let mut failed = Vec::new();
+    for row in rows {
+        let name = row.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        println!("measuring {name}");
+        let began = Instant::now();
+        let outcome = match row {
+            Row::Accuracy => accuracy::accuracy(scale),
+            Row::Storm => accuracy::storm(scale),
+            Row::ShortPods => energy::short_pods(scale),
+            Row::Conservation => energy::conservation(scale),
+            Row::Pingpong => pingpong::pingpong(scale),
+            Row::Footprint => footprint::footprint(scale),
+            Row::Scrape => scrape::scrape(scale),
+        };
+        match outcome {
+            Ok(more) => {
+                for Finding { what, measured, goal, reached, how: _ } in &more {
+                    println!("  {what}: {measured} (goal {goal}){}", if *reached { "" } else { " MISSED" });
+                }
+                println!("  took {:.0} s", began.elapsed().as_secs_f64());
+                findings.extend(more);
+            }
+            Err(error) => {
+                eprintln!("  not measured: {error:#}");
+                failed.push(name);
+            }
+        }
+    }
+    println!("\n{}\n{}\n{}", machine.text(), table::markdown(&findings), table::verdict(&findings));
+    if scale.quick {
+        println!("--quick: short runs on small crowds; these are no measurements");
+    }
+    ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
+    if options.write {
+        table::write(&machine, &findings)?;
+    }
+    Ok(())
+}
+
+/// The middle value; of an even number the lower of the two.
+fn median(values: &[f64]) -> f64 {
+    quantile(values, 50)
+}
+
+/// The smallest value that at least this percentage of the values do not exceed (nearest rank); NaN of none.
+fn quantile(values: &[f64], percent: usize) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
+}
+
+/// `part / whole` of two counts of the same unit, in percent.
+fn percent(part: u64, whole: u64) -> f64 {
+    let float = |count| Duration::from_nanos(count).as_secs_f64();
+    float(part) / float(whole) * 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_were_measured() {
+        let values = [4.0, 1.0, 3.0, 2.0];
+        assert!((median(&values) - 2.0).abs() < 1e-9);
+        assert!((quantile(&values, 99) - 4.0).abs() < 1e-9);
+        assert!((quantile(&values, 25) - 1.0).abs() < 1e-9);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn a_part_of_a_count_is_a_percentage() {
+        assert!((percent(1, 8) - 12.5).abs() < 1e-9);
+    }
+}

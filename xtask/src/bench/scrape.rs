@@ -1,0 +1,87 @@
+//! What a Prometheus server waits for a page and how large that is, beside crowds of pods.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::agent::Agent;
+use super::footprint::Crowd;
+use super::world::World;
+use super::{Finding, Scale, median, quantile};
+
+/// # Errors
+/// When a world cannot be made or the agent does not run.
+pub fn scrape(scale: Scale) -> Result<Vec<Finding>> {
+    let few = Crowd { pods: scale.of(200, 20), containers: 2, processes: 5, sleep_ms: 5000 };
+    let many = Crowd { pods: scale.of(500, 40), containers: 2, processes: 5, sleep_ms: 5000 };
+    let mut findings = scrapes(&few, scale.of(500, 16), 10.0, true)?;
+    findings.extend(scrapes(&many, scale.of(200, 16), 15.0, false)?);
+    Ok(findings)
+}
+
+/// Milliseconds of scrapes in one coding.
+#[derive(Default)]
+struct Waits {
+    /// The first scrape after a tick, which the page is encoded for.
+    first: Vec<f64>,
+    again: Vec<f64>,
+    bytes: usize,
+}
+
+fn scrapes(crowd: &Crowd, rounds: u32, goal_ms: f64, judge_size: bool) -> Result<Vec<Finding>> {
+    let world = World::new()?;
+    let _pods = crowd.gather(&world)?;
+    // Ten ticks a second, for enough pages that nobody has asked for before.
+    let interval = Duration::from_millis(100);
+    let agent = Agent::start(&world, interval, &[])?;
+    let series = agent.fresh_page()?.count();
+    let mut scraper = agent.scraper()?;
+    let (mut plain, mut gzipped) = (Waits::default(), Waits::default());
+    for round in 0..rounds {
+        // Longer than a tick, and anywhere between two.
+        thread::sleep(interval + Duration::from_millis(u64::from(10 + round * 37 % 80)));
+        let gzip = round % 2 == 1;
+        let waits = if gzip { &mut gzipped } else { &mut plain };
+        let mut wait_ms = || -> Result<f64> {
+            let answer = scraper.get(gzip)?;
+            waits.bytes = answer.body.len();
+            Ok(answer.took.as_secs_f64() * 1000.0)
+        };
+        let (first, again) = (wait_ms()?, wait_ms()?);
+        waits.first.push(first);
+        waits.again.push(again);
+    }
+    let all = |waits: &Waits| [&waits.first[..], &waits.again].concat();
+    let everything = [all(&plain), all(&gzipped)].concat();
+    let quantiles = |values: &[f64]| format!("{:.1}/{:.1}", median(values), quantile(values, 99));
+    let worst = quantile(&plain.first, 99).max(quantile(&gzipped.first, 99));
+    let mut findings = vec![Finding {
+        what: format!("scrape p99, {} pods, {series} series", crowd.pods),
+        measured: format!("{worst:.1} ms"),
+        goal: format!("under {goal_ms} ms"),
+        reached: worst < goal_ms,
+        how: format!(
+            "kept connection; the first scrape after a tick, plain or gzipped, whichever is slower; p50/p99 in ms: first \
+            plain {}, first gzipped {} ({rounds} ticks in all), repeated plain {}, repeated gzipped {}, all {}; {} processes",
+            quantiles(&plain.first),
+            quantiles(&gzipped.first),
+            quantiles(&plain.again),
+            quantiles(&gzipped.again),
+            quantiles(&everything),
+            crowd.total()
+        ),
+    }];
+    if judge_size {
+        for (coding, bytes) in [("gzipped, as Prometheus asks for it", gzipped.bytes), ("plain", plain.bytes)] {
+            findings.push(Finding {
+                what: format!("size of a scrape, {} pods, {coding}", crowd.pods),
+                measured: format!("{}.{} kB", bytes / 1000, bytes % 1000 / 100),
+                goal: "under 150 kB".to_owned(),
+                reached: bytes < 150_000,
+                how: format!("{series} series at the default levels"),
+            });
+        }
+    }
+    Ok(findings)
+}

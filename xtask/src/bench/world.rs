@@ -1,0 +1,206 @@
+//! Pods as the kubelet would make them, on the running kernel: real cgroups with real work in them, gone again however
+//! the benchmark ends.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::root;
+
+/// Waits until its input ends, which it does when the benchmark ends in whatever way; then puts the switch of the
+/// kernel's BPF statistics back, kills everything in the folder and removes it.
+const WARDEN: &str = r#"
+cat > /dev/null
+[ -z "$2" ] || echo "$2" > /proc/sys/kernel/bpf_stats_enabled
+for attempt in $(seq 100); do
+    find "$1" -name cgroup.procs -exec cat {} + 2> /dev/null | xargs -r kill -9 2> /dev/null
+    find "$1" -depth -type d -exec rmdir {} + 2> /dev/null
+    [ -d "$1" ] || exit 0
+    sleep 0.1
+done
+echo "$1 cannot be removed" >&2
+"#;
+
+/// A folder of our own in the cgroup tree, with a subtree for pods and one for the agent.
+pub struct World {
+    pub agent: PathBuf,
+    pods: PathBuf,
+    dir: PathBuf,
+    warden: Child,
+}
+
+impl World {
+    /// # Errors
+    /// When there is no cgroup v2, or it cannot be written.
+    pub fn new() -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let root = [Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified")]
+            .into_iter()
+            .find(|root| root.join("cgroup.controllers").exists())
+            .context("no cgroup v2 at /sys/fs/cgroup or /sys/fs/cgroup/unified")?;
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = root.join(format!("energy-agent-bench-{}-{number}", process::id()));
+        make(&dir)?;
+        let statistics = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap_or_default();
+        let warden = Command::new("sh")
+            .args(["-c", WARDEN, "warden"])
+            .arg(&dir)
+            .arg(statistics.trim())
+            .stdin(Stdio::piped())
+            .process_group(0) // Ctrl-C at the terminal is not for it.
+            .spawn()
+            .context("starting sh")?;
+        let world = Self { agent: dir.join("agent"), pods: dir.join("kubepods.slice"), dir, warden };
+        make(&world.agent)?;
+        make(&world.pods)?;
+        Ok(world)
+    }
+
+    /// A new pod with its sandbox and `containers` containers, by systemd's names.
+    ///
+    /// # Errors
+    /// When a cgroup cannot be made.
+    pub fn pod(&self, containers: usize) -> Result<Pod> {
+        static COUNT: AtomicU32 = AtomicU32::new(1);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let uid = format!("{:08x}-0000-4000-8000-{number:012x}", process::id());
+        let slice = format!("kubepods-burstable-pod{}.slice", uid.replace('-', "_"));
+        let dir = self.pods.join("kubepods-burstable.slice").join(slice);
+        let containers = (0..=containers).map(|index| {
+            let id = format!("{number:056x}{index:08x}");
+            Container { dir: dir.join(format!("cri-containerd-{id}.scope")), id }
+        });
+        let mut containers: Vec<_> = containers.collect();
+        for container in &containers {
+            make(&container.dir)?;
+        }
+        let sandbox = containers.remove(0);
+        Ok(Pod { uid, dir, containers, sandbox, loads: Vec::new() })
+    }
+
+    /// Stops all pods, or lets them go on, so that two counters can be read while both stand still.
+    ///
+    /// # Errors
+    /// When the kernel does not do so within ten seconds.
+    pub fn freeze(&self, frozen: bool) -> Result<()> {
+        let file = self.pods.join("cgroup.freeze");
+        fs::write(&file, if frozen { "1" } else { "0" }).with_context(|| file.display().to_string())?;
+        let wanted = if frozen { "frozen 1" } else { "frozen 0" };
+        let events = self.pods.join("cgroup.events");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !fs::read_to_string(&events)?.lines().any(|line| line == wanted) {
+            ensure!(Instant::now() < deadline, "{} does not say {wanted:?}", events.display());
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        drop(self.warden.stdin.take());
+        let _ = self.warden.wait();
+        if self.dir.exists() {
+            eprintln!("{} is left over", self.dir.display());
+        }
+    }
+}
+
+pub struct Container {
+    /// As the label `container_id` shows it.
+    pub id: String,
+    pub dir: PathBuf,
+}
+
+/// A pod's cgroups and the work in them, which ends with it.
+pub struct Pod {
+    pub uid: String,
+    pub dir: PathBuf,
+    pub containers: Vec<Container>,
+    sandbox: Container,
+    loads: Vec<Child>,
+}
+
+impl Pod {
+    /// Starts `load KIND ARGUMENTS` in one of the containers.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn run(&mut self, container: usize, arguments: &[&str]) -> Result<()> {
+        let child = load(Some(&self.containers[container].dir), arguments).spawn().context("starting load")?;
+        self.loads.push(child);
+        Ok(())
+    }
+
+    /// Waits for the work to end by itself.
+    ///
+    /// # Errors
+    /// When it ended badly.
+    pub fn wait(&mut self) -> Result<()> {
+        for mut child in self.loads.drain(..) {
+            let status = child.wait()?;
+            ensure!(status.success(), "load ended with {status}");
+        }
+        Ok(())
+    }
+
+    fn kill(&mut self) {
+        for child in &mut self.loads {
+            let _ = child.kill();
+        }
+        for mut child in self.loads.drain(..) {
+            let _ = child.wait();
+        }
+    }
+
+    /// Ends the work and removes the cgroups, children first, as the kubelet does.
+    ///
+    /// # Errors
+    /// When a cgroup cannot be removed.
+    pub fn end(mut self) -> Result<()> {
+        self.kill();
+        let folders = self.containers.iter().chain([&self.sandbox]).map(|container| &container.dir).chain([&self.dir]);
+        for folder in folders {
+            fs::remove_dir(folder).with_context(|| format!("removing {}", folder.display()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The example `load` of energy-agent, started in a cgroup.
+pub fn load(cgroup: Option<&Path>, arguments: &[&str]) -> Command {
+    let mut command = Command::new(root().join("target/release/examples/load"));
+    if let Some(dir) = cgroup {
+        command.arg("--cgroup").arg(dir);
+    }
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+/// CPU time of a cgroup and all below it as the kernel counts it (`usage_usec` of cpu.stat), nanoseconds.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn cpu_ns(dir: &Path) -> Result<u64> {
+    let file = dir.join("cpu.stat");
+    let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let usage = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
+    let usage: u64 = usage.and_then(|text| text.parse().ok()).with_context(|| format!("{text:?} in cpu.stat"))?;
+    Ok(usage * 1000)
+}
+
+fn make(dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("making {} (needs root)", dir.display()))
+}
