@@ -85,8 +85,15 @@ unsafe fn catch_up(slot: *mut Slot, prev: *const u8) {
             return;
         }
         if field::<u32>(prev, &TASK_PID) == 0 {
-            // The CPU went idle at an unknown time. The stretch must not go on: its time in flight would be idle time.
-            close_for_idle(slot);
+            // The CPU went idle at an unknown time. The stretch must not go on: its time in flight would be idle time. A
+            // clock has counted that time; its part is as long as the stretch.
+            begin_write(slot);
+            let stretch_ns = close_stretch(slot);
+            if CYCLES.load() == cycles::RUNNING {
+                (*slot).acc_cycles += stretch_ns;
+            }
+            (*slot).start_ns = 0;
+            end_write(slot);
             return;
         }
         let open_ns = (bpf_ktime_get_ns() - start_ns).saturating_sub((*slot).stretch_ns);
