@@ -124,6 +124,10 @@ impl Owners {
             return Arc::clone(&self.kernel);
         }
         if let Some(cgroup) = self.cgroups.get(&id) {
+            if cgroup.removed.is_some() {
+                // Tasks on their way out; whoever has forgotten the cgroup must do so again.
+                self.newly_removed.push(id);
+            }
             return Arc::clone(&cgroup.workload);
         }
         if let Some(charged) = self.unknown.get_mut(&id) {
@@ -156,8 +160,8 @@ impl Owners {
         &self.alive
     }
 
-    /// Ids of the cgroups found removed since the last call, by event or by walk, and of unknown ones that did nothing
-    /// for long.
+    /// Ids of the cgroups found removed since the last call, by event or by walk, of removed ones that were charged once
+    /// more, and of unknown ones that did nothing for long.
     pub fn take_removed(&mut self) -> Vec<CgroupId> {
         std::mem::take(&mut self.newly_removed)
     }
@@ -299,9 +303,11 @@ mod tests {
         let start = Instant::now();
         let mut owners = owners(start);
         owners.apply(start, &[created(7, "/system.slice/a.service"), removed(7)], true);
+        assert_eq!(owners.take_removed(), [7]);
         let owner = owners.owner(7);
         assert_eq!(owner.unit(), Some("a.service"));
         assert!(!owners.is_alive(&owner));
+        assert_eq!(owners.take_removed(), [7], "late work brings its entry back");
         owners.apply(start + Duration::from_secs(179), &[], true);
         assert_eq!(owners.owner(7), owner);
         owners.apply(start + Duration::from_secs(180), &[], true);
