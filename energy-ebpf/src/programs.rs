@@ -78,7 +78,10 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
 #[inline(always)]
 unsafe fn catch_up(slot: *mut Slot, prev: *const u8) {
     unsafe {
-        (*slot).missed_switches += 1;
+        // At a CPU's first switch there was none before to miss.
+        if (*slot).seq != 0 {
+            (*slot).missed_switches += 1;
+        }
         let start_ns = (*slot).start_ns;
         if start_ns == 0 {
             // Nothing is known of when the leaving task came.
