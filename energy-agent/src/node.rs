@@ -26,6 +26,7 @@ use crate::workload::Workload;
 use crate::workload::cgroup::UNKNOWN_UNIT;
 use crate::workload::owners::Owners;
 
+/// Everything that a tick changes.
 pub struct Node {
     name: Arc<str>,
     sampler: Sampler,

@@ -23,6 +23,7 @@ pub enum Scope {
 }
 
 impl Scope {
+    /// The die that the zone names where dies are domains, else its socket, else the node.
     #[must_use]
     pub fn of(zone: &Zone, domains: &[Domain]) -> Self {
         let Some(socket) = zone.socket.filter(|_| domains.iter().any(|domain| domain.socket.is_some())) else {

@@ -69,6 +69,7 @@ struct Seen {
     cycles_missed: u64,
 }
 
+/// The loaded programs and what they have counted. They are detached when it is dropped.
 pub struct Ebpf {
     /// Keeps the programs attached.
     loaded: aya::Ebpf,
@@ -207,6 +208,7 @@ impl Ebpf {
         self.visits.make(came);
     }
 
+    /// `tp_btf` or `raw_tracepoint`.
     pub fn program(&self) -> &'static str {
         self.program
     }
@@ -216,6 +218,7 @@ impl Ebpf {
         self.cycles.as_ref().map_or("runtime", |cycles| cycles.name)
     }
 
+    /// Whether cgroups that come and go are reported.
     pub fn has_events(&self) -> bool {
         self.events.is_some()
     }

@@ -31,6 +31,7 @@ enum UsageMeter {
     None,
 }
 
+/// The meters that were chosen at the start, and when they were last read.
 pub struct Sampler {
     pub topology: Topology,
     stat: Option<CpuStat>,
@@ -236,12 +237,14 @@ impl Sampler {
         self.energy.estimated_idle_power_uw()
     }
 
+    /// One state per meter and feature, for `energy_agent_meter_up`.
     pub fn states(&self) -> Vec<MeterState> {
         let mut states = self.energy.states();
         states.extend_from_slice(&self.states);
         states
     }
 
+    /// Counts of the meters; those of owners and of ticks are left at 0.
     pub fn health(&self) -> Health {
         let counts = self.energy.counts();
         Health {

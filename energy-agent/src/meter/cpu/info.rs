@@ -28,6 +28,7 @@ pub struct CpuModel {
 }
 
 impl CpuModel {
+    /// Reads `/proc/cpuinfo`; knows nothing where that is missing.
     #[must_use]
     pub fn read(procfs: &Path) -> Self {
         let text = read_lossy(procfs);
