@@ -13,7 +13,8 @@ use energy_ebpf::{KERNEL_THREADS, Slot, cycles};
 
 use self::kernel::{CSS_SET_DFL_CGRP, TASK_CGROUPS, TASK_EXEC, TASK_FLAGS, TASK_PID, TASK_PREV_EXEC, cgroup_id, field};
 use self::slot::{
-    CYCLES, begin_write, charge, close_cycles, close_for_idle, close_stretch, end_write, read_cycles, slot,
+    CYCLES, begin_write, charge, close_cycles, close_for_idle, close_stretch, cycles_since_last, end_write,
+    read_cycles, slot,
 };
 
 /// `task_struct.flags`: a kernel thread. <https://github.com/torvalds/linux/blob/v6.12/include/linux/sched.h>
@@ -107,8 +108,15 @@ unsafe fn catch_up(slot: *mut Slot, prev: *const u8) {
         (*slot).switches += 2;
         if cgroup != (*slot).cgroup {
             close_stretch(slot);
-            close_cycles(slot, false);
+            // The leaving task's part of the cycles is as its part of the time.
+            let mut part = 0;
+            if CYCLES.load() != cycles::NONE {
+                let since_last = cycles_since_last(slot);
+                part = since_last / 1024 * (ran_ns * 1024).checked_div(open_ns).unwrap_or(0);
+                (*slot).acc_cycles += since_last - part;
+            }
             charge(slot);
+            (*slot).acc_cycles += part;
             (*slot).cgroup = cgroup;
         }
         (*slot).stretch_ns += ran_ns;
