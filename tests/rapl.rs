@@ -196,6 +196,17 @@ fn dies_that_mirror_one_counter_are_one_zone() {
 }
 
 #[test]
+fn zones_that_no_amd_processor_has_are_taken_as_they_are() {
+    let told_that_this_is_amd = true;
+    let dies = Rapl::open(&Tree::case("FC-005").sysfs(), told_that_this_is_amd).unwrap();
+    assert_eq!(labels(&dies), ["package/0/0/rapl", "package/0/1/rapl", "package/0/2/rapl", "package/0/3/rapl"]);
+    let client = Rapl::open(&Tree::case("FC-001").sysfs(), told_that_this_is_amd).unwrap();
+    assert!(labels(&client).contains(&"core/0/-/rapl".to_owned()), "{:?}", labels(&client));
+    let server = Rapl::open(&Tree::case("FC-014").sysfs(), told_that_this_is_amd).unwrap();
+    assert_eq!(labels(&server), ["package/0/-/rapl", "package/1/-/rapl"]);
+}
+
+#[test]
 fn one_wrap_charges_the_true_difference_fc_007() {
     let (rapl, gains) = replay(Tree::case("FC-007"));
     assert_eq!(gains, gained(&[("package/0/-/rapl", 44_031_428_850)]));

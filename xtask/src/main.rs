@@ -33,6 +33,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Throw random text, weights and histories at the parsers and the arithmetic, many times longer than `test` does.
+    Fuzz {
+        /// Random inputs for each property.
+        #[arg(default_value_t = 20_000)]
+        cases: u32,
+    },
     /// Make the eBPF object that is kept in the repository again.
     Ebpf {
         /// Only compare: fail if the result differs from the kept object.
@@ -49,6 +55,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Task::Run { flags } => run::run(&flags),
         Task::Test { arguments } => test::test(&arguments),
+        Task::Fuzz { cases } => test::fuzz(cases),
         Task::Ebpf { check } => ebpf::make(check),
         Task::Bench(options) => bench::run(&options),
     };

@@ -17,3 +17,13 @@ pub fn test(arguments: &[String]) -> Result<()> {
     }
     checked(&mut command)
 }
+
+/// Runs the unit tests, property tests among them, with `cases` random inputs for each property.
+///
+/// # Errors
+/// When a property does not hold; the input that breaks it is printed and kept beside the source.
+pub fn fuzz(cases: u32) -> Result<()> {
+    let mut command = cargo();
+    command.args(["test", "--release", "--locked", "--package", "energy-agent", "--lib"]);
+    checked(command.env("PROPTEST_CASES", cases.to_string()))
+}

@@ -35,15 +35,16 @@ pub struct Rapl {
 
 impl Rapl {
     /// Finds the zones below `sysfs`. Of several copies of one zone (MSR and MMIO interface) the first readable one is
-    /// taken for good. With `mirrored_dies` (AMD, Hygon) all dies of a socket show one counter, so one of them is taken and
-    /// stands for the socket, and `core` zones are left out: they count a single core.
+    /// taken for good. `mirrored_dies` says that this is AMD or Hygon: all dies of a socket show one counter there, so one
+    /// of them is taken and stands for the socket, and `core` zones are left out, as they count a single core. Zones that
+    /// plainly are another maker's (see [`shown_by_amd`]) are taken as they are.
     ///
     /// # Errors
     /// When no zone can be read; the state says why (`absent`, `permission`, `error`) and what to do.
     pub fn open(sysfs: &Path, mirrored_dies: bool) -> Result<Self, MeterState> {
         let mut rapl = Self {
             sysfs: sysfs.to_owned(),
-            mirrored_dies,
+            mirrored_dies: mirrored_dies && shown_by_amd(&powercap::scan(sysfs).entries),
             zones: Vec::new(),
             counts: ZoneCounts::default(),
             reported: BTreeSet::new(),
@@ -281,6 +282,28 @@ impl fmt::Display for Fault {
         }
         Ok(())
     }
+}
+
+/// How far two reads of one counter may be apart, for its steps of a millisecond: half a joule, 1 ms at 500 W.
+const STEP_UJ: u64 = 500_000;
+
+/// Whether these can be the zones of an AMD or Hygon processor: packages and cores only, and the dies of a socket alike.
+fn shown_by_amd(entries: &[Entry]) -> bool {
+    let known = |entry: &Entry| matches!(entry.kind, ZoneKind::Package | ZoneKind::Core);
+    let dies = |socket| entries.iter().filter(move |entry| entry.kind == ZoneKind::Package && entry.socket == socket);
+    let mirrored = |entry: &Entry| {
+        let first = dies(entry.socket).next().unwrap_or(entry);
+        let read = |entry: &Entry| powercap::read_number(&entry.dir.join("energy_uj"));
+        match (read(first), read(entry), read(first)) {
+            (Ok(before), Ok(other), Ok(after)) => {
+                (before.saturating_sub(STEP_UJ)..=after.saturating_add(STEP_UJ)).contains(&other)
+            }
+            // What can't be read, or wraps just now, can't be told apart.
+            _ => true,
+        }
+    };
+    entries.iter().all(known)
+        && entries.iter().filter(|entry| entry.kind == ZoneKind::Package && entry.die.is_some()).all(mirrored)
 }
 
 /// The identity under which the energy of `entry` is exported.
