@@ -44,6 +44,18 @@ impl Page {
         found.map_or(Ok(0), |series| series.fixed(digits))
     }
 
+    /// Pods that are running, anybody's.
+    pub fn pods(&self) -> usize {
+        let running =
+            self.all("energy_agent_pod_cpu_seconds_total").filter(|series| series.label("state") == "running");
+        running.count()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Series of any name.
     pub fn count(&self) -> usize {
         self.0.lines().filter(|line| !line.starts_with('#')).count()
     }
@@ -137,6 +149,11 @@ energy_agent_ticks_total 12
         assert_eq!(conserved(&page).unwrap().unwrap(), "package rapl: active 5000002 uJ, parts 5000001 uJ");
         let page = Page::new(PAGE.replace("7.000003", "7.000004").into()).unwrap();
         assert!(conserved(&page).unwrap().unwrap().contains("active + idle = 7000003 uJ, measured Some(7000004)"));
+    }
+
+    #[test]
+    fn series_are_counted_without_comments() {
+        assert_eq!(Page::new(PAGE.into()).unwrap().count(), 8);
     }
 
     #[test]
