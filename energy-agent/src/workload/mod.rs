@@ -1,6 +1,7 @@
 //! Who ran: cgroup ids become workloads (containers, pods, units, the kernel).
 
 pub mod cgroup;
+pub mod names;
 pub mod owners;
 pub mod tree;
 
