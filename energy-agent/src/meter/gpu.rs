@@ -1,5 +1,7 @@
 //! Whether NVIDIA GPUs can be read: loads NVML and asks for its driver and device count.
 
+pub mod reading;
+
 use std::ffi::OsStr;
 
 use nvml_wrapper::Nvml;

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::units::Microjoules;
+use gpu::reading::GpuReading;
 
 /// How an energy figure was obtained; the value of the label `source`. Figures of different sources never share a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,6 +32,10 @@ pub enum Source {
     RaplMmio,
     /// The kernel's `power` PMU (`perf_event_open`), the same registers by another way.
     Perf,
+    /// A GPU's energy counter (`nvmlDeviceGetTotalEnergyConsumption`).
+    Nvml,
+    /// A GPU's power, integrated over the driver's time stamps.
+    NvmlIntegrated,
     /// A hwmon energy counter, or a hwmon power sensor integrated over time.
     Hwmon,
     /// A model of CPU load and published coefficients; not a measurement.
@@ -44,6 +49,8 @@ impl Source {
             Self::Rapl => "rapl",
             Self::RaplMmio => "rapl_mmio",
             Self::Perf => "perf",
+            Self::Nvml => "nvml",
+            Self::NvmlIntegrated => "nvml_integrated",
             Self::Hwmon => "hwmon",
             Self::Estimate => "estimate",
         }
@@ -61,6 +68,8 @@ pub enum ZoneKind {
     Core,
     /// Integrated graphics and the like; inside the package, never added to it.
     Uncore,
+    /// A GPU with its memory; beside the packages. Its series have names of their own (`kepler_*_gpu_*`).
+    Gpu,
     /// The whole platform as RAPL sees it; contains the packages, never added to them.
     Psys,
     /// The whole machine as a board sensor sees it; contains the packages, never added to them.
@@ -75,6 +84,7 @@ impl ZoneKind {
             Self::Dram => "dram",
             Self::Core => "core",
             Self::Uncore => "uncore",
+            Self::Gpu => "gpu",
             Self::Psys => "psys",
             Self::Platform => "platform",
         }
@@ -83,7 +93,7 @@ impl ZoneKind {
     /// Whether the zone's energy is divided among workloads. The other kinds overlap these and are exported as they are.
     #[must_use]
     pub const fn attributed(self) -> bool {
-        matches!(self, Self::Package | Self::Dram)
+        matches!(self, Self::Package | Self::Dram | Self::Gpu)
     }
 }
 
@@ -160,6 +170,8 @@ pub struct Sample {
     pub events: Vec<CgroupEvent>,
     /// No event was lost since the previous sample.
     pub events_complete: bool,
+    /// GPUs that were read since the previous sample.
+    pub gpus: Vec<GpuReading>,
 }
 
 /// Whether a meter works, and if not, why: one row of `energy_agent_meter_up`.

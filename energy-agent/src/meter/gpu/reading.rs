@@ -1,0 +1,107 @@
+//! What one reading says about one GPU: the contract between the meter and the attribution.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::meter::Source;
+use crate::units::{Microjoules, Watts};
+
+/// A physical GPU. Constant for the life of its series.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gpu {
+    /// `GPU-...`: the identity; indices may change with a driver restart.
+    pub uuid: Arc<str>,
+    /// NVML's index when it was last seen; the value of Kepler's label `gpu`.
+    pub index: u32,
+    /// Product name; the value of Kepler's label `gpu_name`.
+    pub name: Arc<str>,
+}
+
+/// What a GPU did since its previous reading.
+#[derive(Clone, Debug)]
+pub struct GpuReading {
+    pub gpu: Arc<Gpu>,
+    /// `None`: not measured (not supported, first reading, GPU lost).
+    pub energy: Option<GpuEnergy>,
+    /// What `energy` and the processes' work cover. Readings are taken on a thread of their own, so this is not the tick's
+    /// interval.
+    pub elapsed: Duration,
+    pub state: GpuState,
+    /// Processes that hold a context, with what they did.
+    pub processes: Vec<GpuProcess>,
+    /// What `GpuProcess::work` is.
+    pub evidence: Evidence,
+    /// Instances where the GPU is in MIG mode; empty otherwise.
+    pub instances: Vec<GpuInstance>,
+}
+
+/// Energy of one GPU in the interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuEnergy {
+    pub energy: Microjoules,
+    /// [`Source::Nvml`] (counter) or [`Source::NvmlIntegrated`] (power over the driver's time stamps); never changes for a
+    /// GPU while the agent runs.
+    pub source: Source,
+    /// As in [`crate::meter::ZoneEnergy::gap`].
+    pub gap: bool,
+}
+
+/// Figures of the moment; `None` where the GPU or the driver does not have them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GpuState {
+    /// Part of the time in which a kernel ran, in millionths.
+    pub utilization_ppm: Option<u32>,
+    pub memory_used_bytes: Option<u64>,
+    pub memory_total_bytes: Option<u64>,
+    pub temperature_celsius: Option<u32>,
+    pub sm_clock_hertz: Option<u64>,
+    pub memory_clock_hertz: Option<u64>,
+    pub power: Option<Watts>,
+    pub power_limit: Option<Watts>,
+    /// NVML's bit mask `nvmlClocksEventReason*`.
+    pub throttle_reasons: Option<u64>,
+}
+
+/// How a GPU's work was told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// Time-weighted SM utilisation samples; `work` is SM-time, in percent times microseconds.
+    Samples,
+    /// There are no samples (not supported by the GPU, or MIG): `work` is 0 everywhere.
+    None,
+}
+
+/// One process on one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuProcess {
+    /// As the driver says: in the host's PID namespace.
+    pub pid: u32,
+    /// By [`Evidence`].
+    pub work: u64,
+    pub memory_bytes: Option<u64>,
+    pub kind: GpuProcessKind,
+    /// GPU instance id in MIG mode.
+    pub instance: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GpuProcessKind {
+    Compute,
+    Graphics,
+    /// A client of the MPS server.
+    Mps,
+    /// `nvidia-cuda-mps-server`, through which the clients' work runs.
+    MpsServer,
+}
+
+/// A MIG GPU instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuInstance {
+    pub id: u32,
+    /// `MIG-...`.
+    pub uuid: Arc<str>,
+    /// Compute slices of the GPU (1 to 7).
+    pub slices: u32,
+    /// Activity in millionths, where the driver tells.
+    pub activity_ppm: Option<u32>,
+}
