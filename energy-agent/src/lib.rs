@@ -29,6 +29,7 @@ use export::http::{Web, serve};
 use export::own::SelfMetrics;
 use export::page::Published;
 use node::Node;
+use workload::names::Pods;
 
 /// Runs the exporter until SIGTERM or SIGINT.
 ///
@@ -50,7 +51,10 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let (publish, snapshots) = watch::channel(Arc::new(Published::new(node.blank(), Arc::clone(&levels))));
     let (end, ended) = mpsc::channel::<()>();
     let (ticking, mut stopped) = oneshot::channel::<()>();
-    let ticker = Ticker { node, interval: config.interval, levels, publish, own: Arc::clone(&own), _ticking: ticking };
+    // Nobody tells of pods yet.
+    let pods = Arc::default();
+    let ticker =
+        Ticker { node, pods, interval: config.interval, levels, publish, own: Arc::clone(&own), _ticking: ticking };
     let ticker =
         thread::Builder::new().name("tick".to_owned()).spawn(move || ticker.run(&ended)).context("tick thread")?;
 
@@ -95,6 +99,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
 /// The tick loop: at a fixed rate, whatever the scrapes do.
 struct Ticker {
     node: Node,
+    pods: Arc<Pods>,
     interval: Duration,
     levels: Arc<[Level]>,
     publish: watch::Sender<Arc<Published>>,
@@ -112,7 +117,7 @@ impl Ticker {
         {
             let began = Instant::now();
             let late = began.saturating_duration_since(due) > self.interval / 2;
-            let snapshot = self.node.tick(late);
+            let snapshot = self.node.tick(late, &self.pods);
             self.publish.send_replace(Arc::new(Published::new(snapshot, Arc::clone(&self.levels))));
             self.own.tick_took(began.elapsed());
             due += self.interval;

@@ -16,14 +16,16 @@ use crate::attribution::idle::IdleModel;
 use crate::attribution::scope::Scope;
 use crate::attribution::usage::{Share, Usage};
 use crate::attribution::{Idle, Interval, Weight, attribute, learn};
-use crate::config::{Config, IdleMethod};
+use crate::config::{Config, IdleMethod, IdlePolicy, Nothing};
 use crate::ledger::Ledger;
+use crate::ledger::idle::IdleLedger;
 use crate::meter::cpu::{CpuInfo, cpu_info};
 use crate::meter::sampler::Sampler;
-use crate::meter::{Sample, Source};
+use crate::meter::{MeterState, Sample, Source};
 use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::Workload;
 use crate::workload::cgroup::UNKNOWN_UNIT;
+use crate::workload::names::Pods;
 use crate::workload::owners::Owners;
 
 /// Everything that a tick changes.
@@ -35,6 +37,7 @@ pub struct Node {
     idle: IdleModel,
     idle_method: IdleMethod,
     ledger: Ledger,
+    idle_ledger: IdleLedger,
     cpu_info: Arc<[CpuInfo]>,
     started: Instant,
     ticks: u64,
@@ -58,6 +61,12 @@ impl Node {
             }
             None => None,
         };
+        if config.idle_policy == IdlePolicy::Requests && config.pods_source == Nothing::None {
+            warn!(
+                "no pod's CPU request is known, so all idle energy stays unassigned: --attribution.idle-policy=requests \
+                needs a --pods.source other than none"
+            );
+        }
         let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
         let state = StateFile::new(&config.state_directory);
         Ok(Self {
@@ -68,6 +77,7 @@ impl Node {
             idle: state.load(boot_id.trim()),
             idle_method: config.idle,
             ledger: Ledger::new(config.terminated_retention, config.terminated_max),
+            idle_ledger: IdleLedger::new(config.idle_policy),
             cpu_info: cpu_info(&config.procfs).into(),
             started,
             ticks: 0,
@@ -79,11 +89,18 @@ impl Node {
     /// The snapshot before the first tick.
     #[must_use]
     pub fn blank(&self) -> Snapshot {
-        Snapshot { meters: self.sampler.states(), cpu_info: Arc::clone(&self.cpu_info), ..Snapshot::empty(&self.name) }
+        Snapshot { meters: self.meters(), cpu_info: Arc::clone(&self.cpu_info), ..Snapshot::empty(&self.name) }
     }
 
-    /// Reads, divides and adds up. `late` says that this tick began more than half an interval late.
-    pub fn tick(&mut self, late: bool) -> Snapshot {
+    fn meters(&self) -> Vec<MeterState> {
+        let mut meters = self.sampler.states();
+        meters.extend(self.idle_ledger.state());
+        meters
+    }
+
+    /// Reads, divides and adds up. `late` says that this tick began more than half an interval late, `pods` what is known
+    /// of the node's pods by now.
+    pub fn tick(&mut self, late: bool, pods: &Arc<Pods>) -> Snapshot {
         let sample = self.sampler.read();
         self.late_ticks += u64::from(late);
         let now = Instant::now();
@@ -118,6 +135,7 @@ impl Node {
         let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
         let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
         self.ledger.apply(&attribution, &usage, alive, now.duration_since(self.started));
+        self.idle_ledger.apply(&attribution, &usage, self.ledger.rows(), pods);
         self.ticks += 1;
         if self.idle_method == IdleMethod::Learned {
             self.state.save_now_and_then(&self.idle, now);
@@ -145,6 +163,7 @@ impl Node {
             cpu_usage_ratio: self.sampler.cpu_usage_ratio(),
             attribution: info,
             health,
+            idle: self.idle_ledger.shares(),
             ..self.blank()
         };
         self.ledger.fill(&mut snapshot);
