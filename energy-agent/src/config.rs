@@ -119,15 +119,17 @@ pub struct Config {
     /// known. `ratio`: always Kepler's busy ratio. `none`: all energy is active.
     #[arg(long = "attribution.idle", env = "ENERGY_AGENT_ATTRIBUTION_IDLE", value_enum, default_value_t = IdleMethod::Learned, value_name = "METHOD")]
     pub idle: IdleMethod,
-    /// How idle energy is handed to pods. `none`, the only policy so far, leaves it in series of its own.
+    /// How idle energy is handed to pods, as a metric of its own (energy_agent_pod_idle_joules_total), never mixed into
+    /// active energy. `usage`: by the active energy of the interval. `requests`: by CPU requests, which need a source of
+    /// pods. `equal`: each pod once. `none`: not at all.
     #[arg(
         long = "attribution.idle-policy",
         env = "ENERGY_AGENT_ATTRIBUTION_IDLE_POLICY",
         value_enum,
-        default_value_t = Nothing::None,
+        default_value_t = IdlePolicy::None,
         value_name = "POLICY"
     )]
-    pub idle_policy: Nothing,
+    pub idle_policy: IdlePolicy,
     /// Folder for what is kept across restarts (the learned idle baseline).
     #[arg(
         long = "state.directory",
@@ -253,6 +255,27 @@ pub enum PodsSource {
     Api,
     Kubelet,
     None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IdlePolicy {
+    None,
+    Usage,
+    Requests,
+    Equal,
+}
+
+impl IdlePolicy {
+    /// The value of the label `policy`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Usage => "usage",
+            Self::Requests => "requests",
+            Self::Equal => "equal",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

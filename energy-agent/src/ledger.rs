@@ -1,6 +1,7 @@
 //! Adds attributions up into totals that never fall: per zone, per workload, and what workloads whose series have ended
 //! had used, so that active energy is accounted for exactly, for ever.
 
+pub mod idle;
 mod retire;
 #[cfg(test)]
 mod tests;
@@ -83,6 +84,11 @@ impl Ledger {
     /// The workloads that have a row.
     pub fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
         self.rows.iter().map(|entry| &entry.row.workload)
+    }
+
+    /// All rows, ascending by workload.
+    pub fn rows(&self) -> impl Iterator<Item = &Row> + Clone {
+        self.rows.iter().map(|entry| &entry.row)
     }
 
     /// Copies the totals into `snapshot`.

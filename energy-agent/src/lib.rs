@@ -23,9 +23,9 @@ use anyhow::{Context, Result};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
-use config::{Config, Level};
+use config::{Config, IdlePolicy, Level};
 use export::http::{Web, serve};
 use export::own::SelfMetrics;
 use export::page::Published;
@@ -107,7 +107,14 @@ struct PodsEnd {
 
 impl PodsEnd {
     fn start(config: &Config) -> Self {
-        let (told, unknown) = pods::start(Source::choose(config), &node_name(config));
+        let source = Source::choose(config);
+        if config.idle_policy == IdlePolicy::Requests && matches!(source, Source::None { .. }) {
+            warn!(
+                "no pod's CPU request is known, so all idle energy stays unassigned: --attribution.idle-policy=requests \
+                 needs a --pods.source other than none that can be asked"
+            );
+        }
+        let (told, unknown) = pods::start(source, &node_name(config));
         Self { told, unknown, unnamed: BTreeSet::new() }
     }
 

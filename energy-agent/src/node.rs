@@ -18,9 +18,10 @@ use crate::attribution::usage::{Share, Usage};
 use crate::attribution::{Idle, Interval, Weight, attribute, learn};
 use crate::config::{Config, IdleMethod};
 use crate::ledger::Ledger;
+use crate::ledger::idle::IdleLedger;
 use crate::meter::cpu::{CpuInfo, cpu_info};
 use crate::meter::sampler::Sampler;
-use crate::meter::{Sample, Source};
+use crate::meter::{MeterState, Sample, Source};
 use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::Workload;
 use crate::workload::cgroup::UNKNOWN_UNIT;
@@ -37,6 +38,7 @@ pub struct Node {
     idle: IdleModel,
     idle_method: IdleMethod,
     ledger: Ledger,
+    idle_ledger: IdleLedger,
     cpu_info: Arc<[CpuInfo]>,
     started: Instant,
     ticks: u64,
@@ -71,6 +73,7 @@ impl Node {
             idle: state.load(boot_id.trim()),
             idle_method: config.idle,
             ledger: Ledger::new(config.terminated_retention, config.terminated_max),
+            idle_ledger: IdleLedger::new(config.idle_policy),
             cpu_info: cpu_info(&config.procfs).into(),
             started,
             ticks: 0,
@@ -83,7 +86,13 @@ impl Node {
     /// The snapshot before the first tick.
     #[must_use]
     pub fn blank(&self) -> Snapshot {
-        Snapshot { meters: self.sampler.states(), cpu_info: Arc::clone(&self.cpu_info), ..Snapshot::empty(&self.name) }
+        Snapshot { meters: self.meters(), cpu_info: Arc::clone(&self.cpu_info), ..Snapshot::empty(&self.name) }
+    }
+
+    fn meters(&self) -> Vec<MeterState> {
+        let mut meters = self.sampler.states();
+        meters.extend(self.idle_ledger.state());
+        meters
     }
 
     /// Reads, divides and adds up. `late` says that this tick began more than half an interval late, `told` is what is
@@ -127,6 +136,7 @@ impl Node {
             self.names = Arc::new(names);
         }
         self.ledger.apply(&attribution, &usage, alive, &self.names, now.duration_since(self.started));
+        self.idle_ledger.apply(&attribution, &usage, self.ledger.rows(), &told.pods);
         self.ticks += 1;
         if self.idle_method == IdleMethod::Learned {
             self.state.save_now_and_then(&self.idle, now);
@@ -155,6 +165,7 @@ impl Node {
             attribution: info,
             health,
             names: Arc::clone(&self.names),
+            idle: self.idle_ledger.shares(),
             ..self.blank()
         };
         snapshot.meters.push(told.state.clone());

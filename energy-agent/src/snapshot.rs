@@ -74,6 +74,28 @@ pub struct Row {
     pub switches: u64,
 }
 
+/// Idle energy handed to pods since the agent started; per key, the pods' plus `unassigned` plus `retired` is the idle
+/// energy of the zones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdleShares {
+    /// `usage`, `requests` or `equal`; the value of the label `policy`.
+    pub policy: &'static str,
+    /// Ascending by uid.
+    pub pods: Vec<PodIdle>,
+    /// What no pod weighed anything for. Ordered by key, as are the others.
+    pub unassigned: Vec<(EnergyKey, Microjoules)>,
+    /// What pods were given whose series have ended.
+    pub retired: Vec<(EnergyKey, Microjoules)>,
+}
+
+/// One pod's part of the idle energy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodIdle {
+    pub uid: Arc<str>,
+    pub state: State,
+    pub energy: Vec<(EnergyKey, Microjoules)>,
+}
+
 /// How energy is divided at present; the labels of `energy_agent_attribution_info`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttributionInfo {
@@ -126,6 +148,8 @@ pub struct Snapshot {
     pub names: Arc<Names>,
     /// Active energy of workloads whose series have ended.
     pub retired: Vec<(EnergyKey, Microjoules)>,
+    /// `None` when idle energy is not handed to pods.
+    pub idle: Option<IdleShares>,
     pub cpu_info: Arc<[CpuInfo]>,
     pub meters: Vec<MeterState>,
     pub attribution: AttributionInfo,
@@ -146,6 +170,7 @@ impl Snapshot {
             rows: Vec::new(),
             names: Arc::default(),
             retired: Vec::new(),
+            idle: None,
             cpu_info: Arc::from([]),
             meters: Vec::new(),
             attribution: AttributionInfo::default(),

@@ -10,9 +10,10 @@ use self::containers::containers;
 use crate::config::Level;
 use crate::export::metrics::{self as m, Metric};
 use crate::export::text::{Labels, Value, Writer};
-use crate::snapshot::{EnergyKey, Row, Snapshot, State, ZoneParts, ZoneTotals};
+use crate::snapshot::{EnergyKey, IdleShares, PodIdle, Row, Snapshot, State, ZoneParts, ZoneTotals};
 use crate::units::{Microjoules, Watts, nanos};
 use crate::workload::Workload;
+use crate::workload::names::PodName;
 
 /// Writes everything that a scrape shows of `snapshot`, apart from the agent's own metrics.
 pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
@@ -26,19 +27,17 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         switches: snapshot.rows.iter().any(|row| row.switches > 0),
     };
     if levels.contains(&Level::Pod) {
-        let pods = grouped(
-            snapshot,
-            |workload| workload.pod_uid().map(|uid| snapshot.names.pod(uid)),
-            |pod, state| {
-                Labels::new(&[
-                    ("pod_id", pod.id),
-                    ("pod_name", pod.name),
-                    ("pod_namespace", pod.namespace),
-                    ("state", state.as_str()),
-                    ("node_name", node),
-                ])
-            },
-        );
+        let pod_labels = |pod: PodName<'_>, state: State| {
+            Labels::new(&[
+                ("pod_id", pod.id),
+                ("pod_name", pod.name),
+                ("pod_namespace", pod.namespace),
+                ("state", state.as_str()),
+                ("node_name", node),
+            ])
+        };
+        let pods = grouped(snapshot, |workload| workload.pod_uid().map(|uid| snapshot.names.pod(uid)), pod_labels);
+        write_pod_idle(writer, snapshot, pod_labels);
         write_energy(writer, &pods, &m::POD_JOULES, &m::POD_WATTS);
         let [seconds, cycles, switches] = [&m::POD_CPU_SECONDS, &m::POD_CPU_CYCLES, &m::POD_SWITCHES];
         write_usage(writer, &pods, counted, seconds, cycles, switches);
@@ -138,6 +137,19 @@ fn write_energy(writer: &mut Writer, all: &[Totals], joules: &Metric, watts: &Me
     }
 }
 
+/// What pods were given of the idle energy, with the labels of their other series.
+fn write_pod_idle(writer: &mut Writer, snapshot: &Snapshot, labels: impl Fn(PodName<'_>, State) -> Labels) {
+    let Some(idle) = &snapshot.idle else { return };
+    family(writer, &m::POD_IDLE_JOULES);
+    for PodIdle { uid, state, energy } in &idle.pods {
+        let labels = labels(snapshot.names.pod(uid), *state);
+        for (key, total) in energy {
+            let [zone, source] = energy_labels(*key);
+            writer.sample(&labels, &[zone, source, ("policy", idle.policy)], Value::Energy(*total));
+        }
+    }
+}
+
 const fn energy_labels(key: EnergyKey) -> [(&'static str, &'static str); 2] {
     [("zone", key.zone.as_str()), ("source", key.source.as_str())]
 }
@@ -213,6 +225,16 @@ fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
     family(writer, &m::RETIRED_JOULES);
     for (key, total) in &snapshot.retired {
         writer.sample(&Labels::new(&energy_labels(*key)), &[("node_name", node)], Value::Energy(*total));
+    }
+    if let Some(IdleShares { policy, pods: _, unassigned, retired }) = &snapshot.idle {
+        for (metric, totals) in [(&m::IDLE_UNASSIGNED_JOULES, unassigned), (&m::RETIRED_IDLE_JOULES, retired)] {
+            family(writer, metric);
+            for (key, total) in totals {
+                let [zone, source] = energy_labels(*key);
+                let labels = Labels::new(&[("policy", policy), zone, source, ("node_name", node)]);
+                writer.sample(&labels, &[], Value::Energy(*total));
+            }
+        }
     }
 }
 
