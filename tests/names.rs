@@ -65,6 +65,7 @@ fn a_pod_has_its_name_from_one_list_and_one_watch() {
     let requests = cluster.requests();
     assert_eq!(requests.len(), 2, "{requests:#?}");
     assert!(requests.iter().all(|it| it.starts_with("/api/v1/pods?") && it.contains("spec.nodeName%3Dnode-a")));
+    assert!(requests[0].contains("resourceVersion=0"), "{requests:#?}");
     assert!(requests[1].contains("watch=true") && requests[1].contains("allowWatchBookmarks=true"), "{requests:#?}");
     agent.assert_well();
 }

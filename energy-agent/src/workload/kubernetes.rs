@@ -140,6 +140,7 @@ fn unusable(message: String) -> Trouble {
 #[must_use]
 pub fn trouble(error: &Error, verb: &str, object: &str) -> Trouble {
     let text = chain(error);
+    let text = text.strip_prefix("ServiceError: ").unwrap_or(&text);
     let (reason, message) = match error {
         Error::Api(status) => match status.code {
             401 => (
@@ -160,11 +161,17 @@ pub fn trouble(error: &Error, verb: &str, object: &str) -> Trouble {
             code => ("error", format!("{verb} {object}: {code} {} {}", status.reason, status.message)),
         },
         Error::Auth(_) | Error::RustlsTls(_) => ("config", format!("credentials: {text}")),
-        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) if is_tls(&text) => (
+        // kube takes a token file as it is; kubectl would cut a line feed at its end.
+        Error::Service(_) if text.contains("bearer token") => {
+            ("config", format!("{text}; the token file must hold the token alone, without a line feed at its end"))
+        }
+        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) if is_tls(text) => (
             "tls",
             format!("{text}; the server's certificate must be signed by the configured authority and name its address"),
         ),
-        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => ("unreachable", text),
+        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => {
+            ("unreachable", format!("{verb} {object}: {text}; is the server up, and allowed through from this node?"))
+        }
         _ => ("error", format!("{verb} {object}: {text}")),
     };
     Trouble { reason, message }

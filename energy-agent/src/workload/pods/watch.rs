@@ -128,8 +128,11 @@ pub async fn list(client: &Client, node: &str, age: Age) -> Result<(Vec<Pod>, St
         next: String,
     }
     let mut pods = Vec::new();
-    let mut parameters = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
-    if age == Age::Any {
+    let mut parameters = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    if age == Age::Latest {
+        parameters = parameters.limit(PAGE);
+    } else {
+        // With a limit the server's cache would not be asked.
         (parameters.resource_version, parameters.version_match) =
             (Some("0".to_owned()), Some(VersionMatch::NotOlderThan));
     }
