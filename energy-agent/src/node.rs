@@ -23,11 +23,12 @@ use crate::meter::cpu::{CpuInfo, cpu_info};
 use crate::meter::sampler::Sampler;
 use crate::meter::{MeterState, Sample, Source};
 use crate::snapshot::{AttributionInfo, Snapshot};
-use crate::workload::Workload;
 use crate::workload::cgroup::UNKNOWN_UNIT;
+use crate::workload::kubernetes::in_cluster;
 use crate::workload::names::Names;
 use crate::workload::owners::Owners;
 use crate::workload::pods::Told;
+use crate::workload::{Workload, pid_namespace};
 
 /// Everything that a tick changes.
 pub struct Node {
@@ -44,7 +45,10 @@ pub struct Node {
     ticks: u64,
     late_ticks: u64,
     state: StateFile,
+    /// The agent runs in a pod that hides the host's processes from it.
+    host_pid: Option<MeterState>,
     names: Arc<Names>,
+    pod_labels: Arc<[String]>,
 }
 
 impl Node {
@@ -63,6 +67,10 @@ impl Node {
             }
             None => None,
         };
+        let host_pid = in_cluster().then(|| pid_namespace::state(&config.procfs)).flatten();
+        if let Some(state) = &host_pid {
+            warn!(problem = state.detail, "the host's processes are out of sight");
+        }
         let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
         let state = StateFile::new(&config.state_directory);
         Ok(Self {
@@ -79,7 +87,9 @@ impl Node {
             ticks: 0,
             late_ticks: 0,
             state,
+            host_pid,
             names: Arc::default(),
+            pod_labels: config.pod_labels.clone().into(),
         })
     }
 
@@ -92,6 +102,7 @@ impl Node {
     fn meters(&self) -> Vec<MeterState> {
         let mut meters = self.sampler.states();
         meters.extend(self.idle_ledger.state());
+        meters.extend(self.host_pid.clone());
         meters
     }
 
@@ -166,6 +177,7 @@ impl Node {
             health,
             names: Arc::clone(&self.names),
             idle: self.idle_ledger.shares(),
+            pod_labels: Arc::clone(&self.pod_labels),
             ..self.blank()
         };
         snapshot.meters.push(told.state.clone());

@@ -12,7 +12,7 @@ use kube::runtime::watcher::DefaultBackoff;
 use kube::{Client, Error};
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::Teller;
 use super::object::Object;
@@ -71,9 +71,9 @@ pub async fn run(credentials: Credentials, node: String, mut teller: Teller) {
             (Some(client), None) => match list(client, &node, age).await {
                 Ok((pods, listed)) => {
                     if pods.is_empty() && credentials == Credentials::ServiceAccount {
-                        tracing::warn!(
+                        warn!(
                             node,
-                            "the API server knows no pod on this node, not even the agent's own: --node.name must be the name of the Node object"
+                            "the API server knows no pod on this node, not even the agent's own: --node.name must be the name of the Node object (env NODE_NAME from spec.nodeName)"
                         );
                     }
                     teller.replace(pods);
@@ -128,8 +128,11 @@ pub async fn list(client: &Client, node: &str, age: Age) -> Result<(Vec<Pod>, St
         next: String,
     }
     let mut pods = Vec::new();
-    let mut parameters = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
-    if age == Age::Any {
+    let mut parameters = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    if age == Age::Latest {
+        parameters = parameters.limit(PAGE);
+    } else {
+        // With a limit the server's cache would not be asked.
         (parameters.resource_version, parameters.version_match) =
             (Some("0".to_owned()), Some(VersionMatch::NotOlderThan));
     }
@@ -170,11 +173,18 @@ async fn watch(client: &Client, node: &str, version: &mut String, teller: &mut T
         Err(_) => return End::Failed(silence("watch", OBJECT, ANSWER_TIMEOUT)),
     };
     let mut stream = pin!(stream);
-    teller.answered(source);
-    let mut heard = false;
+    let silent = Duration::from_secs(WATCH_SECONDS.into()) + WATCH_MARGIN;
+    // A watch that is refused in its first moment must not look like an answer, else each try would be one more line.
+    let (mut heard, mut lasts) = (false, false);
     loop {
-        let silent = Duration::from_secs(WATCH_SECONDS.into()) + WATCH_MARGIN;
-        let mut next = timeout(silent, stream.next()).await.ok().flatten();
+        let mut next = match timeout(if lasts { silent } else { SHORT_WATCH }, stream.next()).await {
+            Err(_) if !lasts => {
+                lasts = true;
+                teller.answered(source);
+                continue;
+            }
+            next => next.ok().flatten(),
+        };
         if next.is_none() {
             return if heard || began.elapsed() >= SHORT_WATCH {
                 End::Resume
@@ -185,17 +195,24 @@ async fn watch(client: &Client, node: &str, version: &mut String, teller: &mut T
             };
         }
         // What has arrived together is told together.
+        let mut outcome = Ok(());
         while let Some(event) = next {
             match take(event, version, teller) {
                 Ok(told) => heard |= told,
                 Err(error) => {
-                    teller.answered(source);
-                    return failed(&error);
+                    outcome = Err(error);
+                    break;
                 }
             }
             next = stream.next().now_or_never().flatten();
         }
-        teller.answered(source);
+        if heard {
+            lasts = true;
+            teller.answered(source);
+        }
+        if let Err(error) = outcome {
+            return failed(&error);
+        }
     }
 }
 
