@@ -4,9 +4,9 @@
 mod state;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
+use std::{env, fs};
 
 use anyhow::Result;
 use tracing::warn;
@@ -16,7 +16,7 @@ use crate::attribution::idle::IdleModel;
 use crate::attribution::scope::Scope;
 use crate::attribution::usage::{Share, Usage};
 use crate::attribution::{Idle, Interval, Weight, attribute, learn};
-use crate::config::{Config, IdleMethod, IdlePolicy, Nothing};
+use crate::config::{Config, IdleMethod};
 use crate::ledger::Ledger;
 use crate::ledger::idle::IdleLedger;
 use crate::meter::cpu::{CpuInfo, cpu_info};
@@ -25,8 +25,9 @@ use crate::meter::{MeterState, Sample, Source};
 use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::Workload;
 use crate::workload::cgroup::UNKNOWN_UNIT;
-use crate::workload::names::Pods;
+use crate::workload::names::Names;
 use crate::workload::owners::Owners;
+use crate::workload::pods::Told;
 
 /// Everything that a tick changes.
 pub struct Node {
@@ -43,6 +44,7 @@ pub struct Node {
     ticks: u64,
     late_ticks: u64,
     state: StateFile,
+    names: Arc<Names>,
 }
 
 impl Node {
@@ -61,12 +63,6 @@ impl Node {
             }
             None => None,
         };
-        if config.idle_policy == IdlePolicy::Requests && config.pods_source == Nothing::None {
-            warn!(
-                "no pod's CPU request is known, so all idle energy stays unassigned: --attribution.idle-policy=requests \
-                needs a --pods.source other than none"
-            );
-        }
         let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
         let state = StateFile::new(&config.state_directory);
         Ok(Self {
@@ -83,6 +79,7 @@ impl Node {
             ticks: 0,
             late_ticks: 0,
             state,
+            names: Arc::default(),
         })
     }
 
@@ -98,9 +95,9 @@ impl Node {
         meters
     }
 
-    /// Reads, divides and adds up. `late` says that this tick began more than half an interval late, `pods` what is known
-    /// of the node's pods by now.
-    pub fn tick(&mut self, late: bool, pods: &Arc<Pods>) -> Snapshot {
+    /// Reads, divides and adds up. `late` says that this tick began more than half an interval late, `told` is what is
+    /// known of the pods by now.
+    pub fn tick(&mut self, late: bool, told: &Told) -> Snapshot {
         let sample = self.sampler.read();
         self.late_ticks += u64::from(late);
         let now = Instant::now();
@@ -134,8 +131,12 @@ impl Node {
         // Without a hierarchy all work is the unknown unit's, which never ends.
         let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
         let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
-        self.ledger.apply(&attribution, &usage, alive, now.duration_since(self.started));
-        self.idle_ledger.apply(&attribution, &usage, self.ledger.rows(), pods);
+        // Before rows are folded by name, and after the readings that the names are for.
+        if let Some(names) = self.names.after(&told.pods, self.ledger.workloads()) {
+            self.names = Arc::new(names);
+        }
+        self.ledger.apply(&attribution, &usage, alive, &self.names, now.duration_since(self.started));
+        self.idle_ledger.apply(&attribution, &usage, self.ledger.rows(), &told.pods);
         self.ticks += 1;
         if self.idle_method == IdleMethod::Learned {
             self.state.save_now_and_then(&self.idle, now);
@@ -163,9 +164,11 @@ impl Node {
             cpu_usage_ratio: self.sampler.cpu_usage_ratio(),
             attribution: info,
             health,
+            names: Arc::clone(&self.names),
             idle: self.idle_ledger.shares(),
             ..self.blank()
         };
+        snapshot.meters.push(told.state.clone());
         self.ledger.fill(&mut snapshot);
         snapshot
     }
@@ -184,6 +187,11 @@ impl Node {
         Usage::group(shares.collect())
     }
 
+    /// The pods that have a row, by what their cgroups are named by, and that nobody told of.
+    pub fn unnamed_pods(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.ledger.workloads().filter_map(|workload| workload.pod_uid()).filter(|uid| !self.names.knows(uid))
+    }
+
     /// Keeps what was learned for the next start.
     pub fn close(&mut self) {
         if self.idle_method == IdleMethod::Learned {
@@ -192,11 +200,14 @@ impl Node {
     }
 }
 
-/// What `--node.name` says, else the host's name.
-fn node_name(config: &Config) -> Arc<str> {
+/// What `--node.name` says, else `NODE_NAME`, by which manifests hand down the name of the Node object, else the host's
+/// name.
+#[must_use]
+pub fn node_name(config: &Config) -> Arc<str> {
     let host = || {
         let name = fs::read_to_string(config.procfs.join("sys/kernel/hostname")).unwrap_or_default();
         name.trim().to_owned()
     };
-    config.node_name.clone().unwrap_or_else(host).into()
+    let given = config.node_name.clone().or_else(|| env::var("NODE_NAME").ok()).filter(|name| !name.is_empty());
+    given.unwrap_or_else(host).into()
 }

@@ -12,7 +12,7 @@ use crate::ledger::Ledger;
 use crate::meter::cpu::Domain;
 use crate::meter::{DomainLoad, Source, Zone, ZoneEnergy, ZoneKind};
 use crate::snapshot::Snapshot;
-use crate::workload::names::Pod;
+use crate::workload::names::{Names, Pod};
 use crate::workload::{Runtime, Workload};
 
 const RETENTION: Duration = Duration::from_secs(120);
@@ -39,7 +39,7 @@ fn told(pods: &[(&str, Option<&str>, u64)]) -> Arc<Pods> {
         let config_hash = hash.map(Arc::from);
         (Arc::from(uid), Arc::new(Pod { uid: uid.into(), config_hash, cpu_request_milli, ..Pod::default() }))
     };
-    Arc::new(Pods { by_uid: pods.iter().map(pod).collect() })
+    Arc::new(Pods { by_uid: pods.iter().map(pod).collect(), ..Pods::default() })
 }
 
 impl Node {
@@ -79,7 +79,7 @@ impl Node {
         self.now_s += 1;
         let attribution = attribute(&interval, Idle::Ratio);
         let alive: BTreeSet<_> = alive.iter().map(|workload| Arc::clone(workload)).collect();
-        self.ledger.apply(&attribution, &usage, &alive, Duration::from_secs(self.now_s));
+        self.ledger.apply(&attribution, &usage, &alive, &Names::default(), Duration::from_secs(self.now_s));
         self.idle.apply(&attribution, &usage, self.ledger.rows(), &self.pods);
         let mut snapshot = Snapshot::empty("node");
         self.ledger.fill(&mut snapshot);
