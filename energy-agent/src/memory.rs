@@ -11,8 +11,8 @@ const KEEP_BYTES: libc::c_int = 4 << 20;
 /// Sets the allocator up; to be called before any thread is started.
 ///
 /// Left alone, glibc learns from the first page of 12 MB that such blocks are to be cut from the heap, which then keeps
-/// up to twice as much, and gives each thread a heap of its own (`mallopt(3)`, dynamic threshold): 47 to 53 MiB in place
-/// of 33 MiB for a thousand pods under churn. Other C libraries do not.
+/// up to twice as much, and gives each thread a heap of its own (`mallopt(3)`, dynamic threshold): 44 to 53 MiB resident
+/// in place of 30 to 41 MiB for a thousand pods under churn. Other C libraries do not.
 pub fn bound_what_is_kept() {
     #[cfg(target_env = "gnu")]
     for (option, value) in
