@@ -5,6 +5,7 @@ pub mod attribution;
 pub mod config;
 pub mod export;
 pub mod ledger;
+mod memory;
 pub mod meter;
 pub mod node;
 pub mod report;
@@ -37,6 +38,7 @@ use workload::pods::{self, Source, Told};
 /// # Errors
 /// When the address is taken, or a demanded meter is refused.
 pub fn run(config: &Config) -> Result<()> {
+    memory::bound_what_is_kept();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     runtime.block_on(run_until_signal(config))
 }

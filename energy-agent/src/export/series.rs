@@ -11,7 +11,7 @@ use self::containers::containers;
 use crate::config::Level;
 use crate::export::metrics::{self as m, Metric};
 use crate::export::text::{Labels, Value, Writer};
-use crate::snapshot::{EnergyKey, IdleShares, PodIdle, Row, Snapshot, State, ZoneParts, ZoneTotals};
+use crate::snapshot::{EnergyKey, IdleShares, PodIdle, Row, Snapshot, State, WorkloadEnergy, ZoneParts, ZoneTotals};
 use crate::units::{Microjoules, Watts, nanos};
 use crate::workload::Workload;
 use crate::workload::names::PodName;
@@ -68,7 +68,8 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
 /// Totals that one set of labels stands for.
 struct Totals {
     labels: Labels,
-    energy: BTreeMap<EnergyKey, (Microjoules, Option<Watts>)>,
+    /// Ordered by key. A map would be the largest part of a page under construction.
+    energy: Vec<WorkloadEnergy>,
     runtime_ns: u64,
     cycles: u64,
     switches: u64,
@@ -76,13 +77,20 @@ struct Totals {
 
 impl Totals {
     fn new() -> Self {
-        Self { labels: Labels::default(), energy: BTreeMap::new(), runtime_ns: 0, cycles: 0, switches: 0 }
+        Self { labels: Labels::default(), energy: Vec::new(), runtime_ns: 0, cycles: 0, switches: 0 }
     }
 
     fn add(&mut self, row: &Row) {
         let Row { workload: _, state: _, energy, runtime_ns, cycles, switches } = row;
         for part in energy {
-            let (total, power) = self.energy.entry(part.key).or_default();
+            let index = match self.energy.binary_search_by_key(&part.key, |energy| energy.key) {
+                Ok(index) => index,
+                Err(index) => {
+                    self.energy.insert(index, *part);
+                    continue;
+                }
+            };
+            let WorkloadEnergy { key: _, total, power } = &mut self.energy[index];
             *total += part.total;
             *power = match (*power, part.power) {
                 (Some(Watts(a)), Some(Watts(b))) => Some(Watts(a + b)),
@@ -125,13 +133,13 @@ fn single(writer: &mut Writer, metric: &Metric, value: Value) {
 fn write_energy(writer: &mut Writer, all: &[Totals], joules: &Metric, watts: &Metric) {
     family(writer, joules);
     for totals in all {
-        for (key, (total, _)) in &totals.energy {
+        for WorkloadEnergy { key, total, power: _ } in &totals.energy {
             writer.sample(&totals.labels, &energy_labels(*key), Value::Energy(*total));
         }
     }
     family(writer, watts);
     for totals in all {
-        for (key, (_, power)) in &totals.energy {
+        for WorkloadEnergy { key, total: _, power } in &totals.energy {
             if let Some(power) = power {
                 writer.sample(&totals.labels, &energy_labels(*key), Value::Power(*power));
             }

@@ -162,7 +162,8 @@ impl Requests {
         }
         self.told = Arc::clone(pods);
         self.milli.clear();
-        for pod in pods.by_uid.values() {
+        // Who lives goes last: a static pod's hash outlives its mirror pod.
+        for pod in pods.gone.values().chain(pods.by_uid.values()) {
             for name in [Some(&pod.uid), pod.config_hash.as_ref()].into_iter().flatten() {
                 self.milli.insert(Arc::clone(name), pod.cpu_request_milli);
             }

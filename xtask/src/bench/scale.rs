@@ -86,12 +86,13 @@ fn churn(world: &World, crowd: &Crowd, pods: &mut VecDeque<Pod>, stop: &AtomicBo
 fn watch(scale: Scale, agent: &Agent, time: Duration) -> Result<Seen> {
     thread::sleep(scale.seconds(75, 4));
     let mut seen = Seen::default();
-    let mut scraper = agent.scraper()?;
-    let before = scraper.page()?.buckets(TICK)?;
+    let before = agent.scraper()?.page()?.buckets(TICK)?;
     seen.memory.push(agent.memory_kib()?);
     let began = Instant::now();
     while began.elapsed() < time {
         let (window, cpu_ns) = (Instant::now(), agent.cpu_ns()?);
+        // The agent ends a connection after ten minutes.
+        let mut scraper = agent.scraper()?;
         for _ in 0..3 {
             thread::sleep(scale.seconds(5, 1));
             let answer = scraper.get(true)?;
@@ -105,7 +106,7 @@ fn watch(scale: Scale, agent: &Agent, time: Duration) -> Result<Seen> {
         seen.violations.extend(conserved(&page)?);
         seen.memory.push(agent.memory_kib()?);
     }
-    let ticks = since(&before, &scraper.page()?)?;
+    let ticks = since(&before, &agent.scraper()?.page()?)?;
     (seen.tick_median, seen.tick_p99) = (bucket_quantile(&ticks, 0.5) * 1000.0, bucket_quantile(&ticks, 0.99) * 1000.0);
     seen.log = agent.log()?;
     Ok(seen)

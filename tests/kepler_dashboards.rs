@@ -1,0 +1,148 @@
+//! A Prometheus server that scrapes the agent answers what Kepler's dashboards ask.
+
+#![expect(clippy::unwrap_used, reason = "a test panics, its helpers too")]
+
+mod common;
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use std::{fs, thread};
+
+use common::agent::{Agent, wait_for};
+use common::cgroup::Pod;
+use common::powercap::Powercap;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The queries of the dashboards: generation, dashboard, metrics, labels, shape, here.
+const QUERIES: &str = include_str!("kepler-dashboards.tsv");
+
+/// What `here` says of queries that cannot give data yet, and why.
+const NOT_YET: [(&str, &str); 2] = [
+    ("process", "processes are not accounted one by one yet"),
+    ("gpu", "needs an NVIDIA GPU, which is not metered yet"),
+];
+
+/// Labels that are not there yet, and why.
+const EMPTY: [(&str, &str); 2] =
+    [("pod_name", "comes from the API server"), ("pod_namespace", "comes from the API server")];
+
+/// A Prometheus server with one target, scraped every second; ended on drop.
+struct Prometheus {
+    child: Child,
+    address: String,
+    _folder: TempDir,
+}
+
+impl Prometheus {
+    fn scraping(agent: &Agent) -> Self {
+        let folder = TempDir::new().unwrap();
+        let config = folder.path().join("prometheus.yml");
+        let job = "global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs: [{job_name: power-monitor, static_configs: ";
+        let target = format!("[{{targets: ['{}'], labels: {{container: power-monitor}}}}]}}]\n", agent.address);
+        fs::write(&config, format!("{job}{target}")).unwrap();
+        // Free now, and not given out again soon.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .arg("--log.level=error")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("prometheus: {error}; `cargo xtask test` provides it"));
+        let prometheus = Self { child, address, _folder: folder };
+        wait_for("Prometheus", || ureq::get(format!("http://{}/-/ready", prometheus.address)).call().ok());
+        prometheus
+    }
+
+    /// The series that a query gives now: labels and value.
+    fn query(&self, query: &str) -> Vec<(Value, f64)> {
+        let url = format!("http://{}/api/v1/query", self.address);
+        let answer = ureq::get(url).query("query", query).config().http_status_as_error(false).build().call();
+        let body = answer.unwrap().body_mut().with_config().limit(64 << 20).read_to_string().unwrap();
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(answer["status"], "success", "{query}: {answer}");
+        let result = answer["data"]["result"].as_array().unwrap();
+        let number = |series: &Value| series["value"][1].as_str().unwrap().parse().unwrap();
+        result.iter().map(|series| (series["metric"].clone(), number(series))).collect()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A query as Grafana would send it, of a day that is short.
+fn filled_in(shape: &str) -> String {
+    let values = [
+        ("$job", "power-monitor"),
+        ("$node", ".*"),
+        ("$zone", "package"),
+        ("$namespace", ".*"),
+        ("$pod", ".*"),
+        ("$day", "1m"),
+        ("$step", "1s"),
+    ];
+    values.iter().fold(shape.to_owned(), |query, (name, value)| query.replace(name, value))
+}
+
+#[test]
+fn every_query_of_keplers_dashboards_that_applies_gives_data() {
+    let powercap = Powercap::two_sockets();
+    let agent = Agent::start(&["--interval=500ms", "--meter.trust-guest", &powercap.sysfs_flag()]);
+    let pods = [Pod::systemd(), Pod::new()];
+    let _loads = pods.each_ref().map(|pod| pod.load(&["sleepers", "0", "2000", "8000"]));
+    let prometheus = Prometheus::scraping(&agent);
+    // Two samples make a rate, and a day of some seconds has to begin somewhere.
+    wait_for("scrapes", || {
+        powercap.zones.iter().for_each(|zone| zone.add(1_500_000));
+        thread::sleep(Duration::from_millis(200));
+        let scraped = prometheus.query("sum_over_time(up[1m])");
+        (scraped.first()?.1 >= 6.0).then_some(())
+    });
+
+    let rows: Vec<Vec<&str>> =
+        QUERIES.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect()).collect();
+    let (mut asked, mut not_yet) = (0, 0);
+    for row in &rows {
+        let [generation, _, metrics, labels, shape, here] = row[..] else { panic!("not a row: {row:?}") };
+        assert!(["0.9", "0.10"].contains(&generation), "{row:?}");
+        if NOT_YET.iter().any(|(needs, _)| *needs == here) {
+            not_yet += 1;
+            continue;
+        }
+        if here.starts_with("none: ") {
+            assert_eq!(generation, "0.9", "{row:?}");
+            continue;
+        }
+        let query = filled_in(if here == "same" { shape } else { here });
+        let series = prometheus.query(&query);
+        assert!(!series.is_empty(), "no data: {query}");
+        assert!(series.iter().all(|(_, value)| value.is_finite()), "{query}: {series:?}");
+        asked += 1;
+        if here != "same" {
+            assert_eq!(generation, "0.9", "{row:?}");
+            continue;
+        }
+        for (metric, label) in metrics.split(',').flat_map(|metric| labels.split(',').map(move |label| (metric, label)))
+        {
+            if label.is_empty() || EMPTY.iter().any(|(empty, _)| *empty == label) {
+                continue;
+            }
+            assert!(!prometheus.query(&format!("{metric}{{{label}!=\"\"}}")).is_empty(), "{metric} has no {label}");
+        }
+    }
+    println!("{asked} queries gave data, {not_yet} are not there yet, of {}", rows.len());
+    assert!(asked > 35 && not_yet > 0, "{asked} of {}, {not_yet} not yet", rows.len());
+
+    // The old metrics are not there at all, which their equivalents are for.
+    for row in rows.iter().filter(|row| row[0] == "0.9" && !row[2].starts_with("kepler:") && row[5] != "gpu") {
+        assert!(prometheus.query(row[2]).is_empty(), "{}", row[2]);
+    }
+}
