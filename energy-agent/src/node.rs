@@ -152,6 +152,7 @@ impl Node {
             cpu_usage_ratio: self.sampler.cpu_usage_ratio(),
             attribution: info,
             health,
+            gpu_meter: self.sampler.gpu_health(),
             ..self.blank()
         };
         self.ledger.fill(&mut snapshot);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::meter::cpu::CpuInfo;
+use crate::meter::gpu::GpuHealth;
 use crate::meter::gpu::reading::{Gpu, GpuState};
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
 use crate::units::{Microjoules, Watts};
@@ -165,6 +166,7 @@ pub struct Snapshot {
     pub meters: Vec<MeterState>,
     pub attribution: AttributionInfo,
     pub health: Health,
+    pub gpu_meter: GpuHealth,
 }
 
 impl Snapshot {
@@ -186,6 +188,7 @@ impl Snapshot {
             meters: Vec::new(),
             attribution: AttributionInfo::default(),
             health: Health::default(),
+            gpu_meter: GpuHealth::default(),
         }
     }
 }
