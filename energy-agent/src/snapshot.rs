@@ -163,6 +163,8 @@ pub struct Snapshot {
     pub gpus: Vec<GpuNow>,
     /// Of the last interval, a process on several GPUs several times.
     pub gpu_processes: Vec<GpuProcessEnergy>,
+    /// GPU figures are exported under DCGM exporter's names too.
+    pub dcgm_names: bool,
     pub meters: Vec<MeterState>,
     pub attribution: AttributionInfo,
     pub health: Health,
@@ -185,6 +187,7 @@ impl Snapshot {
             cpu_info: Arc::from([]),
             gpus: Vec::new(),
             gpu_processes: Vec::new(),
+            dcgm_names: false,
             meters: Vec::new(),
             attribution: AttributionInfo::default(),
             health: Health::default(),

@@ -1,6 +1,9 @@
 //! Writes the series of a snapshot: each family of the table once, over zones, pods, containers and units.
 //! Pods and units are sums of rows, in whole microjoules, so that every identity holds on the text.
 
+mod dcgm;
+mod gpus;
+
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
@@ -8,6 +11,7 @@ use crate::config::Level;
 use crate::export::gpu_meter;
 use crate::export::metrics::{self as m, Metric};
 use crate::export::text::{Labels, Value, Writer};
+use crate::meter::ZoneKind;
 use crate::snapshot::{EnergyKey, Row, Snapshot, State, ZoneParts, ZoneTotals};
 use crate::units::{Microjoules, Watts, nanos};
 use crate::workload::{Runtime, Workload};
@@ -17,6 +21,10 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
     let node: &str = &snapshot.node;
     if levels.contains(&Level::Node) {
         write_node(writer, snapshot, node);
+        gpus::write(writer, snapshot);
+        if snapshot.dcgm_names {
+            dcgm::write(writer, snapshot);
+        }
     }
     // A meter that never counted cycles or switches leaves zeros in every row: not measured, so no series.
     let counted = Counted {
@@ -39,12 +47,14 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
             },
         );
         write_energy(writer, &pods, &m::POD_JOULES, &m::POD_WATTS);
+        gpus::write_shares(writer, &pods, &m::POD_GPU_JOULES, &m::POD_GPU_WATTS);
         let [seconds, cycles, switches] = [&m::POD_CPU_SECONDS, &m::POD_CPU_CYCLES, &m::POD_SWITCHES];
         write_usage(writer, &pods, counted, seconds, cycles, switches);
     }
     if levels.contains(&Level::Container) {
         let containers: Vec<_> = snapshot.rows.iter().filter_map(|row| container(row, node)).collect();
         write_energy(writer, &containers, &m::CONTAINER_JOULES, &m::CONTAINER_WATTS);
+        gpus::write_shares(writer, &containers, &m::CONTAINER_GPU_JOULES, &m::CONTAINER_GPU_WATTS);
         family(writer, &m::CONTAINER_KEPLER_SECONDS);
         for container in &containers {
             writer.sample(&container.labels, &[], Value::Time(container.runtime_ns));
@@ -57,6 +67,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
             Labels::new(&[("unit", unit), ("state", state.as_str()), ("node_name", node)])
         });
         write_energy(writer, &units, &m::SYSTEM_JOULES, &m::SYSTEM_WATTS);
+        gpus::write_shares(writer, &units, &m::SYSTEM_GPU_JOULES, &m::SYSTEM_GPU_WATTS);
         let [seconds, cycles, switches] = [&m::SYSTEM_CPU_SECONDS, &m::SYSTEM_CPU_CYCLES, &m::SYSTEM_SWITCHES];
         write_usage(writer, &units, counted, seconds, cycles, switches);
     }
@@ -156,13 +167,13 @@ fn single(writer: &mut Writer, metric: &Metric, value: Value) {
 fn write_energy(writer: &mut Writer, all: &[Totals], joules: &Metric, watts: &Metric) {
     family(writer, joules);
     for totals in all {
-        for (key, (total, _)) in &totals.energy {
+        for (key, (total, _)) in totals.energy.iter().filter(|(key, _)| key.zone != ZoneKind::Gpu) {
             writer.sample(&totals.labels, &energy_labels(*key), Value::Energy(*total));
         }
     }
     family(writer, watts);
     for totals in all {
-        for (key, (_, power)) in &totals.energy {
+        for (key, (_, power)) in totals.energy.iter().filter(|(key, _)| key.zone != ZoneKind::Gpu) {
             if let Some(power) = power {
                 writer.sample(&totals.labels, &energy_labels(*key), Value::Power(*power));
             }
@@ -204,7 +215,8 @@ fn write_usage(
 }
 
 fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
-    let zones: Vec<_> = snapshot.zones.iter().map(|totals| (zone_labels(totals, node), totals)).collect();
+    let zones = snapshot.zones.iter().filter(|totals| totals.zone.kind != ZoneKind::Gpu);
+    let zones: Vec<_> = zones.map(|totals| (zone_labels(totals, node), totals)).collect();
     let mut zone_family = |metric: &Metric, value: &dyn Fn(&ZoneTotals) -> Option<Value>| {
         family(writer, metric);
         for (labels, totals) in &zones {
@@ -243,7 +255,7 @@ fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
         writer.sample(&labels, &[], Value::Integer(1));
     }
     family(writer, &m::RETIRED_JOULES);
-    for (key, total) in &snapshot.retired {
+    for (key, total) in snapshot.retired.iter().filter(|(key, _)| key.zone != ZoneKind::Gpu) {
         writer.sample(&Labels::new(&energy_labels(*key)), &[("node_name", node)], Value::Energy(*total));
     }
 }
