@@ -32,6 +32,8 @@ const CONTAINER_SOURCE: &[&str] =
     &["container_id", "container_name", "runtime", "state", "pod_id", "node_name", "source"];
 const UNIT_SOURCE: &[&str] = &["unit", "state", "node_name", "source"];
 const DCGM: &[&str] = &["gpu", "UUID", "device", "modelName", "Hostname", "namespace", "pod", "container"];
+const POD_IDLE: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_name", "zone", "source", "policy"];
+const IDLE: &[&str] = &["policy", "zone", "source", "node_name"];
 const UNIT: &[&str] = &["unit", "state", "node_name"];
 const UNIT_ZONE: &[&str] = &["unit", "state", "node_name", "zone", "source"];
 
@@ -132,10 +134,16 @@ metrics! {
         "Active GPU energy of a container over all GPUs; what is a pod's but no container's is that of the container POD.";
     CONTAINER_GPU_WATTS = "kepler_container_gpu_watts" Gauge Some(Level::Container), CONTAINER_SOURCE,
         "Mean active GPU power of a container over the GPUs' last readings.";
+    IDLE_UNASSIGNED_JOULES = "energy_agent_idle_unassigned_joules_total" Counter Some(Level::Node), IDLE,
+        "Idle energy that the policy could hand to no pod, because there was none or none weighed anything; the idle energy of all zones of a kind and source equals pods + unassigned + retired, exactly.";
+    RETIRED_IDLE_JOULES = "energy_agent_retired_idle_joules_total" Counter Some(Level::Node), IDLE,
+        "Idle energy that was handed to pods whose own series have since been dropped.";
     POD_JOULES = "kepler_pod_cpu_joules_total" Counter Some(Level::Pod), POD_ZONE,
         "Active energy of a pod: the exact sum of its containers, the container named POD included, and of those whose own series have ended.";
     POD_WATTS = "kepler_pod_cpu_watts" Gauge Some(Level::Pod), POD_ZONE,
         "Mean active power of a pod over the last interval.";
+    POD_IDLE_JOULES = "energy_agent_pod_idle_joules_total" Counter Some(Level::Pod), POD_IDLE,
+        "Part of the node's idle energy that was handed to a pod by --attribution.idle-policy; beside its active energy (kepler_pod_cpu_joules_total), never in it. Absent without a policy.";
     POD_CPU_SECONDS = "energy_agent_pod_cpu_seconds_total" Counter Some(Level::Pod), POD,
         "Time that the pod's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
     POD_CPU_CYCLES = "energy_agent_pod_cpu_cycles_total" Counter Some(Level::Pod), POD,
