@@ -95,6 +95,12 @@ metrics! {
         "Version of the agent; always 1.";
     METER_UP = "energy_agent_meter_up" Gauge None, &["meter", "reason"],
         "Whether a meter works (1) or not (0), and a word for the reason; the landing page has the details.";
+    GPU_UP = "energy_agent_gpu_up" Gauge None, &["gpu", "gpu_uuid", "reason", "node_name"],
+        "Whether a GPU that the driver lists, or has listed, is read (1) or not (0), and a word for the reason: ok, absent, permission, version_mismatch, symbol, lost, reset_required, hanging, error.";
+    GPU_XIDS = "energy_agent_gpu_xid_errors_total" Counter None, &["gpu", "gpu_uuid", "node_name"],
+        "Critical XID errors that the driver reported for a GPU; the log has their numbers.";
+    GPU_IGNORED = "energy_agent_gpu_samples_ignored_total" Counter None, &["reason"],
+        "Utilisation samples of GPU processes that made no sense and weigh nothing: of a process that is not there (exited), from the future, of process 0 (no_process), above 100 percent, or said again (past).";
     ATTRIBUTION_INFO = "energy_agent_attribution_info" Gauge None, &["meter", "program", "weight", "idle"],
         "How energy is divided at present: who counts usage, by which eBPF program, what weighs, how idle energy is told; always 1.";
     TICKS = "energy_agent_ticks_total" Counter None, &[],

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
 use crate::config::Level;
+use crate::export::gpu_meter;
 use crate::export::metrics::{self as m, Metric};
 use crate::export::text::{Labels, Value, Writer};
 use crate::snapshot::{EnergyKey, Row, Snapshot, State, ZoneParts, ZoneTotals};
@@ -143,7 +144,7 @@ fn container(row: &Row, node: &str) -> Option<Totals> {
     Some(totals)
 }
 
-fn family(writer: &mut Writer, metric: &Metric) {
+pub(super) fn family(writer: &mut Writer, metric: &Metric) {
     writer.family(metric.name, metric.kind, metric.help);
 }
 
@@ -275,6 +276,7 @@ fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
         let labels = Labels::new(&[("meter", state.meter), ("reason", state.reason)]);
         writer.sample(&labels, &[], Value::Integer(u64::from(state.up)));
     }
+    gpu_meter::write(writer, &snapshot.gpu_meter, node);
     let how = &snapshot.attribution;
     if !how.meter.is_empty() {
         family(writer, &m::ATTRIBUTION_INFO);
