@@ -10,6 +10,7 @@ use energy_agent::export::page::Published;
 use energy_agent::export::parse::{Sample, samples};
 use energy_agent::export::text::Format;
 use energy_agent::meter::cpu::CpuInfo;
+use energy_agent::meter::gpu::{GpuHealth, GpuUp, Ignored};
 use energy_agent::meter::{MeterState, Source, Zone, ZoneKind};
 use energy_agent::snapshot::{
     AttributionInfo, EnergyKey, Health, IdleShares, PodIdle, Row, Snapshot, State, WorkloadEnergy, ZoneParts,
@@ -107,6 +108,10 @@ pub fn rich() -> Snapshot {
         ],
         attribution: AttributionInfo { meter: "ebpf", program: "tp_btf", weight: "cycles", idle: "learned" },
         health: Health { zone_wraps: 2, ebpf_run_ns: Some(5), ..Health::default() },
+        gpu_meter: GpuHealth {
+            gpus: vec![GpuUp { index: 0, uuid: Arc::from("GPU-1"), up: true, reason: "ok", xids: 1 }],
+            ignored: Ignored { past: 3, ..Ignored::default() },
+        },
         taken: SystemTime::now(),
         ..Snapshot::empty("node-a")
     }
