@@ -24,6 +24,8 @@ struct Known {
     workload: Arc<Workload>,
     looked: Instant,
     asked: Instant,
+    /// When it was found to be gone.
+    gone: Option<Instant>,
 }
 
 /// The workloads of processes, by PID in the PID namespace of `procfs`.
@@ -60,11 +62,14 @@ impl Pids {
             }
         }
         let Some((start, workload)) = look(&self.procfs, pid) else {
-            return self.known.get(&pid).map(|known| Arc::clone(&known.workload));
+            let known = self.known.get_mut(&pid)?;
+            // A driver may go on listing what has ended; then it is nobody's.
+            let gone = *known.gone.get_or_insert(now);
+            return (now.saturating_duration_since(gone) < KEEP).then(|| Arc::clone(&known.workload));
         };
         let workload = workload?;
         let workload = owners.and_then(|owners| owners.living(&workload)).unwrap_or_else(|| Arc::new(workload));
-        let known = Known { start, workload: Arc::clone(&workload), looked: now, asked: now };
+        let known = Known { start, workload: Arc::clone(&workload), looked: now, asked: now, gone: None };
         self.known.insert(pid, known);
         Some(workload)
     }
@@ -135,8 +140,15 @@ mod tests {
         fs::remove_dir_all(directory.path().join("7")).unwrap();
         pids.begin(at(5));
         assert_eq!(pids.owner(7, None), Some(pod));
-        pids.begin(at(15));
-        assert_eq!(pids.owner(7, None), None);
+        // However often it is asked for.
+        for second in 6..=14 {
+            pids.begin(at(second));
+            assert!(pids.owner(7, None).is_some());
+        }
+        for second in 15..=60 {
+            pids.begin(at(second));
+            assert!(second < 45 || pids.owner(7, None).is_none());
+        }
     }
 
     #[test]
