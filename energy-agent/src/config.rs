@@ -147,6 +147,17 @@ pub struct Config {
     /// NVIDIA GPUs. `auto` reads them through the driver's NVML library as soon as there is one; `off` never loads it.
     #[arg(long = "gpu", env = "ENERGY_AGENT_GPU", value_enum, default_value_t = GpuMode::Auto, value_name = "MODE")]
     pub gpu: GpuMode,
+    /// Also export GPU figures under DCGM exporter's names (DCGM_FI_DEV_POWER_USAGE and so on), for dashboards made for it.
+    #[arg(long = "gpu.dcgm-names", env = "ENERGY_AGENT_GPU_DCGM_NAMES")]
+    pub gpu_dcgm_names: bool,
+    /// Socket at which the kubelet tells which pod has which GPU; asked only on nodes with GPUs, and need not be there.
+    #[arg(
+        long = "pods.resources-socket",
+        env = "ENERGY_AGENT_PODS_RESOURCES_SOCKET",
+        default_value = "/var/lib/kubelet/pod-resources/kubelet.sock",
+        value_name = "FILE"
+    )]
+    pub pods_resources_socket: PathBuf,
     /// Power capping. Not done so far: only `off`, nothing is ever written to hardware.
     #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Off::Off, value_name = "MODE")]
     pub capping: Off,

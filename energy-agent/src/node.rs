@@ -1,6 +1,7 @@
 //! One node's state and its tick: sample, owners, attribution, ledger, snapshot. Owned by one thread; nobody else
 //! changes anything.
 
+mod gpus;
 mod state;
 
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use std::time::{Instant, SystemTime};
 use anyhow::Result;
 use tracing::warn;
 
+use self::gpus::Gpus;
 use self::state::StateFile;
 use crate::attribution::idle::IdleModel;
 use crate::attribution::scope::Scope;
@@ -34,6 +36,7 @@ pub struct Node {
     unknown: Arc<Workload>,
     idle: IdleModel,
     idle_method: IdleMethod,
+    gpus: Gpus,
     ledger: Ledger,
     cpu_info: Arc<[CpuInfo]>,
     started: Instant,
@@ -67,6 +70,7 @@ impl Node {
             unknown: Arc::new(Workload::Unit { unit: Arc::from(UNKNOWN_UNIT) }),
             idle: state.load(boot_id.trim()),
             idle_method: config.idle,
+            gpus: Gpus::open(config, started),
             ledger: Ledger::new(config.terminated_retention, config.terminated_max),
             cpu_info: cpu_info(&config.procfs).into(),
             started,
@@ -90,7 +94,9 @@ impl Node {
         if let Some(owners) = &mut self.owners {
             owners.apply(now, &sample.events, sample.events_complete);
         }
-        let usage = self.usage(&sample);
+        let pods = Arc::default();
+        let charges = self.gpus.divide(&sample.gpus, self.owners.as_ref(), &pods, &mut self.idle, now);
+        let usage = self.usage(&sample, gpus::shares(&charges));
         if let Some(owners) = &mut self.owners {
             for id in owners.take_removed() {
                 self.sampler.forget(id);
@@ -113,7 +119,8 @@ impl Node {
         if self.idle_method == IdleMethod::Learned {
             learn(&mut self.idle, &interval);
         }
-        let attribution = attribute(&interval, Idle::new(self.idle_method, &self.idle));
+        let mut attribution = attribute(&interval, Idle::new(self.idle_method, &self.idle));
+        attribution.zones.extend(gpus::zones(charges, &usage));
         // Without a hierarchy all work is the unknown unit's, which never ends.
         let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
         let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
@@ -149,10 +156,11 @@ impl Node {
             ..self.blank()
         };
         self.ledger.fill(&mut snapshot);
+        self.gpus.fill(&mut snapshot, now);
         snapshot
     }
 
-    fn usage(&mut self, sample: &Sample) -> Usage {
+    fn usage(&mut self, sample: &Sample, others: impl Iterator<Item = Share>) -> Usage {
         let shares = sample.work.iter().map(|work| Share {
             workload: match &mut self.owners {
                 Some(owners) => owners.owner(work.cgroup),
@@ -163,7 +171,7 @@ impl Node {
             cycles: work.cycles,
             switches: work.switches,
         });
-        Usage::group(shares.collect())
+        Usage::group(shares.chain(others).collect())
     }
 
     /// Keeps what was learned for the next start.

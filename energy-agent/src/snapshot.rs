@@ -6,9 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use crate::meter::cpu::CpuInfo;
 use crate::meter::gpu::GpuHealth;
+use crate::meter::gpu::reading::{Gpu, GpuState};
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
 use crate::units::{Microjoules, Watts};
 use crate::workload::Workload;
+use crate::workload::podresources::Holder;
 
 /// Totals of one zone since the agent started. For zones whose kind is not attributed, the parts stay `None`.
 #[derive(Clone, Debug)]
@@ -74,6 +76,38 @@ pub struct Row {
     pub switches: u64,
 }
 
+/// A GPU as it was read last. Its totals are those of the zone whose path is its UUID.
+#[derive(Clone, Debug)]
+pub struct GpuNow {
+    pub gpu: Arc<Gpu>,
+    /// It was read a short time ago; else only its totals are to be shown.
+    pub current: bool,
+    pub state: GpuState,
+    /// What its active energy was divided by and how idle energy was told; `None` and empty where none was measured.
+    pub method: Option<&'static str>,
+    pub idle: &'static str,
+    /// The only container that the kubelet gave it to.
+    pub holder: Option<Holder>,
+}
+
+impl GpuNow {
+    /// Nothing is known but which it is.
+    #[must_use]
+    pub fn new(gpu: Arc<Gpu>) -> Self {
+        Self { gpu, current: true, state: GpuState::default(), method: None, idle: "", holder: None }
+    }
+}
+
+/// What a process used of one GPU in the last interval, as far as that can be told by process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuProcessEnergy {
+    pub pid: u32,
+    /// Clock ticks since boot at its start; `None` where the process was never seen.
+    pub start: Option<u64>,
+    pub source: Source,
+    pub energy: Microjoules,
+}
+
 /// How energy is divided at present; the labels of `energy_agent_attribution_info`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttributionInfo {
@@ -125,6 +159,10 @@ pub struct Snapshot {
     /// Active energy of workloads whose series have ended.
     pub retired: Vec<(EnergyKey, Microjoules)>,
     pub cpu_info: Arc<[CpuInfo]>,
+    /// All GPUs seen so far, by UUID.
+    pub gpus: Vec<GpuNow>,
+    /// Of the last interval, a process on several GPUs several times.
+    pub gpu_processes: Vec<GpuProcessEnergy>,
     pub meters: Vec<MeterState>,
     pub attribution: AttributionInfo,
     pub health: Health,
@@ -145,6 +183,8 @@ impl Snapshot {
             rows: Vec::new(),
             retired: Vec::new(),
             cpu_info: Arc::from([]),
+            gpus: Vec::new(),
+            gpu_processes: Vec::new(),
             meters: Vec::new(),
             attribution: AttributionInfo::default(),
             health: Health::default(),

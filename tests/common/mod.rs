@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod cgroup;
+pub mod nvml;
 pub mod page;
 pub mod powercap;
 pub mod tree;

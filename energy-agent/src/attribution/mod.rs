@@ -1,6 +1,7 @@
 //! Divides what the hardware drew by who ran: one interval's zone energies and CPU usage become, per zone, idle energy,
 //! each workload's active energy, and what belongs to nobody known; exactly, in microjoules.
 
+pub mod gpu;
 pub mod idle;
 #[cfg(test)]
 mod properties;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use crate::config::IdleMethod;
 use crate::meter::cpu::Domain;
-use crate::meter::{DomainLoad, Zone, ZoneEnergy};
+use crate::meter::{DomainLoad, Zone, ZoneEnergy, ZoneKind};
 use crate::units::{Microjoules, nanos};
 use idle::IdleModel;
 use scope::{Load, Scope};
@@ -81,10 +82,11 @@ pub struct Attribution {
 }
 
 impl Attribution {
-    /// What all zones were divided by: cycles only if none had to do without.
+    /// What all zones of the CPUs were divided by: cycles only if none had to do without.
     #[must_use]
     pub fn weight(&self) -> Weight {
-        let mut weights = self.zones.iter().filter_map(|zone| zone.division.as_ref()).map(|division| division.weight);
+        let zones = self.zones.iter().filter(|zone| zone.zone.kind != ZoneKind::Gpu);
+        let mut weights = zones.filter_map(|zone| zone.division.as_ref()).map(|division| division.weight);
         let first = weights.next().unwrap_or(Weight::Runtime);
         if weights.all(|weight| weight == first) { first } else { Weight::Runtime }
     }
@@ -116,7 +118,8 @@ pub struct Division {
 #[must_use]
 pub fn attribute(interval: &Interval<'_>, idle: Idle<'_>) -> Attribution {
     // Shares without a domain weigh in every zone, so they are also compared with the busy time of the whole node.
-    let placed = interval.usage.workloads().flatten().all(|share| share.domain.is_some());
+    let mut ran = interval.usage.workloads().flatten().filter(|share| share.runtime_ns > 0);
+    let placed = ran.all(|share| share.domain.is_some());
     let zones = interval
         .zones
         .iter()

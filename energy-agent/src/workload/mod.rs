@@ -1,8 +1,11 @@
 //! Who ran: cgroup ids become workloads (containers, pods, units, the kernel).
 
+pub mod allocation;
 pub mod cgroup;
 pub mod names;
 pub mod owners;
+pub mod pids;
+pub mod podresources;
 pub mod tree;
 
 use std::fmt;
