@@ -1,5 +1,7 @@
 //! Who used a GPU, on a live page: real processes in real cgroups, on GPUs of the fake NVML library.
 
+#![allow(clippy::unwrap_used, reason = "tests panic")]
+
 mod common;
 
 use common::agent::{Agent, wait_for};

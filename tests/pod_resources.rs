@@ -1,6 +1,8 @@
 //! Which pod the kubelet gave a GPU: its PodResources service and its list of pods, played over real sockets, and what
 //! follows from them where no processes are to be seen.
 
+#![allow(clippy::unwrap_used, reason = "tests panic")]
+
 mod common;
 
 use std::io::{Read, Write};

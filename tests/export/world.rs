@@ -147,7 +147,14 @@ pub fn rich() -> Snapshot {
         attribution: AttributionInfo { meter: "ebpf", program: "tp_btf", weight: "cycles", idle: "learned" },
         health: Health { zone_wraps: 2, ebpf_run_ns: Some(5), ..Health::default() },
         gpu_meter: GpuHealth {
-            gpus: vec![GpuUp { index: 0, uuid: Arc::from("GPU-1"), up: true, reason: "ok", xids: 1 }],
+            gpus: vec![GpuUp {
+                index: 0,
+                uuid: Arc::from("GPU-1"),
+                up: true,
+                reason: "ok",
+                xids: 1,
+                took: Some(Duration::from_millis(3)),
+            }],
             ignored: Ignored { past: 3, ..Ignored::default() },
         },
         taken: SystemTime::now(),

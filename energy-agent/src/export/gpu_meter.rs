@@ -4,6 +4,7 @@ use crate::export::metrics as m;
 use crate::export::series::family;
 use crate::export::text::{Labels, Value, Writer};
 use crate::meter::gpu::{GpuHealth, GpuUp};
+use crate::units::nanos;
 
 /// Writes nothing where there is no GPU.
 pub fn write(writer: &mut Writer, health: &GpuHealth, node: &str) {
@@ -12,7 +13,7 @@ pub fn write(writer: &mut Writer, health: &GpuHealth, node: &str) {
         return;
     }
     family(writer, &m::GPU_UP);
-    for GpuUp { index, uuid, up, reason, xids: _ } in gpus {
+    for GpuUp { index, uuid, up, reason, xids: _, took: _ } in gpus {
         let index = index.to_string();
         let labels = Labels::new(&[("gpu", &index), ("gpu_uuid", uuid), ("reason", reason), ("node_name", node)]);
         writer.sample(&labels, &[], Value::Integer((*up).into()));
@@ -22,6 +23,14 @@ pub fn write(writer: &mut Writer, health: &GpuHealth, node: &str) {
         let index = gpu.index.to_string();
         let labels = Labels::new(&[("gpu", &index), ("gpu_uuid", &gpu.uuid), ("node_name", node)]);
         writer.sample(&labels, &[], Value::Integer(gpu.xids));
+    }
+    family(writer, &m::GPU_READING);
+    for gpu in gpus {
+        if let Some(took) = gpu.took {
+            let index = gpu.index.to_string();
+            let labels = Labels::new(&[("gpu", &index), ("gpu_uuid", &gpu.uuid), ("node_name", node)]);
+            writer.sample(&labels, &[], Value::Time(nanos(took)));
+        }
     }
     family(writer, &m::GPU_IGNORED);
     for (reason, count) in ignored.by_reason() {

@@ -180,6 +180,8 @@ metrics! {
         "Whether a GPU that the driver lists, or has listed, is read (1) or not (0), and a word for the reason: ok, absent, permission, version_mismatch, symbol, lost, reset_required, hanging, error.";
     GPU_XIDS = "energy_agent_gpu_xid_errors_total" Counter None, &["gpu", "gpu_uuid", "node_name"],
         "Critical XID errors that the driver reported for a GPU; the log has their numbers.";
+    GPU_READING = "energy_agent_gpu_reading_seconds" Gauge None, &["gpu", "gpu_uuid", "node_name"],
+        "Time that the driver took for the last reading of a GPU, on a thread of its own.";
     GPU_IGNORED = "energy_agent_gpu_samples_ignored_total" Counter None, &["reason"],
         "Utilisation samples of GPU processes that made no sense and weigh nothing: of a process that is not there (exited), from the future, of process 0 (no_process), above 100 percent, or said again (past).";
     ATTRIBUTION_INFO = "energy_agent_attribution_info" Gauge None, &["meter", "program", "weight", "idle"],

@@ -56,6 +56,8 @@ pub struct GpuUp {
     pub reason: &'static str,
     /// Critical XID errors since the agent started.
     pub xids: u64,
+    /// How long the calls of the last reading took together; `None` before the first.
+    pub took: Option<Duration>,
 }
 
 /// What was noticed on GPUs since the agent started.
@@ -92,6 +94,7 @@ struct Device {
     fault: Option<Fault>,
     source: Option<Source>,
     xids: u64,
+    took: Option<Duration>,
     ready: Option<GpuReading>,
 }
 
@@ -225,6 +228,7 @@ impl GpuMeter {
             up: device.fault.is_none(),
             reason: device.fault.map_or("ok", Fault::as_str),
             xids: device.xids,
+            took: device.took,
         });
         let unreadable = self.unreadable.iter().map(|(&index, fault)| GpuUp {
             index,
@@ -232,6 +236,7 @@ impl GpuMeter {
             up: false,
             reason: fault.as_str(),
             xids: 0,
+            took: None,
         });
         GpuHealth { gpus: known.chain(unreadable).collect(), ignored: self.ignored }
     }
@@ -316,6 +321,7 @@ impl GpuMeter {
                 fault: None,
                 source: None,
                 xids: 0,
+                took: None,
                 ready: None,
             });
             (device.gpu, device.worker) = (gpu, worker);
@@ -362,6 +368,7 @@ impl GpuMeter {
         self.ignored += ignored;
         let Some(device) = self.devices.get_mut(&gpu.uuid) else { return };
         device.xids += xids;
+        device.took = Some(took);
         let Some(worker) = device.worker.as_mut().filter(|worker| worker.id == id) else { return };
         let hung = worker.watch.answered(took);
         if worker.requests.is_none() {
