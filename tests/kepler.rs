@@ -6,18 +6,17 @@ mod common;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use common::agent::Agent;
+use common::agent::{Agent, wait_for};
 use common::cgroup::{Load, Pod};
+use common::nvml::{FakeNvml, gpu, process};
 use common::powercap::Powercap;
+use fake_nvml::plant::Plant;
 
 /// The metrics that Kepler exports: name, type, labels.
 const CONTRACT: &str = include_str!("kepler-contract.tsv");
 
 /// Rows that do not apply, by the beginning of the name, and why.
-const NOT_YET: [(&str, &str); 6] = [
-    ("kepler_node_gpu_", "needs an NVIDIA GPU, which is not metered yet"),
-    ("kepler_container_gpu_", "needs an NVIDIA GPU, which is not metered yet"),
-    ("kepler_pod_gpu_", "needs an NVIDIA GPU, which is not metered yet"),
+const NOT_YET: [(&str, &str); 3] = [
     ("kepler_process_", "processes are not accounted one by one yet"),
     ("kepler_vm_", "virtual machines are cgroups like any other here"),
     ("kepler_platform_", "power of the platform from a BMC is not read"),
@@ -42,32 +41,45 @@ fn rows() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     all.filter(|(name, ..)| !NOT_YET.iter().any(|(prefix, _)| name.starts_with(prefix))).collect()
 }
 
-/// A running agent with two sockets' zones, and pods that work.
-fn busy() -> (Agent, Powercap, [Pod; 2], [Load; 3]) {
+/// A running agent with two sockets' zones and a GPU, and pods that work.
+fn busy() -> (Agent, Powercap, FakeNvml, [Pod; 2], [Load; 3]) {
     let powercap = Powercap::two_sockets();
-    let agent =
-        Agent::start(&["--interval=200ms", "--meter.trust-guest", &powercap.sysfs_flag(), "--node.name=worker-1"]);
     let pods = [Pod::systemd(), Pod::new()];
     let loads = [
         pods[0].load(&["spin", "0"]),
         pods[1].load(&["sleepers", "0", "2000", "2000"]),
         Load::start(&pods[1].cgroup.dir, &["sleepers", "0", "2000", "2000"]),
     ];
+    let mut card = gpu("GPU-1");
+    card.plant = Some(Plant::default());
+    let mut user = process(loads[0].0.id());
+    user.load = 0.5;
+    card.processes = Some(vec![user]);
+    let nvml = FakeNvml::new().gpu(card);
+    nvml.play();
+    let agent = Agent::start(&[
+        "--interval=200ms",
+        "--meter.trust-guest",
+        &powercap.sysfs_flag(),
+        "--node.name=worker-1",
+        &nvml.flag(),
+    ]);
     for _ in 0..3 {
         powercap.zones.iter().for_each(|zone| zone.add(3_000_000));
         agent.after_ticks(1);
     }
     agent.after_ticks(1);
-    (agent, powercap, pods, loads)
+    wait_for("GPU power of the pod", || agent.scrape().has("kepler_pod_gpu_watts", &[]).then_some(()));
+    (agent, powercap, nvml, pods, loads)
 }
 
 #[test]
 fn every_metric_of_kepler_that_applies_is_there_with_its_type_and_labels() {
-    let (agent, _powercap, pods, _loads) = busy();
+    let (agent, _powercap, _nvml, pods, _loads) = busy();
     let page = agent.scrape();
     let ours = |label: &str| pods.iter().any(|pod| pod.uid == label);
     let rows = rows();
-    assert_eq!(rows.len(), 14, "{rows:#?}");
+    assert_eq!(rows.len(), 25, "{rows:#?}");
     for (name, kind, labels) in rows {
         assert!(page.text.contains(&format!("# TYPE {name} {kind}\n")), "no # TYPE {name} {kind}");
         let mut samples = page.select(name, &[]);

@@ -165,9 +165,20 @@ pub struct Config {
     /// Pod labels to export in energy_agent_pod_labels, as kube-state-metrics has them: `app` becomes label_app.
     #[arg(long = "pods.labels", env = "ENERGY_AGENT_PODS_LABELS", value_delimiter = ',', value_name = "LABEL,...")]
     pub pod_labels: Vec<String>,
-    /// GPU energy. Not measured so far: only `off`.
-    #[arg(long = "gpu", env = "ENERGY_AGENT_GPU", value_enum, default_value_t = Off::Off, value_name = "MODE")]
-    pub gpu: Off,
+    /// NVIDIA GPUs. `auto` reads them through the driver's NVML library as soon as there is one; `off` never loads it.
+    #[arg(long = "gpu", env = "ENERGY_AGENT_GPU", value_enum, default_value_t = GpuMode::Auto, value_name = "MODE")]
+    pub gpu: GpuMode,
+    /// Also export GPU figures under DCGM exporter's names (DCGM_FI_DEV_POWER_USAGE and so on), for dashboards made for it.
+    #[arg(long = "gpu.dcgm-names", env = "ENERGY_AGENT_GPU_DCGM_NAMES")]
+    pub gpu_dcgm_names: bool,
+    /// Socket at which the kubelet tells which pod has which GPU; asked only on nodes with GPUs, and need not be there.
+    #[arg(
+        long = "pods.resources-socket",
+        env = "ENERGY_AGENT_PODS_RESOURCES_SOCKET",
+        default_value = "/var/lib/kubelet/pod-resources/kubelet.sock",
+        value_name = "FILE"
+    )]
+    pub pods_resources_socket: PathBuf,
     /// Power capping. Not done so far: only `off`, nothing is ever written to hardware.
     #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Off::Off, value_name = "MODE")]
     pub capping: Off,
@@ -192,7 +203,7 @@ pub struct Config {
         value_name = "N"
     )]
     pub terminated_max: usize,
-    /// Name or path of the NVML library that `doctor` looks for.
+    /// Name or path of the NVML library. Comes with the NVIDIA driver; in a container, it has to be mounted.
     #[arg(
         long = "nvml.library",
         env = "ENERGY_AGENT_NVML_LIBRARY",
@@ -285,6 +296,12 @@ pub enum Nothing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Off {
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GpuMode {
+    Auto,
     Off,
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::attribution::usage::{Share, Usage, order};
 use crate::attribution::{Attribution, Division, ZoneAttribution};
-use crate::meter::Zone;
+use crate::meter::{Zone, ZoneKind};
 use crate::snapshot::{EnergyKey, Row, Snapshot, State, WorkloadEnergy, ZoneTotals};
 use crate::units::Microjoules;
 use crate::workload::Workload;
@@ -76,8 +76,10 @@ impl Ledger {
         now: Duration,
     ) {
         self.charge_zones(attribution);
-        self.admit(usage, alive);
-        self.charge_rows(attribution, usage, alive, now);
+        let charges = self.charges(attribution, usage);
+        let worked = self.worked(usage, &charges);
+        self.admit(usage, &worked, alive);
+        self.charge_rows(attribution.elapsed, usage, &charges, &worked, alive, now);
         self.retire(names, now);
     }
 
@@ -127,7 +129,9 @@ impl Ledger {
 
     fn charge_zone(&mut self, attribution: &ZoneAttribution, elapsed: Duration) {
         let ZoneAttribution { zone, measured, gap, division } = attribution;
-        let power = |energy: Microjoules| (!gap && !elapsed.is_zero()).then(|| energy.over(elapsed));
+        // GPUs have intervals of their own, so that their power is not to be had from this one.
+        let powered = !elapsed.is_zero() && zone.kind != ZoneKind::Gpu;
+        let power = |energy: Microjoules| (powered && !gap).then(|| energy.over(elapsed));
         let index = self.zones.binary_search_by(|entry| entry.totals.zone.cmp(zone)).unwrap_or_else(|index| {
             let zone = Arc::clone(zone);
             let totals = ZoneTotals { zone, measured: Microjoules::ZERO, power: None, parts: None };
@@ -148,13 +152,14 @@ impl Ledger {
                 self.keys.insert(index, KeyEntry { key, retired: Microjoules::ZERO, powered: false });
                 index
             });
-            self.keys[index].powered = !elapsed.is_zero();
+            self.keys[index].powered = powered;
         }
     }
 
     /// Adds rows for workloads that are new, alive or not.
-    fn admit(&mut self, usage: &Usage, alive: &BTreeSet<Arc<Workload>>) {
-        let working = usage.workloads().filter(|shares| worked(shares)).map(|shares| &shares[0].workload);
+    fn admit(&mut self, usage: &Usage, worked: &[bool], alive: &BTreeSet<Arc<Workload>>) {
+        let working = usage.workloads().zip(worked).filter(|(_, worked)| **worked);
+        let working = working.map(|(shares, _)| &shares[0].workload);
         let mut new = self.missing(working);
         // A pod's own cgroup hardly ever runs anything; without work it would be one empty series a pod.
         let alive = alive.iter().filter(|workload| !matches!(***workload, Workload::PodOverhead { .. }));
@@ -176,18 +181,19 @@ impl Ledger {
 
     fn charge_rows(
         &mut self,
-        attribution: &Attribution,
+        elapsed: Duration,
         usage: &Usage,
+        charges: &[Microjoules],
+        worked: &[bool],
         alive: &BTreeSet<Arc<Workload>>,
         now: Duration,
     ) {
-        let charges = self.charges(attribution, usage);
         let mut usage =
             usage.workloads().enumerate().map(|(index, shares)| (&shares[0].workload, (index, shares))).peekable();
         let mut alive = alive.iter().map(|workload| (workload, ())).peekable();
         for Entry { row, ended } in &mut self.rows {
             let running = seek(&mut alive, &row.workload).is_some() || *row.workload == Workload::Kernel;
-            let work = seek(&mut usage, &row.workload).filter(|(_, shares)| worked(shares));
+            let work = seek(&mut usage, &row.workload).filter(|(index, _)| worked[*index]);
             if running {
                 (row.state, *ended) = (State::Running, None);
             } else if ended.is_none() || work.is_some() {
@@ -206,7 +212,7 @@ impl Ledger {
                 let charge =
                     work.map_or(Microjoules::ZERO, |(workload, _)| charges[workload * self.keys.len() + index]);
                 energy.total += charge;
-                energy.power = (running && self.keys[index].powered).then(|| charge.over(attribution.elapsed));
+                energy.power = (running && self.keys[index].powered).then(|| charge.over(elapsed));
             }
         }
     }
@@ -222,6 +228,13 @@ impl Ledger {
             }
         }
         charges
+    }
+
+    /// Which workloads of the usage ran or were charged (what used a GPU need not have run), by position.
+    fn worked(&self, usage: &Usage, charges: &[Microjoules]) -> Vec<bool> {
+        let keys = self.keys.len();
+        let charged = |index: usize| charges[index * keys..(index + 1) * keys].iter().any(|energy| energy.0 > 0);
+        usage.workloads().enumerate().map(|(index, shares)| ran(shares) || charged(index)).collect()
     }
 }
 
@@ -240,7 +253,7 @@ fn key_index(keys: &[KeyEntry], key: EnergyKey) -> usize {
     keys.binary_search_by_key(&key, |entry| entry.key).expect("a key is never removed")
 }
 
-fn worked(shares: &[Share]) -> bool {
+fn ran(shares: &[Share]) -> bool {
     shares.iter().any(|share| share.runtime_ns > 0 || share.cycles > 0 || share.switches > 0)
 }
 

@@ -1,6 +1,7 @@
 //! One node's state and its tick: sample, owners, attribution, ledger, snapshot. Owned by one thread; nobody else
 //! changes anything.
 
+mod gpus;
 mod state;
 
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use std::{env, fs};
 use anyhow::Result;
 use tracing::warn;
 
+use self::gpus::Gpus;
 use self::state::StateFile;
 use crate::attribution::idle::IdleModel;
 use crate::attribution::scope::Scope;
@@ -38,6 +40,7 @@ pub struct Node {
     unknown: Arc<Workload>,
     idle: IdleModel,
     idle_method: IdleMethod,
+    gpus: Gpus,
     ledger: Ledger,
     idle_ledger: IdleLedger,
     cpu_info: Arc<[CpuInfo]>,
@@ -80,6 +83,7 @@ impl Node {
             unknown: Arc::new(Workload::Unit { unit: Arc::from(UNKNOWN_UNIT) }),
             idle: state.load(boot_id.trim()),
             idle_method: config.idle,
+            gpus: Gpus::open(config, started),
             ledger: Ledger::new(config.terminated_retention, config.terminated_max),
             idle_ledger: IdleLedger::new(config.idle_policy),
             cpu_info: cpu_info(&config.procfs).into(),
@@ -115,7 +119,8 @@ impl Node {
         if let Some(owners) = &mut self.owners {
             owners.apply(now, &sample.events, sample.events_complete);
         }
-        let usage = self.usage(&sample);
+        let charges = self.gpus.divide(&sample.gpus, self.owners.as_ref(), &told.pods, &mut self.idle, now);
+        let usage = self.usage(&sample, gpus::shares(&charges));
         if let Some(owners) = &mut self.owners {
             for id in owners.take_removed() {
                 self.sampler.forget(id);
@@ -138,7 +143,8 @@ impl Node {
         if self.idle_method == IdleMethod::Learned {
             learn(&mut self.idle, &interval);
         }
-        let attribution = attribute(&interval, Idle::new(self.idle_method, &self.idle));
+        let mut attribution = attribute(&interval, Idle::new(self.idle_method, &self.idle));
+        attribution.zones.extend(gpus::zones(charges, &usage));
         // Without a hierarchy all work is the unknown unit's, which never ends.
         let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
         let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
@@ -147,6 +153,8 @@ impl Node {
             self.names = Arc::new(names);
         }
         self.ledger.apply(&attribution, &usage, alive, &self.names, now.duration_since(self.started));
+        // Nothing that a policy weighs says anything about the idle energy of GPUs.
+        attribution.zones.truncate(sample.zones.len());
         self.idle_ledger.apply(&attribution, &usage, self.ledger.rows(), &told.pods);
         self.ticks += 1;
         if self.idle_method == IdleMethod::Learned {
@@ -175,6 +183,7 @@ impl Node {
             cpu_usage_ratio: self.sampler.cpu_usage_ratio(),
             attribution: info,
             health,
+            gpu_meter: self.sampler.gpu_health(),
             names: Arc::clone(&self.names),
             idle: self.idle_ledger.shares(),
             pod_labels: Arc::clone(&self.pod_labels),
@@ -182,10 +191,11 @@ impl Node {
         };
         snapshot.meters.push(told.state.clone());
         self.ledger.fill(&mut snapshot);
+        self.gpus.fill(&mut snapshot, now);
         snapshot
     }
 
-    fn usage(&mut self, sample: &Sample) -> Usage {
+    fn usage(&mut self, sample: &Sample, others: impl Iterator<Item = Share>) -> Usage {
         let shares = sample.work.iter().map(|work| Share {
             workload: match &mut self.owners {
                 Some(owners) => owners.owner(work.cgroup),
@@ -196,7 +206,7 @@ impl Node {
             cycles: work.cycles,
             switches: work.switches,
         });
-        Usage::group(shares.collect())
+        Usage::group(shares.chain(others).collect())
     }
 
     /// The pods that have a row, by what their cgroups are named by, and that nobody told of.

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::meter::cpu::CpuInfo;
+use crate::meter::gpu::GpuHealth;
+use crate::meter::gpu::reading::{Gpu, GpuState};
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
 use crate::units::{Microjoules, Watts};
 use crate::workload::Workload;
 use crate::workload::names::Names;
+use crate::workload::podresources::Holder;
 
 /// Totals of one zone since the agent started. For zones whose kind is not attributed, the parts stay `None`.
 #[derive(Clone, Debug)]
@@ -72,6 +75,38 @@ pub struct Row {
     pub runtime_ns: u64,
     pub cycles: u64,
     pub switches: u64,
+}
+
+/// A GPU as it was read last. Its totals are those of the zone whose path is its UUID.
+#[derive(Clone, Debug)]
+pub struct GpuNow {
+    pub gpu: Arc<Gpu>,
+    /// It was read a short time ago; else only its totals are to be shown.
+    pub current: bool,
+    pub state: GpuState,
+    /// What its active energy was divided by and how idle energy was told; `None` and empty where none was measured.
+    pub method: Option<&'static str>,
+    pub idle: &'static str,
+    /// The only container that the kubelet gave it to.
+    pub holder: Option<Holder>,
+}
+
+impl GpuNow {
+    /// Nothing is known but which it is.
+    #[must_use]
+    pub fn new(gpu: Arc<Gpu>) -> Self {
+        Self { gpu, current: true, state: GpuState::default(), method: None, idle: "", holder: None }
+    }
+}
+
+/// What a process used of one GPU in the last interval, as far as that can be told by process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuProcessEnergy {
+    pub pid: u32,
+    /// Clock ticks since boot at its start; `None` where the process was never seen.
+    pub start: Option<u64>,
+    pub source: Source,
+    pub energy: Microjoules,
 }
 
 /// Idle energy handed to pods since the agent started; per key, the pods' plus `unassigned` plus `retired` is the idle
@@ -153,9 +188,16 @@ pub struct Snapshot {
     /// `None` when idle energy is not handed to pods.
     pub idle: Option<IdleShares>,
     pub cpu_info: Arc<[CpuInfo]>,
+    /// All GPUs seen so far, by UUID.
+    pub gpus: Vec<GpuNow>,
+    /// Of the last interval, a process on several GPUs several times.
+    pub gpu_processes: Vec<GpuProcessEnergy>,
+    /// GPU figures are exported under DCGM exporter's names too.
+    pub dcgm_names: bool,
     pub meters: Vec<MeterState>,
     pub attribution: AttributionInfo,
     pub health: Health,
+    pub gpu_meter: GpuHealth,
 }
 
 impl Snapshot {
@@ -175,9 +217,13 @@ impl Snapshot {
             retired: Vec::new(),
             idle: None,
             cpu_info: Arc::from([]),
+            gpus: Vec::new(),
+            gpu_processes: Vec::new(),
+            dcgm_names: false,
             meters: Vec::new(),
             attribution: AttributionInfo::default(),
             health: Health::default(),
+            gpu_meter: GpuHealth::default(),
         }
     }
 }

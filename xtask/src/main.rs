@@ -1,7 +1,8 @@
-//! The commands that develop energy-agent: `cargo xtask run | test | ebpf | bench`.
+//! The commands that develop energy-agent: `cargo xtask run | test | ebpf | bench | gpu-check`.
 
 mod bench;
 mod ebpf;
+mod gpu;
 mod run;
 mod test;
 mod tools;
@@ -49,6 +50,18 @@ enum Task {
     ///
     /// Needs root and cgroup v2, and a machine that is otherwise quiet. A missed goal is a result, not an error.
     Bench(bench::Options),
+    /// Compare the agent with the counter of this machine's first NVIDIA GPU while two CUDA processes run on it.
+    ///
+    /// Prints what each call of the driver costs or does not offer, the processes' shares, and the cost of a tick.
+    /// Changes nothing on the GPU.
+    GpuCheck {
+        /// Name or path of the NVML library.
+        #[arg(long, default_value = "libnvidia-ml.so.1")]
+        library: String,
+        /// Length of each of the two measurements.
+        #[arg(long, default_value_t = 20)]
+        seconds: u64,
+    },
 }
 
 fn main() -> ExitCode {
@@ -58,6 +71,7 @@ fn main() -> ExitCode {
         Task::Fuzz { cases } => test::fuzz(cases),
         Task::Ebpf { check } => ebpf::make(check),
         Task::Bench(options) => bench::run(&options),
+        Task::GpuCheck { library, seconds } => gpu::check(&library, seconds),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

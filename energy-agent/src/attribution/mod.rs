@@ -1,6 +1,7 @@
 //! Divides what the hardware drew by who ran: one interval's zone energies and CPU usage become, per zone, idle energy,
 //! each workload's active energy, and what belongs to nobody known; exactly, in microjoules.
 
+pub mod gpu;
 pub mod idle;
 pub mod idle_policy;
 #[cfg(test)]
@@ -117,7 +118,8 @@ pub struct Division {
 #[must_use]
 pub fn attribute(interval: &Interval<'_>, idle: Idle<'_>) -> Attribution {
     // Shares without a domain weigh in every zone, so they are also compared with the busy time of the whole node.
-    let placed = interval.usage.workloads().flatten().all(|share| share.domain.is_some());
+    let mut ran = interval.usage.workloads().flatten().filter(|share| share.runtime_ns > 0);
+    let placed = ran.all(|share| share.domain.is_some());
     let zones = interval
         .zones
         .iter()

@@ -17,6 +17,14 @@ pub struct Share {
     pub switches: u64,
 }
 
+impl Share {
+    /// For a workload that need not have run, so that something else can be charged to it.
+    #[must_use]
+    pub const fn none(workload: Arc<Workload>) -> Self {
+        Self { workload, domain: None, runtime_ns: 0, cycles: 0, switches: 0 }
+    }
+}
+
 /// All shares of an interval, ascending by workload and domain, each pair once.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
@@ -56,6 +64,12 @@ impl Usage {
     pub fn workloads(&self) -> impl Iterator<Item = &[Share]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, &end)| &self.shares[start..end])
+    }
+
+    /// Where a workload is among [`Self::workloads`].
+    #[must_use]
+    pub fn position(&self, workload: &Arc<Workload>) -> Option<usize> {
+        self.ends.binary_search_by(|&end| order(&self.shares[end - 1].workload, workload)).ok()
     }
 
     /// Number of workloads.

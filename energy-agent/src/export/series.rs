@@ -2,6 +2,8 @@
 //! Pods and units are sums of rows, in whole microjoules, so that every identity holds on the text.
 
 mod containers;
+mod dcgm;
+mod gpus;
 mod labels;
 
 use std::collections::BTreeMap;
@@ -9,8 +11,10 @@ use std::time::UNIX_EPOCH;
 
 use self::containers::containers;
 use crate::config::Level;
+use crate::export::gpu_meter;
 use crate::export::metrics::{self as m, Metric};
 use crate::export::text::{Labels, Value, Writer};
+use crate::meter::ZoneKind;
 use crate::snapshot::{EnergyKey, IdleShares, PodIdle, Row, Snapshot, State, WorkloadEnergy, ZoneParts, ZoneTotals};
 use crate::units::{Microjoules, Watts, nanos};
 use crate::workload::Workload;
@@ -21,6 +25,10 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
     let node: &str = &snapshot.node;
     if levels.contains(&Level::Node) {
         write_node(writer, snapshot, node);
+        gpus::write(writer, snapshot);
+        if snapshot.dcgm_names {
+            dcgm::write(writer, snapshot);
+        }
     }
     // A meter that never counted cycles or switches leaves zeros in every row: not measured, so no series.
     let counted = Counted {
@@ -40,6 +48,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         let pods = grouped(snapshot, |workload| workload.pod_uid().map(|uid| snapshot.names.pod(uid)), pod_labels);
         write_pod_idle(writer, snapshot, pod_labels);
         write_energy(writer, &pods, &m::POD_JOULES, &m::POD_WATTS);
+        gpus::write_shares(writer, &pods, &m::POD_GPU_JOULES, &m::POD_GPU_WATTS);
         let [seconds, cycles, switches] = [&m::POD_CPU_SECONDS, &m::POD_CPU_CYCLES, &m::POD_SWITCHES];
         write_usage(writer, &pods, counted, seconds, cycles, switches);
         labels::write(writer, snapshot);
@@ -47,6 +56,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
     if levels.contains(&Level::Container) {
         let containers = containers(snapshot);
         write_energy(writer, &containers, &m::CONTAINER_JOULES, &m::CONTAINER_WATTS);
+        gpus::write_shares(writer, &containers, &m::CONTAINER_GPU_JOULES, &m::CONTAINER_GPU_WATTS);
         family(writer, &m::CONTAINER_KEPLER_SECONDS);
         for container in &containers {
             writer.sample(&container.labels, &[], Value::Time(container.runtime_ns));
@@ -59,6 +69,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
             Labels::new(&[("unit", unit), ("state", state.as_str()), ("node_name", node)])
         });
         write_energy(writer, &units, &m::SYSTEM_JOULES, &m::SYSTEM_WATTS);
+        gpus::write_shares(writer, &units, &m::SYSTEM_GPU_JOULES, &m::SYSTEM_GPU_WATTS);
         let [seconds, cycles, switches] = [&m::SYSTEM_CPU_SECONDS, &m::SYSTEM_CPU_CYCLES, &m::SYSTEM_SWITCHES];
         write_usage(writer, &units, counted, seconds, cycles, switches);
     }
@@ -101,6 +112,11 @@ impl Totals {
         self.cycles += cycles;
         self.switches += switches;
     }
+
+    /// The energies of CPU zones; GPUs have families of their own.
+    fn cpu(&self) -> impl Iterator<Item = &WorkloadEnergy> {
+        self.energy.iter().filter(|energy| energy.key.zone != ZoneKind::Gpu)
+    }
 }
 
 /// Sums the rows that have the same `key`; a sum is running while any of its rows is.
@@ -121,7 +137,7 @@ fn grouped<'a, K: Ord>(
     groups.into_iter().map(|(key, (state, totals))| Totals { labels: labels(key, state), ..totals }).collect()
 }
 
-fn family(writer: &mut Writer, metric: &Metric) {
+pub(super) fn family(writer: &mut Writer, metric: &Metric) {
     writer.family(metric.name, metric.kind, metric.help);
 }
 
@@ -133,13 +149,13 @@ fn single(writer: &mut Writer, metric: &Metric, value: Value) {
 fn write_energy(writer: &mut Writer, all: &[Totals], joules: &Metric, watts: &Metric) {
     family(writer, joules);
     for totals in all {
-        for WorkloadEnergy { key, total, power: _ } in &totals.energy {
+        for WorkloadEnergy { key, total, power: _ } in totals.cpu() {
             writer.sample(&totals.labels, &energy_labels(*key), Value::Energy(*total));
         }
     }
     family(writer, watts);
     for totals in all {
-        for WorkloadEnergy { key, total: _, power } in &totals.energy {
+        for WorkloadEnergy { key, total: _, power } in totals.cpu() {
             if let Some(power) = power {
                 writer.sample(&totals.labels, &energy_labels(*key), Value::Power(*power));
             }
@@ -194,7 +210,8 @@ fn write_usage(
 }
 
 fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
-    let zones: Vec<_> = snapshot.zones.iter().map(|totals| (zone_labels(totals, node), totals)).collect();
+    let zones = snapshot.zones.iter().filter(|totals| totals.zone.kind != ZoneKind::Gpu);
+    let zones: Vec<_> = zones.map(|totals| (zone_labels(totals, node), totals)).collect();
     let mut zone_family = |metric: &Metric, value: &dyn Fn(&ZoneTotals) -> Option<Value>| {
         family(writer, metric);
         for (labels, totals) in &zones {
@@ -233,7 +250,7 @@ fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
         writer.sample(&labels, &[], Value::Integer(1));
     }
     family(writer, &m::RETIRED_JOULES);
-    for (key, total) in &snapshot.retired {
+    for (key, total) in snapshot.retired.iter().filter(|(key, _)| key.zone != ZoneKind::Gpu) {
         writer.sample(&Labels::new(&energy_labels(*key)), &[("node_name", node)], Value::Energy(*total));
     }
     if let Some(IdleShares { policy, pods: _, unassigned, retired }) = &snapshot.idle {
@@ -276,6 +293,7 @@ fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
         let labels = Labels::new(&[("meter", state.meter), ("reason", state.reason)]);
         writer.sample(&labels, &[], Value::Integer(u64::from(state.up)));
     }
+    gpu_meter::write(writer, &snapshot.gpu_meter, node);
     let how = &snapshot.attribution;
     if !how.meter.is_empty() {
         family(writer, &m::ATTRIBUTION_INFO);

@@ -1,49 +1,413 @@
-//! Whether NVIDIA GPUs can be read: loads NVML and asks for its driver and device count.
+//! NVIDIA GPUs through NVML: energy, state and processes of each, read on threads that may hang while the tick does not.
 
+mod device;
+mod energy;
+mod fault;
+mod integral;
+mod mig;
+mod probe;
+mod processes;
 pub mod reading;
+mod samples;
+mod session;
+mod watch;
 
-use std::ffi::OsStr;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use nvml_wrapper::Nvml;
-use nvml_wrapper::error::NvmlError;
+use tracing::{info, warn};
 
-use super::MeterState;
+use self::device::Answer;
+use self::fault::{Failure, Fault};
+pub use self::probe::probe;
+use self::reading::{Gpu, GpuReading};
+pub use self::samples::Ignored;
+use self::session::{Command, Known, KnownGpu, Message, Opener, Session, Started};
+use self::watch::{PATIENCE, Watch};
+use super::counter::ZoneCounts;
+use super::{MeterState, Source};
 
-/// Loads the NVML library of that name or path and says what it found, or why there is none.
-#[must_use]
-pub fn probe(library: &str) -> MeterState {
-    let nvml = match Nvml::builder().lib_path(OsStr::new(library)).init() {
-        Ok(nvml) => nvml,
-        Err(error) => {
-            let (reason, remedy) = match error {
-                NvmlError::LibloadingError(_) => {
-                    ("absent", "; no NVIDIA driver, or name its library by --nvml.library")
-                }
-                NvmlError::DriverNotLoaded => ("absent", "; load the kernel module nvidia"),
-                NvmlError::NoPermission => ("permission", "; give access to /dev/nvidia*"),
-                _ => ("error", ""),
-            };
-            return state(false, reason, format!("{library}: {error}{remedy}"));
+/// The library, and GPUs that are missing, are looked for this often; more often where ticks are close.
+const RETRY: Duration = Duration::from_secs(10);
+/// Intervals between two looks at most.
+const RETRY_TICKS: u32 = 10;
+
+/// Where GPUs are read from.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name or path of the library.
+    pub library: String,
+    pub procfs: PathBuf,
+    pub interval: Duration,
+}
+
+/// Whether one GPU can be read; a row of `energy_agent_gpu_up`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuUp {
+    pub index: u32,
+    /// Empty for a GPU that was never readable.
+    pub uuid: Arc<str>,
+    pub up: bool,
+    /// `ok`, or as [`Fault::as_str`].
+    pub reason: &'static str,
+    /// Critical XID errors since the agent started.
+    pub xids: u64,
+    /// How long the calls of the last reading took together; `None` before the first.
+    pub took: Option<Duration>,
+}
+
+/// What was noticed on GPUs since the agent started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuHealth {
+    pub gpus: Vec<GpuUp>,
+    pub ignored: Ignored,
+}
+
+/// All GPUs. Owned by the tick; the calls are made by threads that it asks and, beyond a moment, does not wait for.
+pub struct GpuMeter {
+    /// `None` with `--gpu=off`.
+    commands: Option<Sender<Command>>,
+    messages: Receiver<Message>,
+    /// The library's thread.
+    session: Watch,
+    open: bool,
+    /// When to look again.
+    next: Instant,
+    retry: Duration,
+    patience: Duration,
+    state: MeterState,
+    devices: BTreeMap<Arc<str>, Device>,
+    /// GPUs by index that were never readable.
+    unreadable: BTreeMap<u32, Fault>,
+    counts: ZoneCounts,
+    ignored: Ignored,
+}
+
+/// A GPU that was readable at some time.
+struct Device {
+    gpu: Arc<Gpu>,
+    worker: Option<Worker>,
+    fault: Option<Fault>,
+    source: Option<Source>,
+    xids: u64,
+    took: Option<Duration>,
+    ready: Option<GpuReading>,
+}
+
+struct Worker {
+    id: u64,
+    /// `None` once the library was closed while a request was out.
+    requests: Option<SyncSender<()>>,
+    watch: Watch,
+}
+
+impl GpuMeter {
+    /// Starts to look for GPUs; `None` reads none (`--gpu=off`).
+    #[must_use]
+    pub fn open(options: Option<Options>) -> Self {
+        let (send, messages) = channel();
+        let (reason, detail) = match &options {
+            Some(options) => ("starting", format!("{} is being loaded", options.library)),
+            None => ("off", "switched off by --gpu=off".to_owned()),
+        };
+        let interval = options.as_ref().map_or(RETRY, |options| options.interval);
+        let retry = RETRY.min(interval * RETRY_TICKS);
+        let commands = options.and_then(|Options { library, procfs, interval }| {
+            let (commands, incoming) = channel();
+            let opener = Opener { library, procfs, interval, retry, answers: send, nvml: None, workers: 0 };
+            let thread = thread::Builder::new().name("nvml".to_owned()).spawn(move || opener.run(&incoming));
+            thread.inspect_err(|error| warn!(%error, "no thread for NVML, GPUs are not read")).ok().map(|_| commands)
+        });
+        let mut meter = Self {
+            commands,
+            messages,
+            session: Watch::default(),
+            open: false,
+            next: Instant::now(),
+            retry,
+            patience: PATIENCE.min(interval / 4),
+            state: MeterState { meter: "nvml", up: false, reason, detail },
+            devices: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
+            counts: ZoneCounts::default(),
+            ignored: Ignored::default(),
+        };
+        meter.command(Instant::now());
+        meter
+    }
+
+    /// Asks every GPU for a reading; [`take`](Self::take) has them. Never waits.
+    ///
+    /// Returns what had come too late for the tick before.
+    pub fn ask(&mut self, now: Instant) -> Vec<GpuReading> {
+        while let Ok(message) = self.messages.try_recv() {
+            self.receive(message, now);
         }
-    };
-    match (nvml.device_count(), nvml.sys_driver_version()) {
-        (Ok(count), Ok(driver)) => state(true, "ok", format!("{count} GPUs, driver {driver}")),
-        (Err(error), _) | (_, Err(error)) => state(false, "error", format!("{library}: {error}")),
+        if self.session.begins_to_hang(now) && !self.open {
+            let detail = format!("no answer from the library{}", Fault::Hanging.remedy());
+            self.fail(&Failure { fault: Fault::Hanging, detail, reopen: true });
+        }
+        if now >= self.next && !self.session.is_waiting() {
+            self.command(now);
+        }
+        let mut late = Vec::new();
+        let mut gone = false;
+        for device in self.devices.values_mut() {
+            let Some(worker) = &mut device.worker else { continue };
+            if worker.watch.begins_to_hang(now) {
+                device.fault = Some(Fault::Hanging);
+                warn!(
+                    gpu = device.gpu.index,
+                    uuid = %device.gpu.uuid,
+                    "a call on the GPU hangs, its series stand until it returns{}",
+                    Fault::Hanging.remedy()
+                );
+            }
+            let reading = device.ready.take();
+            // One reading a tick: where a late one is there and the next will be in time, that one has to wait.
+            if !worker.watch.is_waiting() && (reading.is_none() || !worker.watch.is_prompt()) {
+                match worker.requests.as_ref().map(|requests| requests.try_send(())) {
+                    Some(Ok(())) => worker.watch.ask(now),
+                    _ => {
+                        warn!(gpu = device.gpu.index, uuid = %device.gpu.uuid, "the GPU's thread has ended");
+                        device.worker = None;
+                        device.fault = Some(Fault::Error);
+                        gone = true;
+                    }
+                }
+            }
+            late.extend(reading);
+        }
+        if gone {
+            self.next = now;
+        }
+        late
+    }
+
+    /// The readings asked for. Waits a moment for those that have always come at once; `late` is what `ask` returned.
+    #[must_use]
+    pub fn take(&mut self, asked: Instant, late: Vec<GpuReading>) -> Vec<GpuReading> {
+        let until = asked + self.patience;
+        while self.devices.values().any(|it| it.worker.as_ref().is_some_and(|worker| worker.watch.is_awaited())) {
+            match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(message) => self.receive(message, Instant::now()),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let mut readings = late;
+        for device in self.devices.values_mut() {
+            if let Some(worker) = &mut device.worker {
+                worker.watch.give_up();
+            }
+            if readings.iter().all(|reading| reading.gpu.uuid != device.gpu.uuid) {
+                readings.extend(device.ready.take());
+            }
+        }
+        readings
+    }
+
+    #[must_use]
+    pub fn state(&self) -> MeterState {
+        self.state.clone()
+    }
+
+    #[must_use]
+    pub const fn counts(&self) -> ZoneCounts {
+        self.counts
+    }
+
+    #[must_use]
+    pub fn health(&self) -> GpuHealth {
+        let known = self.devices.values().map(|device| GpuUp {
+            index: device.gpu.index,
+            uuid: Arc::clone(&device.gpu.uuid),
+            up: device.fault.is_none(),
+            reason: device.fault.map_or("ok", Fault::as_str),
+            xids: device.xids,
+            took: device.took,
+        });
+        let unreadable = self.unreadable.iter().map(|(&index, fault)| GpuUp {
+            index,
+            uuid: Arc::from(""),
+            up: false,
+            reason: fault.as_str(),
+            xids: 0,
+            took: None,
+        });
+        GpuHealth { gpus: known.chain(unreadable).collect(), ignored: self.ignored }
+    }
+
+    /// Opens the library, or looks for GPUs that are missing.
+    fn command(&mut self, now: Instant) {
+        self.next = now + self.retry;
+        // With every GPU out of reach there is nothing to lose, and a driver that came back is found by opening only.
+        let out_of_reach = |device: &Device| device.fault.is_some_and(|fault| fault != Fault::Hanging);
+        let opening = !self.open || self.devices.values().all(out_of_reach);
+        let missing = !self.unreadable.is_empty() || self.devices.values().any(|device| device.worker.is_none());
+        if opening {
+            self.close();
+        } else if !missing {
+            return;
+        }
+        let known: Known = self
+            .devices
+            .iter()
+            .map(|(uuid, device)| {
+                (Arc::clone(uuid), KnownGpu { running: device.worker.is_some(), chosen: device.source })
+            })
+            .collect();
+        let command = if opening { Command::Open(known) } else { Command::Look(known) };
+        if self.commands.as_ref().is_some_and(|commands| commands.send(command).is_ok()) {
+            self.session.ask(now);
+        }
+    }
+
+    /// Lets all threads end, so that the library can be closed. One that hangs is left alone until its call returns.
+    fn close(&mut self) {
+        self.open = false;
+        for device in self.devices.values_mut() {
+            device.worker.take_if(|worker| !worker.watch.is_waiting());
+            if let Some(worker) = &mut device.worker {
+                worker.requests = None;
+            }
+        }
+    }
+
+    fn receive(&mut self, message: Message, now: Instant) {
+        match message {
+            Message::Session(result) => {
+                self.session.answered(Duration::ZERO);
+                match result {
+                    Ok(session) => self.opened(session),
+                    Err(failure) => self.fail(&failure),
+                }
+            }
+            Message::Device(answer) => self.answered(*answer, now),
+        }
+    }
+
+    /// The library as a whole does not work.
+    fn fail(&mut self, failure: &Failure) {
+        let Failure { fault, detail, reopen: _ } = failure;
+        if self.state.reason != fault.as_str() {
+            // No NVIDIA GPU is the usual case, not a fault.
+            if *fault == Fault::Absent && self.devices.is_empty() {
+                info!("no NVIDIA GPU is read: {detail}");
+            } else {
+                warn!(error = detail, "NVIDIA GPUs cannot be read");
+            }
+        }
+        self.state = state("nvml", *fault, detail.clone());
+        self.unreadable.clear();
+        self.close();
+        for device in self.devices.values_mut() {
+            let hangs = device.worker.as_ref().is_some_and(|worker| worker.watch.is_hanging());
+            device.fault = Some(if hangs { Fault::Hanging } else { *fault });
+        }
+    }
+
+    fn opened(&mut self, session: Session) {
+        let Session { driver, count, started, failed } = session;
+        self.open = true;
+        for Started { gpu, worker, requests } in started {
+            let worker = Some(Worker { id: worker, requests: Some(requests), watch: Watch::default() });
+            let device = self.devices.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| Device {
+                gpu: Arc::clone(&gpu),
+                worker: None,
+                fault: None,
+                source: None,
+                xids: 0,
+                took: None,
+                ready: None,
+            });
+            (device.gpu, device.worker) = (gpu, worker);
+        }
+        let mut unreadable = BTreeMap::new();
+        let mut lacking: BTreeMap<u32, &mut Device> = self
+            .devices
+            .values_mut()
+            .filter(|device| device.worker.is_none())
+            .map(|device| (device.gpu.index, device))
+            .collect();
+        for (index, failure) in failed {
+            if let Some(device) = lacking.remove(&index) {
+                device.set_fault(&failure);
+            } else {
+                if self.unreadable.get(&index) != Some(&failure.fault) {
+                    warn!(gpu = index, error = failure.detail, "the GPU cannot be read");
+                }
+                unreadable.insert(index, failure.fault);
+            }
+        }
+        for device in lacking.into_values() {
+            let detail = "the driver does not list it any more".to_owned();
+            device.set_fault(&Failure { fault: Fault::Absent, detail, reopen: false });
+        }
+        self.unreadable = unreadable;
+        let plural = if count == 1 { "" } else { "s" };
+        let now = match count {
+            0 => state("nvml", Fault::Absent, format!("no GPU, driver {driver}")),
+            _ => {
+                let detail = format!("{count} GPU{plural}, driver {driver}");
+                MeterState { meter: "nvml", up: true, reason: "ok", detail }
+            }
+        };
+        if (now.up, &now.detail) != (self.state.up, &self.state.detail) {
+            info!(gpus = count, driver, "NVML is open");
+        }
+        self.state = now;
+    }
+
+    fn answered(&mut self, answer: Answer, now: Instant) {
+        let Answer { worker: id, gpu, took, reading, source, trouble, counts, ignored, xids } = answer;
+        self.counts += counts;
+        self.ignored += ignored;
+        let Some(device) = self.devices.get_mut(&gpu.uuid) else { return };
+        device.xids += xids;
+        device.took = Some(took);
+        let Some(worker) = device.worker.as_mut().filter(|worker| worker.id == id) else { return };
+        let hung = worker.watch.answered(took);
+        if worker.requests.is_none() {
+            // The library was closed meanwhile: another thread can take over now.
+            device.worker = None;
+            self.next = now;
+            return;
+        }
+        device.source = device.source.or(source);
+        match reading {
+            Ok(mut reading) => {
+                if let Some(energy) = reading.energy.as_mut().filter(|_| hung) {
+                    energy.gap = true;
+                }
+                if std::mem::replace(&mut device.fault, trouble).is_some() && trouble.is_none() {
+                    info!(gpu = gpu.index, uuid = %gpu.uuid, "the GPU is read again");
+                }
+                device.ready = Some(reading);
+            }
+            Err(failure) => {
+                if failure.reopen {
+                    self.next = now;
+                    self.fail(&failure);
+                } else {
+                    device.set_fault(&failure);
+                }
+            }
+        }
     }
 }
 
-fn state(up: bool, reason: &'static str, detail: String) -> MeterState {
-    MeterState { meter: "nvml", up, reason, detail }
+impl Device {
+    fn set_fault(&mut self, failure: &Failure) {
+        if self.fault.replace(failure.fault) != Some(failure.fault) {
+            warn!(gpu = self.gpu.index, uuid = %self.gpu.uuid, error = failure.detail, "the GPU cannot be read");
+        }
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_missing_library_is_absent_and_named() {
-        let state = probe("/nonexistent/libnvidia-ml.so.1");
-        assert_eq!((state.meter, state.up, state.reason), ("nvml", false, "absent"));
-        assert!(state.detail.contains("/nonexistent/libnvidia-ml.so.1"));
-    }
+fn state(meter: &'static str, fault: Fault, detail: String) -> MeterState {
+    MeterState { meter, up: false, reason: fault.as_str(), detail }
 }

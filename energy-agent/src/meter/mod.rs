@@ -180,7 +180,8 @@ pub struct MeterState {
     /// `rapl`, `perf`, `hwmon`, `estimate`, `ebpf`, `cgroupfs`, `nvml`, ...
     pub meter: &'static str,
     pub up: bool,
-    /// A word from a fixed set (`ok`, `absent`, `permission`, `guest`, `error`, `off`, `unused`), bounded for use as a label.
+    /// A word from a fixed set (`ok`, `absent`, `permission`, `guest`, `error`, `off`, `unused`; for NVML also `starting`,
+    /// `version_mismatch`, `symbol` and `hanging`), bounded for use as a label.
     pub reason: &'static str,
     /// For people: what is missing, which file, and the remedy. Never a label.
     pub detail: String,

@@ -10,9 +10,10 @@ use super::cgroupfs::CgroupFiles;
 use super::cpu::{CpuModel, CpuStat, Topology};
 use super::ebpf::{self, Ebpf};
 use super::energy::{self, EnergyMeter};
+use super::gpu::{self, GpuHealth, GpuMeter};
 use super::interrupts::Interrupts;
 use super::{CgroupId, DomainLoad, MeterState, Sample, boottime_ns, monotonic_ns};
-use crate::config::{Config, EbpfMode};
+use crate::config::{Config, EbpfMode, GpuMode};
 use crate::snapshot::Health;
 use crate::workload::tree;
 
@@ -38,6 +39,7 @@ pub struct Sampler {
     stat_failed: bool,
     energy: EnergyMeter,
     usage: UsageMeter,
+    gpus: GpuMeter,
     /// Why the last reading of usage failed.
     usage_error: Option<String>,
     /// Where cgroup v2 is; `None` where there is none.
@@ -94,6 +96,11 @@ impl Sampler {
             );
         }
         let usage = open_usage(config, &topology, v2_root.as_deref(), &mut states)?;
+        let gpus = GpuMeter::open((config.gpu == GpuMode::Auto).then(|| gpu::Options {
+            library: config.nvml_library.clone(),
+            procfs: config.procfs.clone(),
+            interval: config.interval,
+        }));
         let stat = CpuStat::open(&config.procfs);
         if let Err(error) = &stat {
             warn!(error = format!("{error:#}"), "CPU busy time is not known");
@@ -105,6 +112,7 @@ impl Sampler {
             stat_failed: false,
             energy,
             usage,
+            gpus,
             usage_error: None,
             v2_root,
             states,
@@ -129,6 +137,7 @@ impl Sampler {
             }
         }
         let now = Instant::now();
+        let late = self.gpus.ask(now);
         let elapsed = now.duration_since(self.last);
         self.last = now;
         let suspended_ns = suspended_ns().saturating_sub(self.suspended_ns);
@@ -145,6 +154,7 @@ impl Sampler {
             warn!(error, "usage cannot be read");
         }
         self.usage_error = error;
+        sample.gpus = self.gpus.take(now, late);
         sample
     }
 
@@ -241,12 +251,19 @@ impl Sampler {
     pub fn states(&self) -> Vec<MeterState> {
         let mut states = self.energy.states();
         states.extend_from_slice(&self.states);
+        states.push(self.gpus.state());
         states
+    }
+
+    /// Which GPUs are read, and what was noticed on them.
+    pub fn gpu_health(&self) -> GpuHealth {
+        self.gpus.health()
     }
 
     /// Counts of the meters; those of owners and of ticks are left at 0.
     pub fn health(&self) -> Health {
-        let counts = self.energy.counts();
+        let mut counts = self.energy.counts();
+        counts += self.gpus.counts();
         Health {
             zone_wraps: counts.wraps,
             zone_resets: counts.resets,

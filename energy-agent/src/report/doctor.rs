@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::config::{Config, CpuMeter, DoctorArgs, EbpfMode, ReportFormat};
+use crate::config::{Config, CpuMeter, DoctorArgs, EbpfMode, GpuMode, ReportFormat};
 use crate::meter::cpu::CpuModel;
 use crate::meter::estimate::Estimate;
 use crate::meter::gpu;
@@ -165,6 +165,8 @@ impl Report {
         let model = CpuModel::read(&config.procfs);
         let coefficients = Estimate::open(&model, config.estimate_coefficients.as_deref()).err();
         let mut lenient = config.clone();
+        // They are probed by themselves.
+        lenient.gpu = GpuMode::Off;
         if config.ebpf == EbpfMode::On {
             lenient.ebpf = EbpfMode::Auto;
         }
@@ -194,8 +196,7 @@ impl Report {
 
         let mut checks = kernel::rows(&machine);
         checks.extend(energy::rows(&machine));
-        let nvml = gpu::probe(&config.nvml_library);
-        checks.push(if nvml.up { Row::ok(nvml.meter, nvml.detail) } else { Row::missing(nvml.meter, &nvml.detail) });
+        checks.extend(gpu_rows(config));
         checks.extend(host::rows(&machine));
 
         let (energy, has_energy) = energy_verdict(&machine);
@@ -206,6 +207,16 @@ impl Report {
         let summary = format!("{verdict}. CPU energy: {energy}; usage: {usage}; {found}");
         Ok(Self { attribution, summary, checks })
     }
+}
+
+fn gpu_rows(config: &Config) -> Vec<Row> {
+    if config.gpu == GpuMode::Off {
+        return vec![Row::new("nvml", Status::Off, "switched off by --gpu=off", "")];
+    }
+    let row = |state: MeterState| {
+        if state.up { Row::ok(state.meter, state.detail) } else { Row::missing(state.meter, &state.detail) }
+    };
+    gpu::probe(&config.nvml_library).into_iter().map(row).collect()
 }
 
 fn energy_verdict(machine: &Machine<'_>) -> (String, bool) {

@@ -1,10 +1,13 @@
 //! Who ran: cgroup ids become workloads (containers, pods, units, the kernel).
 
+pub mod allocation;
 pub mod cgroup;
 pub mod kubernetes;
 pub mod names;
 pub mod owners;
 pub mod pid_namespace;
+pub mod pids;
+pub mod podresources;
 pub mod pods;
 pub mod tree;
 

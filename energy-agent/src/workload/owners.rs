@@ -154,6 +154,12 @@ impl Owners {
         self.alive.contains(workload)
     }
 
+    /// The `Arc` that an existing workload is known by.
+    #[must_use]
+    pub fn living(&self, workload: &Workload) -> Option<Arc<Workload>> {
+        self.alive.get(workload).cloned()
+    }
+
     /// All workloads that exist.
     #[must_use]
     pub const fn alive(&self) -> &BTreeSet<Arc<Workload>> {

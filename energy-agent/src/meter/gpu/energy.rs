@@ -1,0 +1,159 @@
+//! Energy of one GPU: its counter where it has one, else its power integrated; chosen once.
+
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::Sampling;
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::error::NvmlError;
+
+use super::fault::{Calls, Failure};
+use super::integral::{Integral, PowerSample};
+use super::reading::GpuEnergy;
+use super::samples::AHEAD_US;
+use crate::meter::Source;
+use crate::meter::counter::{Counter, Delta, ZoneCounts};
+use crate::units::{floor_u64, micros};
+
+/// Power samples are never joined by a line over more than this, or three intervals.
+const HOLE: Duration = Duration::from_secs(10);
+
+pub const TOTAL_ENERGY: &str = "nvmlDeviceGetTotalEnergyConsumption";
+pub const POWER_SAMPLES: &str = "nvmlDeviceGetSamples(NVML_TOTAL_POWER_SAMPLES)";
+pub const POWER_USAGE: &str = "nvmlDeviceGetPowerUsage";
+
+enum Way {
+    Undecided,
+    Counter(Counter),
+    /// Samples that the driver buffers, with its time stamps.
+    Buffered(Integral),
+    /// Power as it is at each reading, on this machine's clock since `Instant`.
+    Polled(Integral, Instant),
+    /// The GPU tells neither.
+    Nothing,
+}
+
+/// Turns what a GPU offers into energy since the previous reading.
+pub struct EnergyWay {
+    way: Way,
+    /// What the GPU's series began with; it never changes while the agent runs, even where the library was opened anew.
+    chosen: Option<Source>,
+    hole: Duration,
+    /// The last reading gave nothing, so the next covers more than its interval.
+    missed: bool,
+}
+
+impl EnergyWay {
+    #[must_use]
+    pub fn new(chosen: Option<Source>, interval: Duration) -> Self {
+        Self { way: Way::Undecided, chosen, hole: HOLE.max(interval * 3), missed: false }
+    }
+
+    /// `None` while it is not decided, or where the GPU offers nothing.
+    #[must_use]
+    pub const fn source(&self) -> Option<Source> {
+        self.chosen
+    }
+
+    /// Reads; `elapsed` is the time since the last call. `None`: not measured this time.
+    ///
+    /// # Errors
+    /// When the device is out of reach.
+    pub fn read(
+        &mut self,
+        device: &Device<'_>,
+        calls: &mut Calls,
+        elapsed: Duration,
+        now_us: u64,
+        counts: &mut ZoneCounts,
+    ) -> Result<Option<GpuEnergy>, Failure> {
+        if matches!(self.way, Way::Undecided) {
+            self.decide(device, calls)?;
+        }
+        let (source, delta) = match &mut self.way {
+            Way::Undecided | Way::Nothing => return Ok(None),
+            Way::Counter(counter) => {
+                let raw_mj = calls.judge(TOTAL_ENERGY, device.total_energy_consumption())?;
+                let delta = match raw_mj.and_then(|raw_mj| raw_mj.checked_mul(1000)) {
+                    Some(raw_uj) => counter.advance(raw_uj, elapsed, counts),
+                    None => {
+                        counts.read_errors += 1;
+                        counter.miss(elapsed);
+                        None
+                    }
+                };
+                (Source::Nvml, delta)
+            }
+            Way::Buffered(integral) => {
+                let after_us = set_forward(integral, now_us);
+                let samples = calls.judge(POWER_SAMPLES, power_samples(device, after_us))?.unwrap_or_default();
+                let mut samples: Vec<_> =
+                    samples.into_iter().filter(|sample| sample.at_us <= now_us.saturating_add(AHEAD_US)).collect();
+                (Source::NvmlIntegrated, late(integral.advance(&mut samples), &mut self.missed))
+            }
+            Way::Polled(integral, since) => {
+                let power_mw = calls.judge(POWER_USAGE, device.power_usage())?;
+                let mut sample = power_mw.map(|power_mw| PowerSample { at_us: micros(since.elapsed()), power_mw });
+                let delta = integral.advance(sample.as_mut_slice());
+                (Source::NvmlIntegrated, late(delta, &mut self.missed))
+            }
+        };
+        Ok(delta.map(|Delta { energy, gap }| GpuEnergy { energy, source, gap }))
+    }
+
+    fn decide(&mut self, device: &Device<'_>, calls: &mut Calls) -> Result<(), Failure> {
+        if self.chosen != Some(Source::NvmlIntegrated) {
+            match calls.judge(TOTAL_ENERGY, device.total_energy_consumption())? {
+                Some(_) => {
+                    self.chosen = Some(Source::Nvml);
+                    self.way = Way::Counter(Counter::new(None));
+                    return Ok(());
+                }
+                // A failure is not the absence of a counter.
+                None if self.chosen.is_some() || !calls.refuses(TOTAL_ENERGY) => return Ok(()),
+                None => {}
+            }
+        }
+        let buffered = calls.ask(POWER_SAMPLES, || power_samples(device, 0))?;
+        if buffered.is_some_and(|samples| !samples.is_empty()) {
+            self.way = Way::Buffered(Integral::new(self.hole));
+        } else if calls.ask(POWER_USAGE, || device.power_usage())?.is_some() {
+            self.way = Way::Polled(Integral::new(self.hole), Instant::now());
+        } else if calls.refuses(POWER_USAGE) {
+            self.way = Way::Nothing;
+            return Ok(());
+        } else {
+            return Ok(());
+        }
+        self.chosen = Some(Source::NvmlIntegrated);
+        Ok(())
+    }
+}
+
+/// Marks what follows a reading that gave nothing.
+fn late(delta: Option<Delta>, missed: &mut bool) -> Option<Delta> {
+    let bridged = std::mem::replace(missed, delta.is_none());
+    delta.map(|delta| Delta { gap: delta.gap || bridged, ..delta })
+}
+
+/// The time after which samples are asked for; begins anew where the clock was set back.
+fn set_forward(integral: &mut Integral, now_us: u64) -> u64 {
+    if integral.last_us() > now_us.saturating_add(AHEAD_US) {
+        integral.restart();
+    }
+    integral.last_us()
+}
+
+fn power_samples(device: &Device<'_>, after_us: u64) -> Result<Vec<PowerSample>, NvmlError> {
+    let samples = device.samples(Sampling::Power, after_us)?;
+    let sample = |sample: nvml_wrapper::struct_wrappers::device::Sample| {
+        let power_mw = match sample.value {
+            SampleValue::U32(value) => Some(value),
+            SampleValue::U64(value) => u32::try_from(value).ok(),
+            SampleValue::I64(value) => u32::try_from(value).ok(),
+            SampleValue::F64(value) => u32::try_from(floor_u64(value)).ok(),
+        };
+        power_mw.map(|power_mw| PowerSample { at_us: sample.timestamp, power_mw })
+    };
+    Ok(samples.into_iter().filter_map(sample).collect())
+}

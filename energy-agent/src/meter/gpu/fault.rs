@@ -1,0 +1,226 @@
+//! NVML's errors as states of the meter: which call is missing for good, which device is out of reach, and when the whole
+//! library has to be opened again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nvml_wrapper::error::NvmlError;
+
+/// Why a GPU, or all of NVML, cannot be read; the value of the label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// No library, no driver, no GPU, or a GPU that was there before and is not any more.
+    Absent,
+    Permission,
+    /// The library and the kernel module are of different drivers, as after an upgrade without a reboot.
+    VersionMismatch,
+    /// The library lacks a function without which nothing can be read.
+    Symbol,
+    /// The GPU fell off the bus.
+    Lost,
+    ResetRequired,
+    /// A call has not returned in time.
+    Hanging,
+    Error,
+}
+
+impl Fault {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Permission => "permission",
+            Self::VersionMismatch => "version_mismatch",
+            Self::Symbol => "symbol",
+            Self::Lost => "lost",
+            Self::ResetRequired => "reset_required",
+            Self::Hanging => "hanging",
+            Self::Error => "error",
+        }
+    }
+
+    /// What to do about it; begins with `; `, or is empty.
+    #[must_use]
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::Absent => "; load the kernel module nvidia",
+            Self::Permission => "; give access to /dev/nvidia*",
+            Self::VersionMismatch => "; reload the kernel module nvidia or reboot the node",
+            Self::Symbol => "; update the NVIDIA driver",
+            Self::Lost | Self::ResetRequired => "; reset the GPU (nvidia-smi --gpu-reset) or reboot the node",
+            Self::Hanging => "; see the kernel log for NVRM messages",
+            Self::Error => "",
+        }
+    }
+}
+
+/// A fault with what NVML said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub fault: Fault,
+    pub detail: String,
+    /// The library has to be opened again before anything works.
+    pub reopen: bool,
+}
+
+impl Failure {
+    #[must_use]
+    pub fn new(call: &str, error: &NvmlError) -> Self {
+        let (fault, reopen) = match error {
+            NvmlError::LibloadingError(_) => (Fault::Absent, true),
+            NvmlError::DriverNotLoaded | NvmlError::Uninitialized => (Fault::Absent, true),
+            NvmlError::LibRmVersionMismatch => (Fault::VersionMismatch, true),
+            NvmlError::NoPermission | NvmlError::OperatingSystem => (Fault::Permission, false),
+            NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound => (Fault::Symbol, false),
+            NvmlError::GpuLost => (Fault::Lost, false),
+            NvmlError::ResetRequired => (Fault::ResetRequired, false),
+            _ => (Fault::Error, false),
+        };
+        let remedy = match error {
+            NvmlError::LibloadingError(_) => "; no NVIDIA driver, or name its library by --nvml.library",
+            _ => fault.remedy(),
+        };
+        Self { fault, detail: format!("{call}: {error}{remedy}"), reopen }
+    }
+
+    /// Whether the device as a whole is out of reach, so that asking on makes no sense.
+    const fn is_whole(&self) -> bool {
+        self.reopen || matches!(self.fault, Fault::Lost | Fault::ResetRequired)
+    }
+}
+
+/// What is known about the calls on one device.
+#[derive(Debug, Default)]
+pub struct Calls {
+    /// Not offered by this GPU or driver; not asked again.
+    refused: BTreeSet<&'static str>,
+    /// Refused since the last [`take_news`](Self::take_news).
+    refused_now: Vec<&'static str>,
+    /// Failed the last time, for another reason.
+    failing: BTreeMap<&'static str, Fault>,
+    failing_now: Vec<String>,
+}
+
+impl Calls {
+    /// Makes a call unless it is known not to be offered. `None`: there is no such figure, or not this time.
+    ///
+    /// # Errors
+    /// When the device as a whole is out of reach.
+    pub fn ask<T>(
+        &mut self,
+        call: &'static str,
+        make: impl FnOnce() -> Result<T, NvmlError>,
+    ) -> Result<Option<T>, Failure> {
+        if self.refused.contains(call) { Ok(None) } else { self.judge(call, make()) }
+    }
+
+    /// Takes the result of a call that was made.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub fn judge<T>(&mut self, call: &'static str, result: Result<T, NvmlError>) -> Result<Option<T>, Failure> {
+        let error = match result {
+            Ok(value) => {
+                self.failing.remove(call);
+                return Ok(Some(value));
+            }
+            Err(error) => error,
+        };
+        match error {
+            // Nothing to tell: an idle GPU (FC-051), or no sample yet.
+            NvmlError::NotFound | NvmlError::NoData => {}
+            NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => {
+                if self.refused.insert(call) {
+                    self.refused_now.push(call);
+                }
+            }
+            error => {
+                let failure = Failure::new(call, &error);
+                if failure.is_whole() {
+                    return Err(failure);
+                }
+                if self.failing.insert(call, failure.fault).is_none() {
+                    self.failing_now.push(failure.detail);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether `call` is known not to be offered.
+    #[must_use]
+    pub fn refuses(&self, call: &'static str) -> bool {
+        self.refused.contains(call)
+    }
+
+    /// Why `call` failed the last time, where it did for another reason than not being offered.
+    #[must_use]
+    pub fn failed(&self, call: &'static str) -> Option<Fault> {
+        self.failing.get(call).copied()
+    }
+
+    /// Whether any call failed the last time.
+    #[must_use]
+    pub fn any_failed(&self) -> bool {
+        !self.failing.is_empty()
+    }
+
+    /// Calls found not to be offered, and failures that began, since the last time.
+    pub fn take_news(&mut self) -> (Vec<&'static str>, Vec<String>) {
+        (std::mem::take(&mut self.refused_now), std::mem::take(&mut self.failing_now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_supported_is_said_once_and_not_asked_again_fc_049() {
+        let (mut calls, mut asked) = (Calls::default(), 0);
+        for _ in 0..3 {
+            let answer = calls.ask("power", || {
+                asked += 1;
+                Err::<u32, _>(NvmlError::NotSupported)
+            });
+            assert_eq!(answer, Ok(None));
+        }
+        assert_eq!(asked, 1);
+        assert_eq!(calls.take_news(), (vec!["power"], vec![]));
+        assert_eq!(calls.take_news(), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_missing_symbol_is_a_missing_call() {
+        let mut calls = Calls::default();
+        let missing = || Err::<u32, _>(NvmlError::FailedToLoadSymbol("undefined symbol: nvmlX".to_owned()));
+        assert_eq!(calls.ask("x", missing), Ok(None));
+        assert!(calls.refuses("x"));
+    }
+
+    #[test]
+    fn a_single_failing_call_is_said_once_and_asked_on() {
+        let mut calls = Calls::default();
+        assert_eq!(calls.ask("temperature", || Err::<u32, _>(NvmlError::Unknown)), Ok(None));
+        assert_eq!(calls.ask("temperature", || Err::<u32, _>(NvmlError::Unknown)), Ok(None));
+        assert_eq!(calls.take_news().1, ["temperature: an internal driver error occurred"]);
+        assert_eq!(calls.ask("temperature", || Ok(40)), Ok(Some(40)));
+        assert_eq!(calls.ask("temperature", || Err::<u32, _>(NvmlError::Unknown)), Ok(None));
+        assert_eq!(calls.take_news().1.len(), 1, "it failed anew");
+    }
+
+    #[test]
+    fn nothing_found_is_no_fault_fc_051() {
+        let mut calls = Calls::default();
+        assert_eq!(calls.ask("utilization", || Err::<u32, _>(NvmlError::NotFound)), Ok(None));
+        assert_eq!(calls.take_news(), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_lost_gpu_and_a_gone_driver_end_the_reading() {
+        let failure = |error| Calls::default().ask("x", || Err::<u32, _>(error)).unwrap_err();
+        assert_eq!((failure(NvmlError::GpuLost).fault, failure(NvmlError::GpuLost).reopen), (Fault::Lost, false));
+        let mismatch = failure(NvmlError::LibRmVersionMismatch);
+        assert_eq!((mismatch.fault, mismatch.reopen), (Fault::VersionMismatch, true));
+        assert!(failure(NvmlError::Uninitialized).reopen);
+    }
+}

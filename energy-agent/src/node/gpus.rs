@@ -1,0 +1,230 @@
+//! The node's GPUs from tick to tick: whose their processes are, what was divided, and the power of each GPU's last
+//! interval, which is its own and not the tick's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::attribution::gpu::{self, Allocation, GpuDivision, GpuUse};
+use crate::attribution::idle::IdleModel;
+use crate::attribution::usage::{Share, Usage};
+use crate::attribution::{Division, Idle, Weight, ZoneAttribution};
+use crate::config::{Config, IdleMethod};
+use crate::meter::gpu::reading::{Gpu, GpuEnergy, GpuReading};
+use crate::meter::{MeterState, Source, Zone, ZoneKind};
+use crate::snapshot::{EnergyKey, GpuNow, GpuProcessEnergy, Snapshot, State};
+use crate::units::Watts;
+use crate::workload::Workload;
+use crate::workload::allocation::Allocations;
+use crate::workload::names::Pods;
+use crate::workload::owners::Owners;
+use crate::workload::pids::Pids;
+use crate::workload::podresources::PodResources;
+
+/// Time between two questions to the kubelet while all is known, and while a process or a busy GPU has no owner.
+const ASK_EVERY: Duration = Duration::from_secs(30);
+const ASK_UNKNOWN_EVERY: Duration = Duration::from_secs(5);
+
+/// Everything about GPUs that a tick changes.
+pub struct Gpus {
+    pids: Pids,
+    resources: PodResources,
+    allocations: Allocations,
+    asked: Option<Instant>,
+    /// Some energy or process of the last tick had no owner.
+    unknown: bool,
+    idle_method: IdleMethod,
+    dcgm_names: bool,
+    /// How long a GPU that is not read keeps its gauges: one tick may pass without a reading.
+    hold: Duration,
+    /// By UUID; all that were ever read, because their totals stay.
+    seen: BTreeMap<Arc<str>, Seen>,
+    processes: Vec<GpuProcessEnergy>,
+}
+
+struct Seen {
+    now: GpuNow,
+    zone: Option<Arc<Zone>>,
+    read: Instant,
+    power: Option<Powers>,
+}
+
+/// Mean power of the GPU's last interval.
+struct Powers {
+    measured: Watts,
+    active: Watts,
+    idle: Watts,
+    shares: Vec<(Arc<Workload>, Watts)>,
+}
+
+/// One GPU's energy of the interval, divided.
+pub struct Charge {
+    zone: Arc<Zone>,
+    energy: GpuEnergy,
+    division: GpuDivision,
+}
+
+impl Gpus {
+    /// Must be called within a runtime.
+    pub fn open(config: &Config, now: Instant) -> Self {
+        Self {
+            pids: Pids::new(&config.procfs, now),
+            resources: PodResources::start(&config.pods_resources_socket),
+            allocations: Allocations::default(),
+            asked: None,
+            unknown: false,
+            idle_method: config.idle,
+            dcgm_names: config.gpu_dcgm_names,
+            hold: config.interval * 5 / 2,
+            seen: BTreeMap::new(),
+            processes: Vec::new(),
+        }
+    }
+
+    /// Divides what was read of each GPU, and learns idle power from it.
+    pub fn divide(
+        &mut self,
+        readings: &[GpuReading],
+        owners: Option<&Owners>,
+        pods: &Arc<Pods>,
+        model: &mut IdleModel,
+        now: Instant,
+    ) -> Vec<Charge> {
+        self.processes.clear();
+        self.pids.begin(now);
+        if !readings.is_empty() {
+            self.ask_now_and_then(now);
+            let nobody = BTreeSet::new();
+            let alive = owners.map_or(&nobody, Owners::alive);
+            self.allocations.refresh(&self.resources.told().resources, pods, alive, now);
+        }
+        self.unknown = false;
+        readings.iter().filter_map(|reading| self.divide_one(reading, owners, model, now)).collect()
+    }
+
+    fn ask_now_and_then(&mut self, now: Instant) {
+        let every = if self.unknown { ASK_UNKNOWN_EVERY } else { ASK_EVERY };
+        if self.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= every) {
+            self.asked = Some(now);
+            self.resources.ask();
+        }
+    }
+
+    fn divide_one(
+        &mut self,
+        reading: &GpuReading,
+        owners: Option<&Owners>,
+        model: &mut IdleModel,
+        now: Instant,
+    ) -> Option<Charge> {
+        let placed: Vec<_> = reading.processes.iter().map(|process| self.pids.owner(process.pid, owners)).collect();
+        self.unknown |= placed.contains(&None);
+        let gpu = &reading.gpu;
+        let instances = reading.instances.iter().flat_map(|instance| {
+            self.allocations.of(&instance.uuid).iter().map(|workload| (instance.id, Arc::clone(workload)))
+        });
+        let allocation = Allocation { device: self.allocations.of(&gpu.uuid).to_vec(), instances: instances.collect() };
+        let holders = self.allocations.resources().devices.get(&*gpu.uuid);
+        let sole = holders.and_then(|holders| if let [sole] = &holders[..] { Some(sole.clone()) } else { None });
+
+        let seen = self.seen.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| Seen {
+            now: GpuNow::new(Arc::clone(gpu)),
+            zone: None,
+            read: now,
+            power: None,
+        });
+        seen.now = GpuNow { state: reading.state, holder: sole, ..GpuNow::new(Arc::clone(gpu)) };
+        (seen.read, seen.power) = (now, None);
+        let energy = reading.energy?;
+        let zone = match &seen.zone {
+            Some(zone) if zone.source == energy.source => Arc::clone(zone),
+            _ => Arc::new(zone_of(gpu, energy.source)),
+        };
+        seen.zone = Some(Arc::clone(&zone));
+        let used = GpuUse { reading, owners: &placed, allocation: &allocation };
+        if self.idle_method == IdleMethod::Learned {
+            gpu::learn(model, &used, energy, &zone);
+        }
+        let division = gpu::attribute(&used, energy.energy, &zone, Idle::new(self.idle_method, model));
+        self.unknown |= division.unattributed.0 > 0;
+        seen.now.method = Some(division.method.as_str());
+        seen.now.idle = match self.idle_method {
+            IdleMethod::Learned => model.method_in_force([&*zone]),
+            IdleMethod::Ratio => "ratio",
+            IdleMethod::None => "none",
+        };
+        let elapsed = reading.elapsed;
+        seen.power = (!energy.gap && !elapsed.is_zero()).then(|| Powers {
+            measured: energy.energy.over(elapsed),
+            active: division.active.over(elapsed),
+            idle: division.idle.over(elapsed),
+            shares: division.shares.iter().map(|(owner, part)| (Arc::clone(owner), part.over(elapsed))).collect(),
+        });
+        let start = |pid| self.pids.start(pid);
+        let processes = division.processes.iter();
+        let source = energy.source;
+        self.processes.extend(processes.map(|&(pid, energy)| GpuProcessEnergy {
+            pid,
+            start: start(pid),
+            source,
+            energy,
+        }));
+        Some(Charge { zone, energy, division })
+    }
+
+    /// Copies what is known of each GPU into `snapshot`, and power into its zones and rows.
+    pub fn fill(&self, snapshot: &mut Snapshot, now: Instant) {
+        let current = |seen: &Seen| now.saturating_duration_since(seen.read) < self.hold;
+        snapshot.gpus = self.seen.values().map(|seen| GpuNow { current: current(seen), ..seen.now.clone() }).collect();
+        snapshot.gpu_processes.clone_from(&self.processes);
+        snapshot.dcgm_names = self.dcgm_names;
+        snapshot.meters.extend(self.states());
+        let mut shares: BTreeMap<(Source, &Workload), Watts> = BTreeMap::new();
+        let mut powered = BTreeSet::new();
+        for seen in self.seen.values().filter(|seen| current(seen)) {
+            let (Some(power), Some(zone)) = (&seen.power, &seen.zone) else { continue };
+            powered.insert(zone.source);
+            for (owner, watts) in &power.shares {
+                shares.entry((zone.source, &**owner)).or_default().0 += watts.0;
+            }
+            if let Some(totals) = snapshot.zones.iter_mut().find(|totals| totals.zone == *zone) {
+                totals.power = Some(power.measured);
+                if let Some(parts) = &mut totals.parts {
+                    (parts.active_power, parts.idle_power) = (Some(power.active), Some(power.idle));
+                }
+            }
+        }
+        for row in snapshot.rows.iter_mut().filter(|row| row.state == State::Running) {
+            let gpus = row.energy.iter_mut().filter(|energy| energy.key.zone == ZoneKind::Gpu);
+            for energy in gpus {
+                let EnergyKey { zone: _, source } = energy.key;
+                let watts = shares.get(&(source, &*row.workload)).copied();
+                energy.power = powered.contains(&source).then(|| watts.unwrap_or_default());
+            }
+        }
+    }
+
+    fn states(&self) -> Option<MeterState> {
+        self.resources.told().state
+    }
+}
+
+/// So that the workloads charged have a place in the usage, though they need not have run.
+pub fn shares(charges: &[Charge]) -> impl Iterator<Item = Share> {
+    charges.iter().flat_map(|charge| &charge.division.shares).map(|(owner, _)| Share::none(Arc::clone(owner)))
+}
+
+/// The charges in the ledger's terms.
+pub fn zones(charges: Vec<Charge>, usage: &Usage) -> impl Iterator<Item = ZoneAttribution> {
+    charges.into_iter().map(|Charge { zone, energy: GpuEnergy { energy, source: _, gap }, division }| {
+        let GpuDivision { active, idle, unattributed, method: _, shares, processes: _ } = division;
+        let place = |owner| usage.position(&owner).expect("each workload charged has a share");
+        let shares = shares.into_iter().map(|(owner, part)| (place(owner), part)).collect();
+        let division = Division { active, idle, unattributed, weight: Weight::Runtime, shares };
+        ZoneAttribution { zone, measured: energy, gap, division: Some(division) }
+    })
+}
+
+fn zone_of(gpu: &Gpu, source: Source) -> Zone {
+    Zone { kind: ZoneKind::Gpu, socket: None, die: None, source, path: gpu.uuid.to_string() }
+}

@@ -1,0 +1,217 @@
+//! Whose a process of the host is, by its cgroup: for meters that name processes by PID. What was learned is kept, because
+//! a process' last work is read after it ended, and because asking again each time would cost more than all the rest.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Workload;
+use super::cgroup::{Placement, classify, from_proc_cgroup};
+use super::owners::Owners;
+
+/// Time between two looks at a process that is there all along: whether it is still the same, and in the same cgroup.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// How long a process that is not asked for is remembered.
+const KEEP: Duration = Duration::from_secs(10);
+
+/// What is known of a PID.
+#[derive(Debug)]
+struct Known {
+    /// Start time in clock ticks since boot: with the PID, the identity of a process.
+    start: u64,
+    workload: Arc<Workload>,
+    looked: Instant,
+    asked: Instant,
+    /// When it was found to be gone.
+    gone: Option<Instant>,
+}
+
+/// The workloads of processes, by PID in the PID namespace of `procfs`.
+#[derive(Debug)]
+pub struct Pids {
+    procfs: PathBuf,
+    known: HashMap<u32, Known>,
+    now: Instant,
+    before: Instant,
+}
+
+impl Pids {
+    #[must_use]
+    pub fn new(procfs: &Path, now: Instant) -> Self {
+        Self { procfs: procfs.to_owned(), known: HashMap::new(), now, before: now }
+    }
+
+    /// Begins a tick.
+    pub fn begin(&mut self, now: Instant) {
+        (self.before, self.now) = (self.now, now);
+        self.known.retain(|_, known| now.saturating_duration_since(known.asked) < KEEP);
+    }
+
+    /// The workload of a process, also of one that ended since it was asked for last. `None` if it is not there (ended, or
+    /// of another PID namespace) or its cgroup is not to be seen from here.
+    pub fn owner(&mut self, pid: u32, owners: Option<&Owners>) -> Option<Arc<Workload>> {
+        let (now, before) = (self.now, self.before);
+        if let Some(known) = self.known.get_mut(&pid) {
+            // A PID that was there in every tick has hardly changed hands in between.
+            let unbroken = known.asked >= before;
+            known.asked = now;
+            if unbroken && now.saturating_duration_since(known.looked) < LOOK_EVERY {
+                return Some(Arc::clone(&known.workload));
+            }
+        }
+        let Some((start, workload)) = look(&self.procfs, pid) else {
+            let known = self.known.get_mut(&pid)?;
+            // A driver may go on listing what has ended; then it is nobody's.
+            let gone = *known.gone.get_or_insert(now);
+            return (now.saturating_duration_since(gone) < KEEP).then(|| Arc::clone(&known.workload));
+        };
+        let workload = workload?.known_by(owners);
+        let known = Known { start, workload: Arc::clone(&workload), looked: now, asked: now, gone: None };
+        self.known.insert(pid, known);
+        Some(workload)
+    }
+
+    /// Start time of a process that [`Self::owner`] placed, in clock ticks since boot.
+    #[must_use]
+    pub fn start(&self, pid: u32) -> Option<u64> {
+        self.known.get(&pid).map(|known| known.start)
+    }
+}
+
+/// Start time and workload of a process that is there; no workload where its cgroup is hidden by a namespace.
+fn look(procfs: &Path, pid: u32) -> Option<(u64, Option<Place>)> {
+    let folder = procfs.join(pid.to_string());
+    let start = start_time(&fs::read_to_string(folder.join("stat")).ok()?)?;
+    let cgroup = fs::read_to_string(folder.join("cgroup")).ok()?;
+    // The PID may have changed hands between the two.
+    let same = start_time(&fs::read_to_string(folder.join("stat")).ok()?) == Some(start);
+    same.then(|| (start, Place::of(&cgroup)))
+}
+
+/// Where a process is.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    /// By whichever hierarchy tells most.
+    workload: Workload,
+    /// By cgroup v2, as its work on the CPUs is charged.
+    v2: Option<Workload>,
+}
+
+impl Place {
+    /// By the same rules as a cgroup found by its folder; a process that somebody named by PID is never the kernel.
+    fn of(proc_cgroup: &str) -> Option<Self> {
+        let workload = match from_proc_cgroup(proc_cgroup) {
+            Placement::Unresolved { unit, container: None } if unit == "/" && !proc_cgroup.contains("/..") => {
+                classify("/").into()
+            }
+            Placement::Unresolved { .. } => return None,
+            Placement::Kernel => classify("/").into(),
+            placement => placement.into(),
+        };
+        let v2 = proc_cgroup.lines().find_map(|line| line.strip_prefix("0::"));
+        Some(Self { workload, v2: v2.map(|path| classify(path).into()) })
+    }
+
+    /// The workload that work on the CPUs is charged to as well, unless another hierarchy alone knows the pod.
+    fn known_by(self, owners: Option<&Owners>) -> Arc<Workload> {
+        let living = |workload: &Workload| owners.and_then(|owners| owners.living(workload));
+        let of_pod = self.workload.pod_uid().is_some();
+        living(&self.workload)
+            .or_else(|| self.v2.as_ref().filter(|_| !of_pod).and_then(living))
+            .unwrap_or_else(|| Arc::new(self.workload))
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`; the command name before it may hold spaces and parentheses.
+fn start_time(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: &str = "/kubepods/podd1578427-1919-52ea-898e-2489f38c2504";
+
+    fn process(procfs: &Path, pid: u32, start: u64, cgroup: &str) {
+        let folder = procfs.join(pid.to_string());
+        fs::create_dir_all(&folder).unwrap();
+        let fields = "0 ".repeat(18);
+        fs::write(folder.join("stat"), format!("{pid} (a) b) (c) S {fields}{start} 0 0\n")).unwrap();
+        fs::write(folder.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
+    }
+
+    fn unit(workload: Option<&Arc<Workload>>) -> Option<&str> {
+        workload.and_then(|workload| workload.unit())
+    }
+
+    #[test]
+    fn a_process_belongs_to_its_cgroups_workload_and_is_remembered_when_it_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        process(directory.path(), 7, 100, POD);
+        let mut pids = Pids::new(directory.path(), start);
+        pids.begin(at(1));
+        let pod = pids.owner(7, None).unwrap();
+        assert_eq!(pod.pod_uid().unwrap().as_ref(), "d1578427-1919-52ea-898e-2489f38c2504");
+        assert_eq!((pids.start(7), pids.owner(8, None)), (Some(100), None));
+        fs::remove_dir_all(directory.path().join("7")).unwrap();
+        pids.begin(at(5));
+        assert_eq!(pids.owner(7, None), Some(pod));
+        // However often it is asked for.
+        for second in 6..=14 {
+            pids.begin(at(second));
+            assert!(pids.owner(7, None).is_some());
+        }
+        for second in 15..=60 {
+            pids.begin(at(second));
+            assert!(second < 45 || pids.owner(7, None).is_none());
+        }
+    }
+
+    #[test]
+    fn fc_038_a_pid_that_was_not_seen_for_a_tick_is_looked_at_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        process(directory.path(), 7, 100, "/system.slice/a.service");
+        let mut pids = Pids::new(directory.path(), start);
+        pids.begin(at(1));
+        assert_eq!(unit(pids.owner(7, None).as_ref()), Some("a.service"));
+        process(directory.path(), 7, 900, "/system.slice/b.service");
+        pids.begin(at(2));
+        pids.begin(at(3));
+        assert_eq!(unit(pids.owner(7, None).as_ref()), Some("b.service"));
+        // One that is there all along is looked at now and then.
+        process(directory.path(), 7, 900, "/system.slice/c.service");
+        for second in 4..=32 {
+            pids.begin(at(second));
+            assert_eq!(unit(pids.owner(7, None).as_ref()), Some("b.service"));
+        }
+        pids.begin(at(33));
+        assert_eq!(unit(pids.owner(7, None).as_ref()), Some("c.service"));
+    }
+
+    #[test]
+    fn what_a_cgroup_namespace_hides_is_not_placed() {
+        assert_eq!(Place::of("0::/..\n"), None);
+        assert_eq!(Place::of("0::/\n").unwrap().known_by(None).unit(), Some("/"));
+        assert_eq!(Place::of("1:cpu:/\n0::/\n").unwrap().known_by(None).unit(), Some("/"));
+    }
+
+    #[test]
+    fn outside_pods_it_is_charged_where_its_work_on_the_cpus_is() {
+        let hierarchy = tempfile::tempdir().unwrap();
+        fs::create_dir(hierarchy.path().join("a.service")).unwrap();
+        let owners = Owners::open(hierarchy.path(), Instant::now()).unwrap();
+        let unit = |text: &str| unit(Some(&Place::of(text).unwrap().known_by(Some(&owners)))).map(str::to_owned);
+        assert_eq!(unit("3:cpu:/v1.slice\n0::/a.service\n").as_deref(), Some("a.service"));
+        assert_eq!(unit("3:cpu:/v1.slice\n0::/\n").as_deref(), Some("/"));
+        assert_eq!(unit("3:cpu:/v1.slice\n0::/gone.service\n").as_deref(), Some("gone.service"));
+        let pod = Place::of(&format!("3:cpu:{POD}\n0::/a.service\n")).unwrap().known_by(Some(&owners));
+        assert!(pod.pod_uid().is_some());
+    }
+}
