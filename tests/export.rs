@@ -70,6 +70,17 @@ fn the_parts_of_the_active_energy_sum_to_it_on_the_scraped_text() {
     for zone in ["package", "dram"] {
         assert_eq!(active[&key(zone)] + idle[&key(zone)], measured[&key(zone)], "{zone}");
     }
+    let mut given = BTreeMap::new();
+    for name in [
+        "energy_agent_pod_idle_joules_total",
+        "energy_agent_idle_unassigned_joules_total",
+        "energy_agent_retired_idle_joules_total",
+    ] {
+        for (key, sum) in sums(&page, name) {
+            *given.entry(key).or_default() += sum;
+        }
+    }
+    assert_eq!(given, idle);
 }
 
 #[test]
@@ -161,6 +172,7 @@ fn what_was_not_measured_has_no_series() {
         (zone.power, zone.parts) = (None, None);
     }
     snapshot.cpu_usage_ratio = Some(f64::NAN);
+    snapshot.idle = None;
     snapshot.health.ebpf_run_ns = None;
     snapshot.attribution.meter = "cgroupfs";
     let page = page(snapshot);

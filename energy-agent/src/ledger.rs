@@ -1,6 +1,7 @@
 //! Adds attributions up into totals that never fall: per zone, per workload, and what workloads whose series have ended
 //! had used, so that active energy is accounted for exactly, for ever.
 
+pub mod idle;
 mod retire;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use crate::meter::{Zone, ZoneKind};
 use crate::snapshot::{EnergyKey, Row, Snapshot, State, WorkloadEnergy, ZoneTotals};
 use crate::units::Microjoules;
 use crate::workload::Workload;
+use crate::workload::names::Names;
 
 /// Totals since the agent started.
 ///
@@ -64,14 +66,31 @@ impl Ledger {
     }
 
     /// Adds one interval. `usage` is what the attribution was made from, `alive` the workloads whose cgroup exists
-    /// (the kernel always does), `now` a clock that does not go backwards.
-    pub fn apply(&mut self, attribution: &Attribution, usage: &Usage, alive: &BTreeSet<Arc<Workload>>, now: Duration) {
+    /// (the kernel always does), `names` what containers are called, `now` a clock that does not go backwards.
+    pub fn apply(
+        &mut self,
+        attribution: &Attribution,
+        usage: &Usage,
+        alive: &BTreeSet<Arc<Workload>>,
+        names: &Names,
+        now: Duration,
+    ) {
         self.charge_zones(attribution);
         let charges = self.charges(attribution, usage);
         let worked = self.worked(usage, &charges);
         self.admit(usage, &worked, alive);
         self.charge_rows(attribution.elapsed, usage, &charges, &worked, alive, now);
-        self.retire(now);
+        self.retire(names, now);
+    }
+
+    /// The workloads that have a row.
+    pub fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
+        self.rows.iter().map(|entry| &entry.row.workload)
+    }
+
+    /// All rows, ascending by workload.
+    pub fn rows(&self) -> impl Iterator<Item = &Row> + Clone {
+        self.rows.iter().map(|entry| &entry.row)
     }
 
     /// Copies the totals into `snapshot`.

@@ -5,9 +5,9 @@ mod gpus;
 mod state;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
+use std::{env, fs};
 
 use anyhow::Result;
 use tracing::warn;
@@ -20,13 +20,16 @@ use crate::attribution::usage::{Share, Usage};
 use crate::attribution::{Idle, Interval, Weight, attribute, learn};
 use crate::config::{Config, IdleMethod};
 use crate::ledger::Ledger;
+use crate::ledger::idle::IdleLedger;
 use crate::meter::cpu::{CpuInfo, cpu_info};
 use crate::meter::sampler::Sampler;
-use crate::meter::{Sample, Source};
+use crate::meter::{MeterState, Sample, Source};
 use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::Workload;
 use crate::workload::cgroup::UNKNOWN_UNIT;
+use crate::workload::names::Names;
 use crate::workload::owners::Owners;
+use crate::workload::pods::Told;
 
 /// Everything that a tick changes.
 pub struct Node {
@@ -38,11 +41,13 @@ pub struct Node {
     idle_method: IdleMethod,
     gpus: Gpus,
     ledger: Ledger,
+    idle_ledger: IdleLedger,
     cpu_info: Arc<[CpuInfo]>,
     started: Instant,
     ticks: u64,
     late_ticks: u64,
     state: StateFile,
+    names: Arc<Names>,
 }
 
 impl Node {
@@ -72,30 +77,38 @@ impl Node {
             idle_method: config.idle,
             gpus: Gpus::open(config, started),
             ledger: Ledger::new(config.terminated_retention, config.terminated_max),
+            idle_ledger: IdleLedger::new(config.idle_policy),
             cpu_info: cpu_info(&config.procfs).into(),
             started,
             ticks: 0,
             late_ticks: 0,
             state,
+            names: Arc::default(),
         })
     }
 
     /// The snapshot before the first tick.
     #[must_use]
     pub fn blank(&self) -> Snapshot {
-        Snapshot { meters: self.sampler.states(), cpu_info: Arc::clone(&self.cpu_info), ..Snapshot::empty(&self.name) }
+        Snapshot { meters: self.meters(), cpu_info: Arc::clone(&self.cpu_info), ..Snapshot::empty(&self.name) }
     }
 
-    /// Reads, divides and adds up. `late` says that this tick began more than half an interval late.
-    pub fn tick(&mut self, late: bool) -> Snapshot {
+    fn meters(&self) -> Vec<MeterState> {
+        let mut meters = self.sampler.states();
+        meters.extend(self.idle_ledger.state());
+        meters
+    }
+
+    /// Reads, divides and adds up. `late` says that this tick began more than half an interval late, `told` is what is
+    /// known of the pods by now.
+    pub fn tick(&mut self, late: bool, told: &Told) -> Snapshot {
         let sample = self.sampler.read();
         self.late_ticks += u64::from(late);
         let now = Instant::now();
         if let Some(owners) = &mut self.owners {
             owners.apply(now, &sample.events, sample.events_complete);
         }
-        let pods = Arc::default();
-        let charges = self.gpus.divide(&sample.gpus, self.owners.as_ref(), &pods, &mut self.idle, now);
+        let charges = self.gpus.divide(&sample.gpus, self.owners.as_ref(), &told.pods, &mut self.idle, now);
         let usage = self.usage(&sample, gpus::shares(&charges));
         if let Some(owners) = &mut self.owners {
             for id in owners.take_removed() {
@@ -124,7 +137,14 @@ impl Node {
         // Without a hierarchy all work is the unknown unit's, which never ends.
         let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
         let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
-        self.ledger.apply(&attribution, &usage, alive, now.duration_since(self.started));
+        // Before rows are folded by name, and after the readings that the names are for.
+        if let Some(names) = self.names.after(&told.pods, self.ledger.workloads()) {
+            self.names = Arc::new(names);
+        }
+        self.ledger.apply(&attribution, &usage, alive, &self.names, now.duration_since(self.started));
+        // Nothing that a policy weighs says anything about the idle energy of GPUs.
+        attribution.zones.truncate(sample.zones.len());
+        self.idle_ledger.apply(&attribution, &usage, self.ledger.rows(), &told.pods);
         self.ticks += 1;
         if self.idle_method == IdleMethod::Learned {
             self.state.save_now_and_then(&self.idle, now);
@@ -153,8 +173,11 @@ impl Node {
             attribution: info,
             health,
             gpu_meter: self.sampler.gpu_health(),
+            names: Arc::clone(&self.names),
+            idle: self.idle_ledger.shares(),
             ..self.blank()
         };
+        snapshot.meters.push(told.state.clone());
         self.ledger.fill(&mut snapshot);
         self.gpus.fill(&mut snapshot, now);
         snapshot
@@ -174,6 +197,11 @@ impl Node {
         Usage::group(shares.chain(others).collect())
     }
 
+    /// The pods that have a row, by what their cgroups are named by, and that nobody told of.
+    pub fn unnamed_pods(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.ledger.workloads().filter_map(|workload| workload.pod_uid()).filter(|uid| !self.names.knows(uid))
+    }
+
     /// Keeps what was learned for the next start.
     pub fn close(&mut self) {
         if self.idle_method == IdleMethod::Learned {
@@ -182,11 +210,14 @@ impl Node {
     }
 }
 
-/// What `--node.name` says, else the host's name.
-fn node_name(config: &Config) -> Arc<str> {
+/// What `--node.name` says, else `NODE_NAME`, by which manifests hand down the name of the Node object, else the host's
+/// name.
+#[must_use]
+pub fn node_name(config: &Config) -> Arc<str> {
     let host = || {
         let name = fs::read_to_string(config.procfs.join("sys/kernel/hostname")).unwrap_or_default();
         name.trim().to_owned()
     };
-    config.node_name.clone().unwrap_or_else(host).into()
+    let given = config.node_name.clone().or_else(|| env::var("NODE_NAME").ok()).filter(|name| !name.is_empty());
+    given.unwrap_or_else(host).into()
 }

@@ -10,6 +10,7 @@ use crate::meter::gpu::reading::{Gpu, GpuState};
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
 use crate::units::{Microjoules, Watts};
 use crate::workload::Workload;
+use crate::workload::names::Names;
 use crate::workload::podresources::Holder;
 
 /// Totals of one zone since the agent started. For zones whose kind is not attributed, the parts stay `None`.
@@ -108,6 +109,28 @@ pub struct GpuProcessEnergy {
     pub energy: Microjoules,
 }
 
+/// Idle energy handed to pods since the agent started; per key, the pods' plus `unassigned` plus `retired` is the idle
+/// energy of the zones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdleShares {
+    /// `usage`, `requests` or `equal`; the value of the label `policy`.
+    pub policy: &'static str,
+    /// Ascending by uid.
+    pub pods: Vec<PodIdle>,
+    /// What no pod weighed anything for. Ordered by key, as are the others.
+    pub unassigned: Vec<(EnergyKey, Microjoules)>,
+    /// What pods were given whose series have ended.
+    pub retired: Vec<(EnergyKey, Microjoules)>,
+}
+
+/// One pod's part of the idle energy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodIdle {
+    pub uid: Arc<str>,
+    pub state: State,
+    pub energy: Vec<(EnergyKey, Microjoules)>,
+}
+
 /// How energy is divided at present; the labels of `energy_agent_attribution_info`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttributionInfo {
@@ -156,13 +179,19 @@ pub struct Snapshot {
     pub cpu_usage_ratio: Option<f64>,
     pub zones: Vec<ZoneTotals>,
     pub rows: Vec<Row>,
+    /// What the pods and containers of the rows are called.
+    pub names: Arc<Names>,
     /// Active energy of workloads whose series have ended.
     pub retired: Vec<(EnergyKey, Microjoules)>,
+    /// `None` when idle energy is not handed to pods.
+    pub idle: Option<IdleShares>,
     pub cpu_info: Arc<[CpuInfo]>,
     /// All GPUs seen so far, by UUID.
     pub gpus: Vec<GpuNow>,
     /// Of the last interval, a process on several GPUs several times.
     pub gpu_processes: Vec<GpuProcessEnergy>,
+    /// GPU figures are exported under DCGM exporter's names too.
+    pub dcgm_names: bool,
     pub meters: Vec<MeterState>,
     pub attribution: AttributionInfo,
     pub health: Health,
@@ -181,10 +210,13 @@ impl Snapshot {
             cpu_usage_ratio: None,
             zones: Vec::new(),
             rows: Vec::new(),
+            names: Arc::default(),
             retired: Vec::new(),
+            idle: None,
             cpu_info: Arc::from([]),
             gpus: Vec::new(),
             gpu_processes: Vec::new(),
+            dcgm_names: false,
             meters: Vec::new(),
             attribution: AttributionInfo::default(),
             health: Health::default(),

@@ -13,7 +13,8 @@ use energy_agent::meter::cpu::CpuInfo;
 use energy_agent::meter::gpu::{GpuHealth, GpuUp, Ignored};
 use energy_agent::meter::{MeterState, Source, Zone, ZoneKind};
 use energy_agent::snapshot::{
-    AttributionInfo, EnergyKey, Health, Row, Snapshot, State, WorkloadEnergy, ZoneParts, ZoneTotals,
+    AttributionInfo, EnergyKey, Health, IdleShares, PodIdle, Row, Snapshot, State, WorkloadEnergy, ZoneParts,
+    ZoneTotals,
 };
 use energy_agent::units::{Microjoules, Watts};
 use energy_agent::workload::{Runtime, Workload};
@@ -57,6 +58,7 @@ pub fn container(uid: &str, id: &str) -> Workload {
 
 /// Two sockets. Active, package: 40.000003 + 20.000002 J = rows 30.000001 + 10.000003 + 5 + 7 + 1, retired 6, unattributed
 /// 1.000001; dram: 3.000001 J = rows 1 + 0.5 + 0.25 + 0.125 + 0.0625, retired 0, unattributed 1.062501.
+/// Idle, package: 10 + 8 J = pod 17 + unassigned 1; dram: 2 + 1 J = pod 2.999999 + retired 0.000001.
 pub fn rich() -> Snapshot {
     let unit = |unit: &str| Arc::from(unit);
     Snapshot {
@@ -83,6 +85,16 @@ pub fn rich() -> Snapshot {
             row(container(UID, "c1"), State::Terminated, 30_000_001, 1_000_000),
         ],
         retired: vec![(PACKAGE, Microjoules(6_000_000))],
+        idle: Some(IdleShares {
+            policy: "usage",
+            pods: vec![PodIdle {
+                uid: Arc::from(UID),
+                state: State::Running,
+                energy: vec![(PACKAGE, Microjoules(17_000_000)), (DRAM, Microjoules(2_999_999))],
+            }],
+            unassigned: vec![(PACKAGE, Microjoules(1_000_000)), (DRAM, Microjoules(0))],
+            retired: vec![(PACKAGE, Microjoules(0)), (DRAM, Microjoules(1))],
+        }),
         cpu_info: Arc::from([CpuInfo {
             processor: "0".to_owned(),
             vendor_id: "GenuineIntel".to_owned(),

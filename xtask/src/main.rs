@@ -46,7 +46,7 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
-    /// Measure what energy-agent has to reach, as ratios within one run; about twenty minutes.
+    /// Measure what energy-agent has to reach, as ratios within one run; about forty minutes.
     ///
     /// Needs root and cgroup v2, and a machine that is otherwise quiet. A missed goal is a result, not an error.
     Bench(bench::Options),

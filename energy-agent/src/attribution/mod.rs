@@ -3,6 +3,7 @@
 
 pub mod gpu;
 pub mod idle;
+pub mod idle_policy;
 #[cfg(test)]
 mod properties;
 pub mod scope;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use crate::config::IdleMethod;
 use crate::meter::cpu::Domain;
-use crate::meter::{DomainLoad, Zone, ZoneEnergy, ZoneKind};
+use crate::meter::{DomainLoad, Zone, ZoneEnergy};
 use crate::units::{Microjoules, nanos};
 use idle::IdleModel;
 use scope::{Load, Scope};
@@ -82,11 +83,10 @@ pub struct Attribution {
 }
 
 impl Attribution {
-    /// What all zones of the CPUs were divided by: cycles only if none had to do without.
+    /// What all zones were divided by: cycles only if none had to do without.
     #[must_use]
     pub fn weight(&self) -> Weight {
-        let zones = self.zones.iter().filter(|zone| zone.zone.kind != ZoneKind::Gpu);
-        let mut weights = zones.filter_map(|zone| zone.division.as_ref()).map(|division| division.weight);
+        let mut weights = self.zones.iter().filter_map(|zone| zone.division.as_ref()).map(|division| division.weight);
         let first = weights.next().unwrap_or(Weight::Runtime);
         if weights.all(|weight| weight == first) { first } else { Weight::Runtime }
     }

@@ -25,6 +25,15 @@ const CONTAINER_ZONE: &[&str] =
     &["container_id", "container_name", "runtime", "state", "pod_id", "node_name", "zone", "source"];
 const POD: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_name"];
 const POD_ZONE: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_name", "zone", "source"];
+const GPU: &[&str] = &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name"];
+const GPU_SOURCE: &[&str] = &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name", "source"];
+const POD_SOURCE: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_name", "source"];
+const CONTAINER_SOURCE: &[&str] =
+    &["container_id", "container_name", "runtime", "state", "pod_id", "node_name", "source"];
+const UNIT_SOURCE: &[&str] = &["unit", "state", "node_name", "source"];
+const DCGM: &[&str] = &["gpu", "UUID", "device", "modelName", "Hostname", "namespace", "pod", "container"];
+const POD_IDLE: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_name", "zone", "source", "policy"];
+const IDLE: &[&str] = &["policy", "zone", "source", "node_name"];
 const UNIT: &[&str] = &["unit", "state", "node_name"];
 const UNIT_ZONE: &[&str] = &["unit", "state", "node_name", "zone", "source"];
 
@@ -59,10 +68,82 @@ metrics! {
         "One logical CPU as /proc/cpuinfo describes it; always 1.";
     RETIRED_JOULES = "energy_agent_retired_cpu_joules_total" Counter Some(Level::Node), &["zone", "source", "node_name"],
         "Active energy of workloads that ended and whose own series have since been dropped.";
+    NODE_GPU_INFO = "kepler_node_gpu_info" Gauge Some(Level::Node), GPU,
+        "A GPU that is read, whatever it can tell; always 1.";
+    NODE_GPU_JOULES = "kepler_node_gpu_joules_total" Counter Some(Level::Node), GPU_SOURCE,
+        "Energy of one GPU with its memory since the agent started: from its counter (source=nvml), or its power integrated over the driver's time stamps (nvml_integrated).";
+    NODE_GPU_ACTIVE_JOULES = "kepler_node_gpu_active_joules_total" Counter Some(Level::Node), GPU_SOURCE,
+        "Energy above the GPU's idle power; over all GPUs of a source it equals pods + system + retired + unattributed, exactly.";
+    NODE_GPU_IDLE_JOULES = "kepler_node_gpu_idle_joules_total" Counter Some(Level::Node), GPU_SOURCE,
+        "Energy that the GPU would have used with nothing running (label idle of energy_agent_node_gpu_attribution_info says how that is known); active + idle equals kepler_node_gpu_joules_total, exactly.";
+    GPU_UNATTRIBUTED_JOULES = "energy_agent_node_gpu_unattributed_joules_total" Counter Some(Level::Node), GPU_SOURCE,
+        "Part of the GPU's active energy for which there is no evidence whose it was.";
+    NODE_GPU_WATTS = "kepler_node_gpu_watts" Gauge Some(Level::Node), GPU_SOURCE,
+        "Mean power of one GPU over its last reading's interval; absent where that was not measured.";
+    NODE_GPU_ACTIVE_WATTS = "kepler_node_gpu_active_watts" Gauge Some(Level::Node), GPU_SOURCE,
+        "Mean power above the GPU's idle power over its last reading's interval.";
+    NODE_GPU_IDLE_WATTS = "kepler_node_gpu_idle_watts" Gauge Some(Level::Node), GPU_SOURCE,
+        "Mean idle power over the GPU's last reading's interval.";
+    GPU_ATTRIBUTION_INFO = "energy_agent_node_gpu_attribution_info" Gauge Some(Level::Node),
+        &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name", "method", "idle"],
+        "How the GPU's energy is divided at present; always 1. method: samples (SM time of each process), mps (the MPS server's part by its clients), context (only one container or pod has contexts), allocation (the kubelet gave it to one), mig-activity or mig-slices (MIG instances), none. idle: learned, ratio (utilisation) or none.";
+    GPU_UTILIZATION = "energy_agent_node_gpu_utilization_ratio" Gauge Some(Level::Node), GPU,
+        "Part of the driver's last sample period in which a kernel ran on the GPU, 0 to 1.";
+    GPU_MEMORY_USED = "energy_agent_node_gpu_memory_used_bytes" Gauge Some(Level::Node), GPU,
+        "GPU memory in use, the driver's own included.";
+    GPU_MEMORY_TOTAL = "energy_agent_node_gpu_memory_total_bytes" Gauge Some(Level::Node), GPU,
+        "GPU memory installed.";
+    GPU_TEMPERATURE = "energy_agent_node_gpu_temperature_celsius" Gauge Some(Level::Node), GPU,
+        "Temperature of the GPU's die.";
+    GPU_SM_CLOCK = "energy_agent_node_gpu_sm_clock_hertz" Gauge Some(Level::Node), GPU,
+        "Clock of the streaming multiprocessors.";
+    GPU_POWER_LIMIT = "energy_agent_node_gpu_power_limit_watts" Gauge Some(Level::Node), GPU,
+        "Power limit that the driver enforces.";
+    GPU_THROTTLE_REASONS = "energy_agent_node_gpu_throttle_reasons" Gauge Some(Level::Node),
+        &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name", "reason"],
+        "Whether the clocks are held down for this reason at present, 0 or 1: gpu_idle, applications_clocks_setting, sw_power_cap, hw_slowdown, sync_boost, sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown, display_clock_setting.";
+    GPU_RETIRED_JOULES = "energy_agent_retired_gpu_joules_total" Counter Some(Level::Node), &["source", "node_name"],
+        "Active GPU energy of workloads that ended and whose own series have since been dropped.";
+    SYSTEM_GPU_JOULES = "energy_agent_system_gpu_joules_total" Counter Some(Level::Node), UNIT_SOURCE,
+        "Active GPU energy outside pods by systemd unit or cgroup; absent for units that never used a GPU.";
+    SYSTEM_GPU_WATTS = "energy_agent_system_gpu_watts" Gauge Some(Level::Node), UNIT_SOURCE,
+        "Mean active GPU power of a unit over the GPUs' last readings.";
+    DCGM_SM_CLOCK = "DCGM_FI_DEV_SM_CLOCK" Gauge Some(Level::Node), DCGM,
+        "SM clock in MHz, as DCGM exporter has it (--gpu.dcgm-names).";
+    DCGM_MEM_CLOCK = "DCGM_FI_DEV_MEM_CLOCK" Gauge Some(Level::Node), DCGM,
+        "Memory clock in MHz, as DCGM exporter has it (--gpu.dcgm-names).";
+    DCGM_GPU_TEMP = "DCGM_FI_DEV_GPU_TEMP" Gauge Some(Level::Node), DCGM,
+        "Temperature in degrees Celsius, as DCGM exporter has it (--gpu.dcgm-names).";
+    DCGM_POWER_USAGE = "DCGM_FI_DEV_POWER_USAGE" Gauge Some(Level::Node), DCGM,
+        "Power of the moment in watts, as DCGM exporter has it (--gpu.dcgm-names).";
+    DCGM_POWER_LIMIT = "DCGM_FI_DEV_POWER_MGMT_LIMIT" Gauge Some(Level::Node), DCGM,
+        "Power limit in watts, as DCGM exporter has it (--gpu.dcgm-names).";
+    DCGM_ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" Gauge Some(Level::Node), DCGM,
+        "Energy in millijoules, as DCGM exporter has it but since the agent started, and of type gauge because the name lacks _total (--gpu.dcgm-names).";
+    DCGM_GPU_UTIL = "DCGM_FI_DEV_GPU_UTIL" Gauge Some(Level::Node), DCGM,
+        "GPU utilisation in percent, as DCGM exporter has it (--gpu.dcgm-names).";
+    DCGM_FB_USED = "DCGM_FI_DEV_FB_USED" Gauge Some(Level::Node), DCGM,
+        "GPU memory in use in MiB, as DCGM exporter has it (--gpu.dcgm-names).";
+    DCGM_FB_FREE = "DCGM_FI_DEV_FB_FREE" Gauge Some(Level::Node), DCGM,
+        "Free GPU memory in MiB, as DCGM exporter has it (--gpu.dcgm-names).";
+    POD_GPU_JOULES = "kepler_pod_gpu_joules_total" Counter Some(Level::Pod), POD_SOURCE,
+        "Active GPU energy of a pod over all GPUs, the exact sum of its containers; absent for pods that never used a GPU.";
+    POD_GPU_WATTS = "kepler_pod_gpu_watts" Gauge Some(Level::Pod), POD_SOURCE,
+        "Mean active GPU power of a pod over the GPUs' last readings.";
+    CONTAINER_GPU_JOULES = "kepler_container_gpu_joules_total" Counter Some(Level::Container), CONTAINER_SOURCE,
+        "Active GPU energy of a container over all GPUs; what is a pod's but no container's is that of the container POD.";
+    CONTAINER_GPU_WATTS = "kepler_container_gpu_watts" Gauge Some(Level::Container), CONTAINER_SOURCE,
+        "Mean active GPU power of a container over the GPUs' last readings.";
+    IDLE_UNASSIGNED_JOULES = "energy_agent_idle_unassigned_joules_total" Counter Some(Level::Node), IDLE,
+        "Idle energy that the policy could hand to no pod, because there was none or none weighed anything; the idle energy of all zones of a kind and source equals pods + unassigned + retired, exactly.";
+    RETIRED_IDLE_JOULES = "energy_agent_retired_idle_joules_total" Counter Some(Level::Node), IDLE,
+        "Idle energy that was handed to pods whose own series have since been dropped.";
     POD_JOULES = "kepler_pod_cpu_joules_total" Counter Some(Level::Pod), POD_ZONE,
         "Active energy of a pod: the exact sum of its containers, the container named POD included, and of those whose own series have ended.";
     POD_WATTS = "kepler_pod_cpu_watts" Gauge Some(Level::Pod), POD_ZONE,
         "Mean active power of a pod over the last interval.";
+    POD_IDLE_JOULES = "energy_agent_pod_idle_joules_total" Counter Some(Level::Pod), POD_IDLE,
+        "Part of the node's idle energy that was handed to a pod by --attribution.idle-policy; beside its active energy (kepler_pod_cpu_joules_total), never in it. Absent without a policy.";
     POD_CPU_SECONDS = "energy_agent_pod_cpu_seconds_total" Counter Some(Level::Pod), POD,
         "Time that the pod's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
     POD_CPU_CYCLES = "energy_agent_pod_cpu_cycles_total" Counter Some(Level::Pod), POD,

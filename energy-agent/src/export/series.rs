@@ -1,22 +1,33 @@
 //! Writes the series of a snapshot: each family of the table once, over zones, pods, containers and units.
 //! Pods and units are sums of rows, in whole microjoules, so that every identity holds on the text.
 
+mod containers;
+mod dcgm;
+mod gpus;
+
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
+use self::containers::containers;
 use crate::config::Level;
 use crate::export::gpu_meter;
 use crate::export::metrics::{self as m, Metric};
 use crate::export::text::{Labels, Value, Writer};
-use crate::snapshot::{EnergyKey, Row, Snapshot, State, ZoneParts, ZoneTotals};
+use crate::meter::ZoneKind;
+use crate::snapshot::{EnergyKey, IdleShares, PodIdle, Row, Snapshot, State, ZoneParts, ZoneTotals};
 use crate::units::{Microjoules, Watts, nanos};
-use crate::workload::{Runtime, Workload};
+use crate::workload::Workload;
+use crate::workload::names::PodName;
 
 /// Writes everything that a scrape shows of `snapshot`, apart from the agent's own metrics.
 pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
     let node: &str = &snapshot.node;
     if levels.contains(&Level::Node) {
         write_node(writer, snapshot, node);
+        gpus::write(writer, snapshot);
+        if snapshot.dcgm_names {
+            dcgm::write(writer, snapshot);
+        }
     }
     // A meter that never counted cycles or switches leaves zeros in every row: not measured, so no series.
     let counted = Counted {
@@ -24,27 +35,26 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         switches: snapshot.rows.iter().any(|row| row.switches > 0),
     };
     if levels.contains(&Level::Pod) {
-        let pods = grouped(
-            snapshot,
-            |workload| workload.pod_uid().map(|uid| &**uid),
-            |uid, state| {
-                let Names { pod_name, pod_namespace, .. } = names(uid, None);
-                Labels::new(&[
-                    ("pod_id", uid),
-                    ("pod_name", pod_name),
-                    ("pod_namespace", pod_namespace),
-                    ("state", state.as_str()),
-                    ("node_name", node),
-                ])
-            },
-        );
+        let pod_labels = |pod: PodName<'_>, state: State| {
+            Labels::new(&[
+                ("pod_id", pod.id),
+                ("pod_name", pod.name),
+                ("pod_namespace", pod.namespace),
+                ("state", state.as_str()),
+                ("node_name", node),
+            ])
+        };
+        let pods = grouped(snapshot, |workload| workload.pod_uid().map(|uid| snapshot.names.pod(uid)), pod_labels);
+        write_pod_idle(writer, snapshot, pod_labels);
         write_energy(writer, &pods, &m::POD_JOULES, &m::POD_WATTS);
+        gpus::write_shares(writer, &pods, &m::POD_GPU_JOULES, &m::POD_GPU_WATTS);
         let [seconds, cycles, switches] = [&m::POD_CPU_SECONDS, &m::POD_CPU_CYCLES, &m::POD_SWITCHES];
         write_usage(writer, &pods, counted, seconds, cycles, switches);
     }
     if levels.contains(&Level::Container) {
-        let containers: Vec<_> = snapshot.rows.iter().filter_map(|row| container(row, node)).collect();
+        let containers = containers(snapshot);
         write_energy(writer, &containers, &m::CONTAINER_JOULES, &m::CONTAINER_WATTS);
+        gpus::write_shares(writer, &containers, &m::CONTAINER_GPU_JOULES, &m::CONTAINER_GPU_WATTS);
         family(writer, &m::CONTAINER_KEPLER_SECONDS);
         for container in &containers {
             writer.sample(&container.labels, &[], Value::Time(container.runtime_ns));
@@ -57,22 +67,11 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
             Labels::new(&[("unit", unit), ("state", state.as_str()), ("node_name", node)])
         });
         write_energy(writer, &units, &m::SYSTEM_JOULES, &m::SYSTEM_WATTS);
+        gpus::write_shares(writer, &units, &m::SYSTEM_GPU_JOULES, &m::SYSTEM_GPU_WATTS);
         let [seconds, cycles, switches] = [&m::SYSTEM_CPU_SECONDS, &m::SYSTEM_CPU_CYCLES, &m::SYSTEM_SWITCHES];
         write_usage(writer, &units, counted, seconds, cycles, switches);
     }
     write_agent(writer, snapshot, node);
-}
-
-/// Names of a pod and one of its containers. They are not known from cgroups, so empty and left out; here is where
-/// what the API server says will come in.
-struct Names<'a> {
-    pod_name: &'a str,
-    pod_namespace: &'a str,
-    container_name: &'a str,
-}
-
-const fn names<'a>(_pod_uid: &'a str, _container_id: Option<&'a str>) -> Names<'a> {
-    Names { pod_name: "", pod_namespace: "", container_name: "" }
 }
 
 /// Totals that one set of labels stands for.
@@ -106,10 +105,10 @@ impl Totals {
 }
 
 /// Sums the rows that have the same `key`; a sum is running while any of its rows is.
-fn grouped<'a>(
+fn grouped<'a, K: Ord>(
     snapshot: &'a Snapshot,
-    key: impl Fn(&'a Workload) -> Option<&'a str>,
-    labels: impl Fn(&str, State) -> Labels,
+    key: impl Fn(&'a Workload) -> Option<K>,
+    labels: impl Fn(K, State) -> Labels,
 ) -> Vec<Totals> {
     let mut groups = BTreeMap::new();
     for row in &snapshot.rows {
@@ -121,27 +120,6 @@ fn grouped<'a>(
         }
     }
     groups.into_iter().map(|(key, (state, totals))| Totals { labels: labels(key, state), ..totals }).collect()
-}
-
-/// The container that a row is; the pod's own cgroup is its container `POD`, as cAdvisor has it.
-fn container(row: &Row, node: &str) -> Option<Totals> {
-    let (pod, id, name, runtime): (&str, &str, &str, Runtime) = match &*row.workload {
-        Workload::Kernel | Workload::Unit { .. } | Workload::PodEnded { .. } => return None,
-        Workload::Container { unit: _, id, runtime } => ("", id, names("", Some(id)).container_name, *runtime),
-        Workload::PodOverhead { uid } => (uid, "POD", "POD", Runtime::Unknown),
-        Workload::PodContainer { uid, id, runtime } => (uid, id, names(uid, Some(id)).container_name, *runtime),
-    };
-    let labels = Labels::new(&[
-        ("container_id", id),
-        ("container_name", name),
-        ("runtime", runtime.as_str()),
-        ("state", row.state.as_str()),
-        ("pod_id", pod),
-        ("node_name", node),
-    ]);
-    let mut totals = Totals { labels, ..Totals::new() };
-    totals.add(row);
-    Some(totals)
 }
 
 pub(super) fn family(writer: &mut Writer, metric: &Metric) {
@@ -156,16 +134,29 @@ fn single(writer: &mut Writer, metric: &Metric, value: Value) {
 fn write_energy(writer: &mut Writer, all: &[Totals], joules: &Metric, watts: &Metric) {
     family(writer, joules);
     for totals in all {
-        for (key, (total, _)) in &totals.energy {
+        for (key, (total, _)) in totals.energy.iter().filter(|(key, _)| key.zone != ZoneKind::Gpu) {
             writer.sample(&totals.labels, &energy_labels(*key), Value::Energy(*total));
         }
     }
     family(writer, watts);
     for totals in all {
-        for (key, (_, power)) in &totals.energy {
+        for (key, (_, power)) in totals.energy.iter().filter(|(key, _)| key.zone != ZoneKind::Gpu) {
             if let Some(power) = power {
                 writer.sample(&totals.labels, &energy_labels(*key), Value::Power(*power));
             }
+        }
+    }
+}
+
+/// What pods were given of the idle energy, with the labels of their other series.
+fn write_pod_idle(writer: &mut Writer, snapshot: &Snapshot, labels: impl Fn(PodName<'_>, State) -> Labels) {
+    let Some(idle) = &snapshot.idle else { return };
+    family(writer, &m::POD_IDLE_JOULES);
+    for PodIdle { uid, state, energy } in &idle.pods {
+        let labels = labels(snapshot.names.pod(uid), *state);
+        for (key, total) in energy {
+            let [zone, source] = energy_labels(*key);
+            writer.sample(&labels, &[zone, source, ("policy", idle.policy)], Value::Energy(*total));
         }
     }
 }
@@ -204,7 +195,8 @@ fn write_usage(
 }
 
 fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
-    let zones: Vec<_> = snapshot.zones.iter().map(|totals| (zone_labels(totals, node), totals)).collect();
+    let zones = snapshot.zones.iter().filter(|totals| totals.zone.kind != ZoneKind::Gpu);
+    let zones: Vec<_> = zones.map(|totals| (zone_labels(totals, node), totals)).collect();
     let mut zone_family = |metric: &Metric, value: &dyn Fn(&ZoneTotals) -> Option<Value>| {
         family(writer, metric);
         for (labels, totals) in &zones {
@@ -243,8 +235,18 @@ fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
         writer.sample(&labels, &[], Value::Integer(1));
     }
     family(writer, &m::RETIRED_JOULES);
-    for (key, total) in &snapshot.retired {
+    for (key, total) in snapshot.retired.iter().filter(|(key, _)| key.zone != ZoneKind::Gpu) {
         writer.sample(&Labels::new(&energy_labels(*key)), &[("node_name", node)], Value::Energy(*total));
+    }
+    if let Some(IdleShares { policy, pods: _, unassigned, retired }) = &snapshot.idle {
+        for (metric, totals) in [(&m::IDLE_UNASSIGNED_JOULES, unassigned), (&m::RETIRED_IDLE_JOULES, retired)] {
+            family(writer, metric);
+            for (key, total) in totals {
+                let [zone, source] = energy_labels(*key);
+                let labels = Labels::new(&[("policy", policy), zone, source, ("node_name", node)]);
+                writer.sample(&labels, &[], Value::Energy(*total));
+            }
+        }
     }
 }
 

@@ -34,6 +34,7 @@ pub struct Gpus {
     /// Some energy or process of the last tick had no owner.
     unknown: bool,
     idle_method: IdleMethod,
+    dcgm_names: bool,
     /// How long a GPU that is not read keeps its gauges: one tick may pass without a reading.
     hold: Duration,
     /// By UUID; all that were ever read, because their totals stay.
@@ -73,6 +74,7 @@ impl Gpus {
             asked: None,
             unknown: false,
             idle_method: config.idle,
+            dcgm_names: config.gpu_dcgm_names,
             hold: config.interval * 5 / 2,
             seen: BTreeMap::new(),
             processes: Vec::new(),
@@ -175,6 +177,7 @@ impl Gpus {
         let current = |seen: &Seen| now.saturating_duration_since(seen.read) < self.hold;
         snapshot.gpus = self.seen.values().map(|seen| GpuNow { current: current(seen), ..seen.now.clone() }).collect();
         snapshot.gpu_processes.clone_from(&self.processes);
+        snapshot.dcgm_names = self.dcgm_names;
         snapshot.meters.extend(self.states());
         let mut shares: BTreeMap<(Source, &Workload), Watts> = BTreeMap::new();
         let mut powered = BTreeSet::new();

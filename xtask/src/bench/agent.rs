@@ -30,7 +30,7 @@ impl Agent {
         let state = folder.join("state");
         let _ = fs::remove_dir_all(&state);
         fs::create_dir_all(&state)?;
-        let log = folder.join("agent.log");
+        let log = log();
         // Free now, and not given out again soon.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let process = Command::new("sh")
@@ -89,6 +89,15 @@ impl Agent {
         }
     }
 
+    /// What it has logged so far.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn log(&self) -> Result<Vec<String>> {
+        let text = fs::read_to_string(log())?;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
     /// CPU time of the agent, all threads, nanoseconds.
     ///
     /// # Errors
@@ -109,6 +118,10 @@ impl Agent {
         };
         Ok((field("VmRSS:")?, field("RssAnon:")?))
     }
+}
+
+fn log() -> PathBuf {
+    root().join("target/bench/agent.log")
 }
 
 impl Drop for Agent {

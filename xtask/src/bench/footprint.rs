@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 
 use super::agent::Agent;
 use super::world::{Pod, World};
@@ -33,7 +32,9 @@ impl Crowd {
         (0..self.pods).map(|_| self.pod(world)).collect()
     }
 
-    fn pod(&self, world: &World) -> Result<Pod> {
+    /// # Errors
+    /// When a cgroup or process cannot be made.
+    pub fn pod(&self, world: &World) -> Result<Pod> {
         let mut pod = world.pod(self.containers)?;
         for container in 0..self.containers {
             let (processes, sleep_us) = (self.processes.to_string(), (self.sleep_ms * 1000).to_string());
@@ -42,7 +43,7 @@ impl Crowd {
         Ok(pod)
     }
 
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let Self { pods, containers, processes, sleep_ms } = self;
         format!(
             "{pods} pods of {containers} containers of {processes} processes, each awake for 100 us every {sleep_ms} ms"
@@ -65,7 +66,6 @@ pub fn footprint(scale: Scale) -> Result<Vec<Finding>> {
         }
         findings.push(memory_finding(&crowd, memory, memory_goal));
     }
-    findings.extend(churning(scale)?);
     Ok(findings)
 }
 
@@ -119,76 +119,8 @@ fn memory_finding(crowd: &Crowd, (resident, anonymous): (u32, u32), goal_mib: u3
     }
 }
 
-fn mib(kib: u32) -> String {
+pub fn mib(kib: u32) -> String {
     format!("{:.1} MiB", f64::from(kib) / 1024.0)
-}
-
-fn churning(scale: Scale) -> Result<Vec<Finding>> {
-    let crowd = Crowd { pods: scale.of(1000, 50), containers: 4, processes: 1, sleep_ms: 5000 };
-    let a_second = 20;
-    let world = World::new()?;
-    let mut pods = crowd.gather(&world)?;
-    let kept = format!("--export.terminated-max={}", scale.of(5000, 100));
-    let agent = Agent::start(&world, scale.interval(), &[&kept])?;
-    let stop = AtomicBool::new(false);
-    let (cpu, memory, replaced) = thread::scope(|scope| -> Result<_> {
-        let churn = scope.spawn(|| churn(&world, &crowd, &mut pods, a_second, &stop));
-        let measured = (|| -> Result<_> {
-            // By then as many ended series are kept as ever will be.
-            thread::sleep(scale.seconds(75, 4));
-            let reading = || -> Result<_> {
-                let series = agent.scraper()?.page()?.count();
-                Ok((agent.memory_kib()?.0, series))
-            };
-            let mut memory = vec![reading()?];
-            let mut windows = Vec::new();
-            for _ in 0..scale.of(6, 2) {
-                windows.push(cpu_window(scale, &agent)?);
-                memory.push(reading()?);
-            }
-            Ok((windows, programs(scale, &agent)?, memory))
-        })();
-        stop.store(true, Ordering::Relaxed);
-        let replaced = churn.join().map_err(|_| anyhow!("the churn panicked"))??;
-        let (windows, programs, memory) = measured?;
-        let how = format!("{}, and a sandbox each; {replaced} pods replaced", crowd.text());
-        Ok((Cpu { windows, programs, how }, memory, replaced))
-    })?;
-    let cgroups = crowd.pods * (crowd.containers + 1);
-    let finding =
-        cpu.finding(format!("{} pods, {cgroups} containers, {a_second} pods a second replaced", crowd.pods), 3.0);
-    let (first, middle, last) = (memory[0].0, memory[memory.len() / 2].0, memory[memory.len() - 1].0);
-    let over = |start: u32| f64::from(last) / f64::from(start) * 100.0 - 100.0;
-    let growth = over(middle);
-    let readings: Vec<String> =
-        memory.iter().map(|(kib, series)| format!("{:.1} ({series})", f64::from(*kib) / 1024.0)).collect();
-    let memory = Finding {
-        what: "growth of memory under churn, second half".to_owned(),
-        measured: format!("{growth:+.1} %"),
-        goal: "flat (under 2 %)".to_owned(),
-        reached: growth < 2.0,
-        how: format!(
-            "second half of the run only; {:+.1} % over the whole of it. VmRSS in MiB (and series on the page) every {} s, \
-            from when 5,000 ended series were kept, which is the most: {}; {replaced} pods replaced; hours were not tried",
-            over(first),
-            scale.seconds(30, 2).as_secs(),
-            readings.join(", ")
-        ),
-    };
-    Ok(vec![finding, memory])
-}
-
-/// Replaces the oldest pod so many times a second; says how many were replaced.
-fn churn(world: &World, crowd: &Crowd, pods: &mut VecDeque<Pod>, a_second: u32, stop: &AtomicBool) -> Result<u32> {
-    let began = Instant::now();
-    let mut replaced = 0;
-    while !stop.load(Ordering::Relaxed) {
-        pods.push_back(crowd.pod(world)?);
-        pods.pop_front().context("no pod")?.end()?;
-        replaced += 1;
-        thread::sleep((Duration::from_secs(1) * replaced / a_second).saturating_sub(began.elapsed()));
-    }
-    Ok(replaced)
 }
 
 /// Share of one CPU that the agent used over half a minute with two scrapes, percent.

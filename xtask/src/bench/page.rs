@@ -44,6 +44,19 @@ impl Page {
         found.map_or(Ok(0), |series| series.fixed(digits))
     }
 
+    /// Observations of a histogram by upper bound, ascending, each with those of the smaller ones; seconds.
+    ///
+    /// # Errors
+    /// When a bound or count is no number.
+    pub fn buckets(&self, name: &str) -> Result<Vec<(f64, u64)>> {
+        let name = format!("{name}_bucket");
+        let buckets = self.all(&name).map(|series| {
+            let bound = series.label("le").replace("+Inf", "inf").parse().context("bound of a bucket")?;
+            Ok((bound, series.fixed(0)?))
+        });
+        buckets.collect()
+    }
+
     /// Pods that are running, anybody's.
     pub fn pods(&self) -> usize {
         let running =
@@ -103,8 +116,11 @@ pub fn conserved(page: &Page) -> Result<Option<String>> {
         *parts.entry(series.labels).or_default() += active;
         sums.entry((series.label("zone"), series.label("source"))).or_default().0 += active;
     }
+    let mut idle: BTreeMap<(&str, &str), (u64, u64)> = BTreeMap::new();
     for series in page.all("kepler_node_cpu_idle_joules_total") {
-        *parts.entry(series.labels).or_default() += series.fixed(6)?;
+        let energy = series.fixed(6)?;
+        *parts.entry(series.labels).or_default() += energy;
+        idle.entry((series.label("zone"), series.label("source"))).or_default().0 += energy;
     }
     for name in [
         "kepler_pod_cpu_joules_total",
@@ -120,6 +136,23 @@ pub fn conserved(page: &Page) -> Result<Option<String>> {
         if measured.get(labels) != Some(&sum) {
             return Ok(Some(format!("{{{labels}}}: active + idle = {sum} uJ, measured {:?}", measured.get(labels))));
         }
+    }
+    // Only where a policy hands idle energy out.
+    let mut handed_out = false;
+    for name in [
+        "energy_agent_pod_idle_joules_total",
+        "energy_agent_idle_unassigned_joules_total",
+        "energy_agent_retired_idle_joules_total",
+    ] {
+        for series in page.all(name) {
+            handed_out = true;
+            idle.entry((series.label("zone"), series.label("source"))).or_default().1 += series.fixed(6)?;
+        }
+    }
+    if let Some(((zone, source), (idle, parts))) =
+        idle.into_iter().find(|(_, (idle, parts))| handed_out && idle != parts)
+    {
+        return Ok(Some(format!("{zone} {source}: idle {idle} uJ, parts {parts} uJ")));
     }
     let off = sums.into_iter().find(|(_, (active, parts))| active != parts);
     Ok(off.map(|((zone, source), (active, parts))| format!("{zone} {source}: active {active} uJ, parts {parts} uJ")))
@@ -149,6 +182,12 @@ energy_agent_ticks_total 12
         assert_eq!(conserved(&page).unwrap().unwrap(), "package rapl: active 5000002 uJ, parts 5000001 uJ");
         let page = Page::new(PAGE.replace("7.000003", "7.000004").into()).unwrap();
         assert!(conserved(&page).unwrap().unwrap().contains("active + idle = 7000003 uJ, measured Some(7000004)"));
+        let given = |joules: &str| {
+            let series = "energy_agent_pod_idle_joules_total{pod_id=\"a\",zone=\"package\",source=\"rapl\"}";
+            Page::new(format!("{PAGE}{series} {joules}\n").into()).unwrap()
+        };
+        assert_eq!(conserved(&given("2.000001")).unwrap(), None);
+        assert_eq!(conserved(&given("2.000002")).unwrap().unwrap(), "package rapl: idle 2000001 uJ, parts 2000002 uJ");
     }
 
     #[test]

@@ -1,0 +1,248 @@
+//! The largest node: a thousand pods of five containers each, of which twenty a second are replaced. What must not grow,
+//! and what it costs.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use super::agent::Agent;
+use super::footprint::{Crowd, mib};
+use super::page::{Page, conserved};
+use super::world::{Pod, World};
+use super::{Finding, Scale, median, quantile};
+
+/// Pods replaced in a second.
+const CHURN: u32 = 20;
+const TICK: &str = "energy_agent_tick_duration_seconds";
+
+/// # Errors
+/// When a world cannot be made or the agent does not run.
+pub fn scale(scale: Scale) -> Result<Vec<Finding>> {
+    let mut findings = churning(scale, "none", scale.seconds(600, 12))?;
+    findings.extend(churning(scale, "usage", scale.seconds(180, 8))?);
+    Ok(findings)
+}
+
+/// What was seen while pods came and went.
+#[derive(Default)]
+struct Seen {
+    /// Resident memory, KiB: all of it, and what is no file.
+    memory: Vec<(u32, u32)>,
+    /// Share of one CPU, percent, between two readings of memory.
+    cpu: Vec<f64>,
+    /// Milliseconds that a gzipped scrape took, the first of its tick.
+    scrapes: Vec<f64>,
+    /// Bytes, plain and gzipped.
+    plain: usize,
+    gzipped: usize,
+    series: usize,
+    pages: u32,
+    violations: Vec<String>,
+    /// Milliseconds; interpolated from the agent's own histogram.
+    tick_median: f64,
+    tick_p99: f64,
+    log: Vec<String>,
+    replaced: u32,
+}
+
+fn churning(scale: Scale, policy: &str, time: Duration) -> Result<Vec<Finding>> {
+    let crowd = Crowd { pods: scale.of(1000, 50), containers: 4, processes: 1, sleep_ms: 5000 };
+    let world = World::new()?;
+    let mut pods = crowd.gather(&world)?;
+    let mut flags = vec![format!("--attribution.idle-policy={policy}")];
+    if scale.quick {
+        flags.push("--export.terminated-max=100".to_owned());
+    }
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let agent = Agent::start(&world, scale.interval(), &flags)?;
+    let stop = AtomicBool::new(false);
+    let seen = thread::scope(|scope| -> Result<_> {
+        let churn = scope.spawn(|| churn(&world, &crowd, &mut pods, &stop));
+        let watched = watch(scale, &agent, time);
+        stop.store(true, Ordering::Relaxed);
+        let replaced = churn.join().map_err(|_| anyhow!("the churn panicked"))??;
+        Ok(Seen { replaced, ..watched? })
+    })?;
+    Ok(seen.findings(&crowd, policy, time))
+}
+
+/// Replaces the oldest pod so many times a second; says how many were replaced.
+fn churn(world: &World, crowd: &Crowd, pods: &mut VecDeque<Pod>, stop: &AtomicBool) -> Result<u32> {
+    let began = Instant::now();
+    let mut replaced = 0;
+    while !stop.load(Ordering::Relaxed) {
+        pods.push_back(crowd.pod(world)?);
+        pods.pop_front().context("no pod")?.end()?;
+        replaced += 1;
+        thread::sleep((Duration::from_secs(1) * replaced / CHURN).saturating_sub(began.elapsed()));
+    }
+    Ok(replaced)
+}
+
+/// Watches for `time`, once as many ended series are kept as ever will be.
+fn watch(scale: Scale, agent: &Agent, time: Duration) -> Result<Seen> {
+    thread::sleep(scale.seconds(75, 4));
+    let mut seen = Seen::default();
+    let mut scraper = agent.scraper()?;
+    let before = scraper.page()?.buckets(TICK)?;
+    seen.memory.push(agent.memory_kib()?);
+    let began = Instant::now();
+    while began.elapsed() < time {
+        let (window, cpu_ns) = (Instant::now(), agent.cpu_ns()?);
+        for _ in 0..3 {
+            thread::sleep(scale.seconds(5, 1));
+            let answer = scraper.get(true)?;
+            seen.scrapes.push(answer.took.as_secs_f64() * 1000.0);
+            seen.gzipped = answer.body.len();
+        }
+        let used = Duration::from_nanos(agent.cpu_ns()? - cpu_ns);
+        seen.cpu.push(used.as_secs_f64() / window.elapsed().as_secs_f64() * 100.0);
+        let page = scraper.page()?;
+        (seen.plain, seen.series, seen.pages) = (page.bytes(), page.count(), seen.pages + 1);
+        seen.violations.extend(conserved(&page)?);
+        seen.memory.push(agent.memory_kib()?);
+    }
+    let ticks = since(&before, &scraper.page()?)?;
+    (seen.tick_median, seen.tick_p99) = (bucket_quantile(&ticks, 0.5) * 1000.0, bucket_quantile(&ticks, 0.99) * 1000.0);
+    seen.log = agent.log()?;
+    Ok(seen)
+}
+
+/// Observations by upper bound that came after the earlier ones were read.
+fn since(before: &[(f64, u64)], page: &Page) -> Result<Vec<(f64, u64)>> {
+    let after = page.buckets(TICK)?;
+    Ok(after.iter().zip(before).map(|((bound, after), (_, before))| (*bound, after - before)).collect())
+}
+
+/// The value that the part `rank` of all observations does not exceed, within its bucket by a straight line; as
+/// PromQL's `histogram_quantile`.
+fn bucket_quantile(buckets: &[(f64, u64)], rank: f64) -> f64 {
+    let float = |count: u64| Duration::from_nanos(count).as_secs_f64() * 1e9;
+    let wanted = float(buckets.last().map_or(0, |(_, count)| *count)) * rank;
+    let (mut low, mut below) = (0.0, 0.0);
+    for &(bound, count) in buckets {
+        let count = float(count);
+        if count >= wanted {
+            let part = if count > below { (wanted - below) / (count - below) } else { 1.0 };
+            return if bound.is_finite() { low + (bound - low) * part } else { low };
+        }
+        (low, below) = (bound, count);
+    }
+    f64::NAN
+}
+
+impl Seen {
+    fn findings(self, crowd: &Crowd, policy: &str, time: Duration) -> Vec<Finding> {
+        let memory: Vec<u32> = self.memory.iter().map(|(resident, _)| *resident).collect();
+        let (first, middle, last) = (memory[0], memory[memory.len() / 2], memory[memory.len() - 1]);
+        let most = memory.iter().copied().max().unwrap_or_default();
+        let growth = f64::from(last) / f64::from(first) * 100.0 - 100.0;
+        let cpu = median(&self.cpu);
+        let scrape = quantile(&self.scrapes, 99);
+        let megabytes = |bytes: usize| format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10);
+        let what = |what: &str| format!("scale, idle policy {policy}: {what}");
+        let rows = [
+            (
+                what("memory"),
+                mib(most),
+                "under 50 MiB",
+                most < 50 * 1024,
+                format!(
+                    "VmRSS, the most of {} readings in {} s; {} of the last is no file",
+                    memory.len(),
+                    time.as_secs(),
+                    mib(self.memory[self.memory.len() - 1].1)
+                ),
+            ),
+            (
+                what("growth of memory"),
+                format!("{growth:+.1} %"),
+                "flat (under 2 %)",
+                growth < 2.0,
+                format!(
+                    "start {}, middle {}, end {}, from when as many ended series were kept as ever will be",
+                    mib(first),
+                    mib(middle),
+                    mib(last)
+                ),
+            ),
+            (
+                what("CPU of the agent"),
+                format!("{cpu:.2} % of a core"),
+                "under 3 %",
+                cpu < 3.0,
+                format!(
+                    "{}, and a sandbox each; {} pods replaced, {CHURN} a second; cpu.stat of its own cgroup, median of {} \
+                    windows of 15 s (largest {:.2} %) with a gzipped scrape every 5 s",
+                    crowd.text(),
+                    self.replaced,
+                    self.cpu.len(),
+                    quantile(&self.cpu, 100)
+                ),
+            ),
+            (
+                what("tick p99"),
+                format!("{:.1} ms", self.tick_p99),
+                "under 30 ms",
+                self.tick_p99 < 30.0,
+                format!(
+                    "p50 {:.1} ms, by a straight line within the buckets of {TICK}; 30 ms a second are the 3 % of a core",
+                    self.tick_median
+                ),
+            ),
+            (
+                what("scrape p99"),
+                format!("{scrape:.1} ms"),
+                "under 15 ms a 35,000 series",
+                scrape < 15.0 * (f64::from(u32::try_from(self.series).unwrap_or(u32::MAX)) / 35_000.0).max(1.0),
+                format!(
+                    "p50 {:.1} ms of {} gzipped scrapes, each the first of its tick; {} series, {} plain, {} gzipped",
+                    median(&self.scrapes),
+                    self.scrapes.len(),
+                    self.series,
+                    megabytes(self.plain),
+                    megabytes(self.gzipped)
+                ),
+            ),
+            (
+                what("lines logged"),
+                self.log.len().to_string(),
+                "at most 20",
+                self.log.len() <= 20,
+                format!("since the start of the agent; the last: {}", self.log.last().map_or("", String::as_str)),
+            ),
+            (
+                what("pages on which energy is lost"),
+                self.violations.len().to_string(),
+                "0",
+                self.violations.is_empty(),
+                format!(
+                    "of {} pages; active == pods + system + retired + unattributed, active + idle == measured, and idle == \
+                    pods + unassigned + retired under a policy{}",
+                    self.pages,
+                    self.violations.first().map_or(String::new(), |first| format!("; first: {first}"))
+                ),
+            ),
+        ];
+        let finding =
+            |(what, measured, goal, reached, how)| Finding { what, measured, goal: String::from(goal), reached, how };
+        rows.map(finding).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_lies_within_its_bucket() {
+        // 10 below 1, 80 between 1 and 2, 10 beyond 4.
+        let buckets = [(1.0, 10), (2.0, 90), (4.0, 90), (f64::INFINITY, 100)];
+        assert!((bucket_quantile(&buckets, 0.05) - 0.5).abs() < 1e-9);
+        assert!((bucket_quantile(&buckets, 0.5) - 1.5).abs() < 1e-9);
+        assert!((bucket_quantile(&buckets, 0.99) - 4.0).abs() < 1e-9);
+    }
+}
