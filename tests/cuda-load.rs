@@ -18,8 +18,8 @@ const THREADS: u32 = 256;
 
 /// Multiplies and adds for `cycles` of the SM's clock.
 const PTX: &str = "
-.version 6.0
-.target sm_50
+.version 6.3
+.target sm_75
 .address_size 64
 .visible .entry spin(.param .u64 cycles, .param .u64 out)
 {

@@ -162,7 +162,8 @@ fn run_agent(agent: &str, library: &str, seconds: u64, device: &Device<'_>, name
     }
     for (series, value) in &last {
         let gained = value - first.get(series).copied().unwrap_or_default();
-        if series.contains("gpu") || series.contains("nvml") {
+        let about_gpus = series.contains("gpu") || series.contains("nvml");
+        if about_gpus && (*value > 0.0 || series.contains("_up{")) {
             println!("  {series} {value} (+{gained:.6})");
         }
     }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
@@ -102,6 +102,7 @@ struct Worker {
     id: u64,
     /// `None` once the library was closed while a request was out.
     requests: Option<SyncSender<()>>,
+    thread: JoinHandle<()>,
     watch: Watch,
 }
 
@@ -158,6 +159,16 @@ impl GpuMeter {
         let mut gone = false;
         for device in self.devices.values_mut() {
             let Some(worker) = &mut device.worker else { continue };
+            if worker.thread.is_finished() {
+                // As it should where the library was closed.
+                if worker.requests.is_some() {
+                    warn!(gpu = device.gpu.index, uuid = %device.gpu.uuid, "the GPU's thread has ended");
+                    device.fault = Some(Fault::Error);
+                }
+                device.worker = None;
+                gone = true;
+                continue;
+            }
             if worker.watch.begins_to_hang(now) {
                 device.fault = Some(Fault::Hanging);
                 warn!(
@@ -169,16 +180,9 @@ impl GpuMeter {
             }
             let reading = device.ready.take();
             // One reading a tick: where a late one is there and the next will be in time, that one has to wait.
-            if !worker.watch.is_waiting() && (reading.is_none() || !worker.watch.is_prompt()) {
-                match worker.requests.as_ref().map(|requests| requests.try_send(())) {
-                    Some(Ok(())) => worker.watch.ask(now),
-                    _ => {
-                        warn!(gpu = device.gpu.index, uuid = %device.gpu.uuid, "the GPU's thread has ended");
-                        device.worker = None;
-                        device.fault = Some(Fault::Error);
-                        gone = true;
-                    }
-                }
+            let due = !worker.watch.is_waiting() && (reading.is_none() || !worker.watch.is_prompt());
+            if due && worker.requests.as_ref().is_some_and(|requests| requests.try_send(()).is_ok()) {
+                worker.watch.ask(now);
             }
             late.extend(reading);
         }
@@ -313,8 +317,8 @@ impl GpuMeter {
     fn opened(&mut self, session: Session) {
         let Session { driver, count, started, failed } = session;
         self.open = true;
-        for Started { gpu, worker, requests } in started {
-            let worker = Some(Worker { id: worker, requests: Some(requests), watch: Watch::default() });
+        for Started { gpu, worker, requests, thread } in started {
+            let worker = Some(Worker { id: worker, requests: Some(requests), thread, watch: Watch::default() });
             let device = self.devices.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| Device {
                 gpu: Arc::clone(&gpu),
                 worker: None,

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nvml_wrapper::Nvml;
@@ -65,6 +65,7 @@ pub struct Started {
     pub gpu: Arc<Gpu>,
     pub worker: u64,
     pub requests: SyncSender<()>,
+    pub thread: JoinHandle<()>,
 }
 
 /// The thread's own state.
@@ -152,11 +153,11 @@ impl Opener {
         };
         let (requests, incoming) = sync_channel(1);
         let answers = self.answers.clone();
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name(format!("gpu{}", gpu.index))
             .spawn(move || task.run(&incoming, &answers))
             .map_err(|error| Failure { fault: Fault::Error, detail: format!("thread: {error}"), reopen: false })?;
-        Ok(Started { gpu, worker: self.workers, requests })
+        Ok(Started { gpu, worker: self.workers, requests, thread })
     }
 }
 
