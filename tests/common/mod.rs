@@ -1,5 +1,5 @@
 //! What the black-box tests share. Every test crate uses a part of it.
-#![allow(dead_code, reason = "each test crate uses a part of this")]
+#![allow(dead_code, unused_imports, reason = "each test crate uses a part of this")]
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 pub mod agent;

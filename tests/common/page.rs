@@ -100,7 +100,29 @@ impl Page {
                 assert!(divided.contains(&(sample.label("zone"), sample.label("source"))), "{sample:?}");
             }
         }
+        self.assert_gpus_conserved();
         assert_eq!(self.count("energy_agent_duplicate_series_total"), 0);
+    }
+
+    /// The same for GPUs, source by source.
+    fn assert_gpus_conserved(&self) {
+        for active in self.select("kepler_node_gpu_active_joules_total", &[]) {
+            let labels: Vec<_> = active.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            let part = |name: &str| decimal(&self.one(name, &labels).value, 6);
+            let measured = part("kepler_node_gpu_joules_total");
+            assert_eq!(decimal(&active.value, 6) + part("kepler_node_gpu_idle_joules_total"), measured, "{labels:?}");
+        }
+        for source in ["nvml", "nvml_integrated"] {
+            let sum = |name: &str| self.microjoules(name, &[("source", source)]);
+            let parts = [
+                "kepler_pod_gpu_joules_total",
+                "energy_agent_system_gpu_joules_total",
+                "energy_agent_retired_gpu_joules_total",
+                "energy_agent_node_gpu_unattributed_joules_total",
+            ]
+            .map(sum);
+            assert_eq!(sum("kepler_node_gpu_active_joules_total"), parts.iter().sum::<u64>(), "{source}: {parts:?}");
+        }
     }
 
     /// No counter that is on both pages fell; a workload that ended goes on counting from where it was.

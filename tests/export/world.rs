@@ -10,18 +10,21 @@ use energy_agent::export::page::Published;
 use energy_agent::export::parse::{Sample, samples};
 use energy_agent::export::text::Format;
 use energy_agent::meter::cpu::CpuInfo;
+use energy_agent::meter::gpu::reading::{Gpu, GpuState};
 use energy_agent::meter::gpu::{GpuHealth, GpuUp, Ignored};
 use energy_agent::meter::{MeterState, Source, Zone, ZoneKind};
 use energy_agent::snapshot::{
-    AttributionInfo, EnergyKey, Health, IdleShares, PodIdle, Row, Snapshot, State, WorkloadEnergy, ZoneParts,
+    AttributionInfo, EnergyKey, GpuNow, Health, IdleShares, PodIdle, Row, Snapshot, State, WorkloadEnergy, ZoneParts,
     ZoneTotals,
 };
 use energy_agent::units::{Microjoules, Watts};
+use energy_agent::workload::podresources::Holder;
 use energy_agent::workload::{Runtime, Workload};
 
 pub const UID: &str = "1f7c0bb6-3b1e-4f0e-9f5c-0c6d1f1d5a11";
 pub const LEVELS: [Level; 3] = [Level::Node, Level::Pod, Level::Container];
 pub const PACKAGE: EnergyKey = EnergyKey { zone: ZoneKind::Package, source: Source::Rapl };
+pub const GPU: EnergyKey = EnergyKey { zone: ZoneKind::Gpu, source: Source::Nvml };
 pub const DRAM: EnergyKey = EnergyKey { zone: ZoneKind::Dram, source: Source::Rapl };
 
 pub fn zone(kind: ZoneKind, socket: u32, path: &str, measured: u64, parts: Option<[u64; 3]>) -> ZoneTotals {
@@ -52,6 +55,34 @@ pub fn row(workload: Workload, state: State, package: u64, dram: u64) -> Row {
     }
 }
 
+/// A row's part of the GPU.
+fn on_gpu(mut row: Row, energy: u64) -> Row {
+    row.energy.push(WorkloadEnergy { key: GPU, total: Microjoules(energy), power: Some(Watts(50.5)) });
+    row
+}
+
+/// A GPU of 100 J: 60 idle, 40 active = pod 25 + unit 10 + retired 3 + unattributed 2.
+fn gpu() -> (ZoneTotals, GpuNow) {
+    let name = Gpu { uuid: Arc::from("GPU-1"), index: 3, name: Arc::from("NVIDIA H100 80GB HBM3") };
+    let mut totals = zone(ZoneKind::Gpu, 0, "GPU-1", 100_000_000, Some([40_000_000, 60_000_000, 2_000_000]));
+    totals.zone = Arc::new(Zone { socket: None, source: Source::Nvml, ..(*totals.zone).clone() });
+    let state = GpuState {
+        utilization_ppm: Some(370_000),
+        memory_used_bytes: Some(10 << 30),
+        memory_total_bytes: Some(80 << 30),
+        temperature_celsius: Some(41),
+        sm_clock_hertz: Some(1_755_000_000),
+        memory_clock_hertz: Some(2_619_000_000),
+        power: Some(Watts(123.456)),
+        power_limit: Some(Watts(700.0)),
+        throttle_reasons: Some(0b100),
+    };
+    let holder = Holder { namespace: "ml".to_owned(), pod: "train".to_owned(), container: "main".to_owned() };
+    let mut now = GpuNow { state, holder: Some(holder), ..GpuNow::new(Arc::new(name)) };
+    (now.method, now.idle) = (Some("samples"), "learned");
+    (totals, now)
+}
+
 pub fn container(uid: &str, id: &str) -> Workload {
     Workload::PodContainer { uid: Arc::from(uid), id: Arc::from(id), runtime: Runtime::Containerd }
 }
@@ -61,7 +92,10 @@ pub fn container(uid: &str, id: &str) -> Workload {
 /// Idle, package: 10 + 8 J = pod 17 + unassigned 1; dram: 2 + 1 J = pod 2.999999 + retired 0.000001.
 pub fn rich() -> Snapshot {
     let unit = |unit: &str| Arc::from(unit);
+    let (gpu_totals, gpu) = gpu();
     Snapshot {
+        gpus: vec![gpu],
+        dcgm_names: true,
         ticks: 3,
         elapsed: Duration::from_millis(1002),
         cpu_usage_ratio: Some(0.25),
@@ -71,10 +105,14 @@ pub fn rich() -> Snapshot {
             zone(ZoneKind::Dram, 0, "intel-rapl:0:0", 4_000_001, Some([2_000_001, 2_000_000, 62_501])),
             zone(ZoneKind::Dram, 1, "intel-rapl:1:0", 2_000_000, Some([1_000_000, 1_000_000, 1_000_000])),
             zone(ZoneKind::Core, 0, "intel-rapl:0:1", 9, None),
+            gpu_totals,
         ],
         rows: vec![
             row(Workload::Kernel, State::Running, 5_000_000, 250_000),
-            row(Workload::Unit { unit: unit("docker.service") }, State::Running, 7_000_000, 125_000),
+            on_gpu(
+                row(Workload::Unit { unit: unit("docker.service") }, State::Running, 7_000_000, 125_000),
+                10_000_000,
+            ),
             row(
                 Workload::Container { unit: unit("docker.service"), id: Arc::from("d0c"), runtime: Runtime::Docker },
                 State::Terminated,
@@ -82,9 +120,9 @@ pub fn rich() -> Snapshot {
                 62_500,
             ),
             row(Workload::PodOverhead { uid: Arc::from(UID) }, State::Running, 10_000_003, 500_000),
-            row(container(UID, "c1"), State::Terminated, 30_000_001, 1_000_000),
+            on_gpu(row(container(UID, "c1"), State::Terminated, 30_000_001, 1_000_000), 25_000_000),
         ],
-        retired: vec![(PACKAGE, Microjoules(6_000_000))],
+        retired: vec![(PACKAGE, Microjoules(6_000_000)), (GPU, Microjoules(3_000_000))],
         idle: Some(IdleShares {
             policy: "usage",
             pods: vec![PodIdle {

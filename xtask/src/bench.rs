@@ -5,6 +5,7 @@ mod accuracy;
 mod agent;
 mod energy;
 mod footprint;
+mod gpus;
 mod page;
 mod pingpong;
 mod scale;
@@ -46,6 +47,8 @@ enum Row {
     Pingpong,
     /// CPU time and memory of the agent.
     Footprint,
+    /// What GPUs cost a tick.
+    Gpus,
     /// Duration and size of a scrape.
     Scrape,
     /// A thousand pods of which twenty a second are replaced, for ten minutes: memory, CPU time, ticks, scrapes, log.
@@ -106,6 +109,7 @@ pub fn run(options: &Options) -> Result<()> {
             Row::Conservation => energy::conservation(scale),
             Row::Pingpong => pingpong::pingpong(scale),
             Row::Footprint => footprint::footprint(scale),
+            Row::Gpus => gpus::gpus(scale),
             Row::Scrape => scrape::scrape(scale),
             Row::Scale => scale::scale(scale),
         };

@@ -24,6 +24,8 @@ struct Known {
     workload: Arc<Workload>,
     looked: Instant,
     asked: Instant,
+    /// When it was found to be gone.
+    gone: Option<Instant>,
 }
 
 /// The workloads of processes, by PID in the PID namespace of `procfs`.
@@ -60,11 +62,13 @@ impl Pids {
             }
         }
         let Some((start, workload)) = look(&self.procfs, pid) else {
-            return self.known.get(&pid).map(|known| Arc::clone(&known.workload));
+            let known = self.known.get_mut(&pid)?;
+            // A driver may go on listing what has ended; then it is nobody's.
+            let gone = *known.gone.get_or_insert(now);
+            return (now.saturating_duration_since(gone) < KEEP).then(|| Arc::clone(&known.workload));
         };
-        let workload = workload?;
-        let workload = owners.and_then(|owners| owners.living(&workload)).unwrap_or_else(|| Arc::new(workload));
-        let known = Known { start, workload: Arc::clone(&workload), looked: now, asked: now };
+        let workload = workload?.known_by(owners);
+        let known = Known { start, workload: Arc::clone(&workload), looked: now, asked: now, gone: None };
         self.known.insert(pid, known);
         Some(workload)
     }
@@ -77,30 +81,52 @@ impl Pids {
 }
 
 /// Start time and workload of a process that is there; no workload where its cgroup is hidden by a namespace.
-fn look(procfs: &Path, pid: u32) -> Option<(u64, Option<Workload>)> {
+fn look(procfs: &Path, pid: u32) -> Option<(u64, Option<Place>)> {
     let folder = procfs.join(pid.to_string());
     let start = start_time(&fs::read_to_string(folder.join("stat")).ok()?)?;
     let cgroup = fs::read_to_string(folder.join("cgroup")).ok()?;
     // The PID may have changed hands between the two.
     let same = start_time(&fs::read_to_string(folder.join("stat")).ok()?) == Some(start);
-    same.then(|| (start, workload(&cgroup)))
+    same.then(|| (start, Place::of(&cgroup)))
+}
+
+/// Where a process is.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    /// By whichever hierarchy tells most.
+    workload: Workload,
+    /// By cgroup v2, as its work on the CPUs is charged.
+    v2: Option<Workload>,
+}
+
+impl Place {
+    /// By the same rules as a cgroup found by its folder; a process that somebody named by PID is never the kernel.
+    fn of(proc_cgroup: &str) -> Option<Self> {
+        let workload = match from_proc_cgroup(proc_cgroup) {
+            Placement::Unresolved { unit, container: None } if unit == "/" && !proc_cgroup.contains("/..") => {
+                classify("/").into()
+            }
+            Placement::Unresolved { .. } => return None,
+            Placement::Kernel => classify("/").into(),
+            placement => placement.into(),
+        };
+        let v2 = proc_cgroup.lines().find_map(|line| line.strip_prefix("0::"));
+        Some(Self { workload, v2: v2.map(|path| classify(path).into()) })
+    }
+
+    /// The workload that work on the CPUs is charged to as well, unless another hierarchy alone knows the pod.
+    fn known_by(self, owners: Option<&Owners>) -> Arc<Workload> {
+        let living = |workload: &Workload| owners.and_then(|owners| owners.living(workload));
+        let of_pod = self.workload.pod_uid().is_some();
+        living(&self.workload)
+            .or_else(|| self.v2.as_ref().filter(|_| !of_pod).and_then(living))
+            .unwrap_or_else(|| Arc::new(self.workload))
+    }
 }
 
 /// Field 22 of `/proc/PID/stat`; the command name before it may hold spaces and parentheses.
 fn start_time(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
-/// By the same rules as a cgroup found by its folder; a process that somebody named by PID is never the kernel.
-fn workload(proc_cgroup: &str) -> Option<Workload> {
-    match from_proc_cgroup(proc_cgroup) {
-        Placement::Unresolved { unit, container: None } if unit == "/" && !proc_cgroup.contains("/..") => {
-            Some(classify("/").into())
-        }
-        Placement::Unresolved { .. } => None,
-        Placement::Kernel => Some(classify("/").into()),
-        placement => Some(placement.into()),
-    }
 }
 
 #[cfg(test)]
@@ -135,8 +161,15 @@ mod tests {
         fs::remove_dir_all(directory.path().join("7")).unwrap();
         pids.begin(at(5));
         assert_eq!(pids.owner(7, None), Some(pod));
-        pids.begin(at(15));
-        assert_eq!(pids.owner(7, None), None);
+        // However often it is asked for.
+        for second in 6..=14 {
+            pids.begin(at(second));
+            assert!(pids.owner(7, None).is_some());
+        }
+        for second in 15..=60 {
+            pids.begin(at(second));
+            assert!(second < 45 || pids.owner(7, None).is_none());
+        }
     }
 
     #[test]
@@ -164,8 +197,21 @@ mod tests {
 
     #[test]
     fn what_a_cgroup_namespace_hides_is_not_placed() {
-        assert_eq!(workload("0::/..\n"), None);
-        assert_eq!(workload("0::/\n").unwrap().unit(), Some("/"));
-        assert_eq!(workload("1:cpu:/\n0::/\n").unwrap().unit(), Some("/"));
+        assert_eq!(Place::of("0::/..\n"), None);
+        assert_eq!(Place::of("0::/\n").unwrap().known_by(None).unit(), Some("/"));
+        assert_eq!(Place::of("1:cpu:/\n0::/\n").unwrap().known_by(None).unit(), Some("/"));
+    }
+
+    #[test]
+    fn outside_pods_it_is_charged_where_its_work_on_the_cpus_is() {
+        let hierarchy = tempfile::tempdir().unwrap();
+        fs::create_dir(hierarchy.path().join("a.service")).unwrap();
+        let owners = Owners::open(hierarchy.path(), Instant::now()).unwrap();
+        let unit = |text: &str| unit(Some(&Place::of(text).unwrap().known_by(Some(&owners)))).map(str::to_owned);
+        assert_eq!(unit("3:cpu:/v1.slice\n0::/a.service\n").as_deref(), Some("a.service"));
+        assert_eq!(unit("3:cpu:/v1.slice\n0::/\n").as_deref(), Some("/"));
+        assert_eq!(unit("3:cpu:/v1.slice\n0::/gone.service\n").as_deref(), Some("gone.service"));
+        let pod = Place::of(&format!("3:cpu:{POD}\n0::/a.service\n")).unwrap().known_by(Some(&owners));
+        assert!(pod.pod_uid().is_some());
     }
 }

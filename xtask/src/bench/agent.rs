@@ -106,6 +106,21 @@ impl Agent {
         cpu_ns(&self.cgroup)
     }
 
+    /// CPU time of the thread of that name, nanoseconds.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn thread_cpu_ns(&self, name: &str) -> Result<u64> {
+        for task in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
+            let task = task?.path();
+            if fs::read_to_string(task.join("comm"))?.trim() == name {
+                let text = fs::read_to_string(task.join("schedstat"))?;
+                return Ok(text.split(' ').next().unwrap_or_default().parse()?);
+            }
+        }
+        bail!("no thread {name}")
+    }
+
     /// Resident memory and the part of it that is no file, in KiB (`VmRSS`, `RssAnon`).
     ///
     /// # Errors

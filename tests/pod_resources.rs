@@ -1,0 +1,187 @@
+//! Which pod the kubelet gave a GPU: its PodResources service and its list of pods, played over real sockets, and what
+//! follows from them where no processes are to be seen.
+
+#![allow(clippy::unwrap_used, reason = "tests panic")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::thread;
+
+use common::agent::{Agent, wait_for};
+use common::cgroup::Pod;
+use common::nvml::{FakeNvml, Gpu, gpu};
+use hyper::http::{HeaderMap, Response};
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+
+/// A message field of wire type 2.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(content.len()).unwrap();
+    assert!(length < 128);
+    [&[number << 3 | 2, length], content].concat()
+}
+
+/// A pod with one container that has these devices, as the kubelet lists it.
+fn listed(namespace: &str, pod: &str, container: &str, devices: &[&str]) -> Vec<u8> {
+    let ids: Vec<u8> = devices.iter().flat_map(|id| field(2, id.as_bytes())).collect();
+    let devices = [field(1, b"nvidia.com/gpu"), ids].concat();
+    let other = [field(1, b"example.com/fpga"), field(2, b"fpga-1")].concat();
+    let container = [field(1, container.as_bytes()), field(2, &other), field(2, &devices)].concat();
+    field(1, &[field(1, pod.as_bytes()), field(2, namespace.as_bytes()), field(3, &container)].concat())
+}
+
+/// The kubelet's socket.
+struct Kubelet {
+    dir: TempDir,
+}
+
+impl Kubelet {
+    /// Answers every call of `List` with this message.
+    fn start(message: Vec<u8>) -> Self {
+        let kubelet = Self { dir: TempDir::new().unwrap() };
+        let socket = kubelet.socket();
+        let (ready, listening) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = UnixListener::bind(socket).unwrap();
+                ready.send(()).unwrap();
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(answer(stream, message.clone()));
+                }
+            });
+        });
+        listening.recv().unwrap();
+        kubelet
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("kubelet.sock")
+    }
+}
+
+async fn answer(stream: tokio::net::UnixStream, message: Vec<u8>) {
+    let mut connection = h2::server::handshake(stream).await.unwrap();
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
+        assert_eq!(request.uri().path(), "/v1.PodResourcesLister/List");
+        let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+        let mut body = respond.send_response(head, false).unwrap();
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        body.send_data([&[0], &length[..], &message].concat().into(), false).unwrap();
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", "0".parse().unwrap());
+        body.send_trailers(trailers).unwrap();
+    }
+}
+
+/// The kubelet's list of pods over http; its address.
+fn pods(list: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request);
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close";
+            let _ = write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{list}", list.len());
+        }
+    });
+    format!("http://{address}")
+}
+
+fn pod_list(pod: &Pod) -> String {
+    let status = format!(
+        r#"{{"phase":"Running","containerStatuses":[{{"name":"main","image":"i","imageID":"i","ready":true,
+        "restartCount":0,"containerID":"containerd://{}"}}]}}"#,
+        pod.container_id
+    );
+    let metadata = format!(r#"{{"name":"train","namespace":"ml","uid":"{}"}}"#, pod.uid);
+    let spec = r#"{"containers":[{"name":"main"}]}"#;
+    format!(
+        r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{}},"items":[{{"metadata":{metadata},"spec":{spec},"status":{status}}}]}}"#
+    )
+}
+
+/// A GPU that works for somebody whose process it does not show.
+fn veiled(uuid: &str) -> Gpu {
+    Gpu { utilization: Some((50, 10)), processes: None, samples: None, ..gpu(uuid) }
+}
+
+#[test]
+fn a_gpu_whose_processes_are_not_seen_is_the_pods_that_it_was_given_to() {
+    let pod = Pod::systemd();
+    let _load = pod.load(&["sleep", "0"]);
+    let message = [listed("ml", "train", "main", &["GPU-a"]), listed("ml", "other", "main", &["GPU-b::1"])].concat();
+    let kubelet = Kubelet::start(message);
+    let mut nvml = FakeNvml::new().gpu(veiled("GPU-a")).gpu(veiled("GPU-b"));
+    nvml.play();
+    let agent = Agent::start(&[
+        "--interval=200ms",
+        "--meter.cpu=none",
+        "--node.name=worker-1",
+        "--pods.source=kubelet",
+        &format!("--pods.kubelet-url={}", pods(pod_list(&pod))),
+        &format!("--pods.resources-socket={}", kubelet.socket().display()),
+        "--gpu.dcgm-names",
+        &nvml.flag(),
+    ]);
+    let page = wait_for("the pod's energy", || {
+        nvml.add_energy(0, 20_000);
+        nvml.add_energy(1, 10_000);
+        let page = agent.scrape();
+        page.assert_conserved();
+        Some(page).filter(|page| page.microjoules("kepler_pod_gpu_joules_total", &[("pod_name", "train")]) > 20_000_000)
+    });
+    assert!(page.has("energy_agent_meter_up", &[("meter", "pod_resources"), ("reason", "ok")]));
+    let info = |uuid: &str| page.one("energy_agent_node_gpu_attribution_info", &[("gpu_uuid", uuid)]).label("method");
+    // The pod `other` is not known by its uid.
+    assert_eq!((info("GPU-a"), info("GPU-b")), ("allocation", "none"));
+    let container = page.one("kepler_container_gpu_joules_total", &[("pod_id", &pod.uid)]);
+    assert_eq!((container.label("container_name"), container.label("source")), ("main", "nvml"));
+
+    let labels = [
+        ("UUID", "GPU-a"),
+        ("gpu", "0"),
+        ("device", "nvidia0"),
+        ("modelName", "NVIDIA H100 80GB HBM3"),
+        ("Hostname", "worker-1"),
+        ("namespace", "ml"),
+        ("pod", "train"),
+        ("container", "main"),
+    ];
+    assert_eq!(page.one("DCGM_FI_DEV_GPU_UTIL", &labels).value, "50");
+    assert_eq!(page.one("DCGM_FI_DEV_FB_FREE", &labels).value, "81920");
+    assert_eq!(page.one("DCGM_FI_DEV_MEM_CLOCK", &labels).value, "2619");
+    assert_eq!(page.one("DCGM_FI_DEV_POWER_USAGE", &labels).value, "70.000000");
+    let joules = page.microjoules("kepler_node_gpu_joules_total", &[("gpu_uuid", "GPU-a")]);
+    let millijoules = page.one("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", &labels).number();
+    assert!((millijoules * 1000.0 - std::time::Duration::from_micros(joules).as_secs_f64() * 1e6).abs() < 1.0);
+}
+
+#[test]
+fn no_socket_is_no_fault_and_a_broken_one_is_said_once() {
+    let mut nvml = FakeNvml::new().gpu(veiled("GPU-a"));
+    nvml.play();
+    let nobody = TempDir::new().unwrap();
+    let socket = nobody.path().join("kubelet.sock");
+    let flag = format!("--pods.resources-socket={}", socket.display());
+    let agent = Agent::start(&["--interval=100ms", "--meter.cpu=none", "--pods.source=none", &flag, &nvml.flag()]);
+    let reason = |reason: &'static str| {
+        wait_for(reason, || {
+            nvml.add_energy(0, 1_000);
+            let page = agent.scrape();
+            page.has("energy_agent_meter_up", &[("meter", "pod_resources"), ("reason", reason)]).then_some(page)
+        })
+    };
+    let mut reason = reason;
+    let page = reason("absent");
+    assert_eq!(agent.logged("device allocations"), Vec::<String>::new());
+    assert!(!page.has("DCGM_FI_DEV_GPU_UTIL", &[]));
+    // Unattributed energy brings the next question forward.
+    std::fs::write(&socket, "").unwrap();
+    reason("error");
+    assert_eq!(agent.logged("device allocations").len(), 1);
+}

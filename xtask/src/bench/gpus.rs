@@ -1,0 +1,88 @@
+//! What GPUs cost a tick: the tick thread's CPU time with eight of them beside none. The driver's calls are made on other
+//! threads, and are not in it.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::agent::{Agent, ticks};
+use super::footprint::Crowd;
+use super::world::{Pod, World};
+use super::{Finding, Scale};
+use crate::{cargo, checked, root};
+
+const GPUS: usize = 8;
+const PROCESSES: usize = 50;
+
+/// # Errors
+/// When the fake NVML library does not build, or a world cannot be made, or the agent does not run.
+pub fn gpus(scale: Scale) -> Result<Vec<Finding>> {
+    checked(cargo().args(["build", "--release", "--locked", "--package", "fake-nvml"]))?;
+    let folder = root().join("target/bench");
+    let library = folder.join("libfake_nvml.so");
+    fs::create_dir_all(folder.join("fake-nvml"))?;
+    fs::copy(root().join("target/release/libfake_nvml.so"), &library).context("copying libfake_nvml.so")?;
+
+    let world = World::new()?;
+    let crowd = Crowd { pods: GPUS * PROCESSES / 4, containers: 1, processes: 4, sleep_ms: 60_000 };
+    let pods = crowd.gather(&world)?;
+    let pids = pods.iter().map(pids).collect::<Result<Vec<_>>>()?.concat();
+    ensure!(pids.len() >= GPUS * PROCESSES, "{} of {} processes run", pids.len(), GPUS * PROCESSES);
+    let state = json!({ "count_calls": false, "gpus": (0..GPUS).map(|gpu| device(gpu, &pids)).collect::<Vec<_>>() });
+    fs::write(folder.join("fake-nvml/state.json"), state.to_string())?;
+
+    let flag = format!("--nvml.library={}", library.display());
+    let (mut with, mut without) = (f64::MAX, f64::MAX);
+    for _ in 0..scale.of(3, 1) {
+        without = without.min(tick_us(&world, scale, &["--gpu=off"])?);
+        with = with.min(tick_us(&world, scale, &[&flag])?);
+    }
+    let cost_us = (with - without).max(0.0);
+    Ok(vec![Finding {
+        what: format!("CPU time of a tick over {GPUS} GPUs of {PROCESSES} processes"),
+        measured: format!("{:.3} ms", cost_us / 1000.0),
+        goal: "under 1 ms".to_owned(),
+        reached: cost_us < 1000.0,
+        how: format!(
+            "the tick thread's CPU time per tick with GPUs ({with:.0} us) less that without ({without:.0} us), lowest of \
+            some runs each, on the fake NVML library; {} processes in {} pods; calls of NVML, and turning their answers \
+            into readings, are on threads of their own and not in it",
+            crowd.total(),
+            crowd.pods
+        ),
+    }])
+}
+
+/// A GPU on which its part of the processes share what there is.
+fn device(gpu: usize, pids: &[u32]) -> Value {
+    let process = |pid: &u32| json!({ "pid": pid, "memory_bytes": 1 << 30, "load": 0.02 });
+    let own = &pids[gpu * PROCESSES..(gpu + 1) * PROCESSES];
+    json!({ "uuid": format!("GPU-{gpu}"), "plant": {}, "processes": own.iter().map(process).collect::<Vec<_>>() })
+}
+
+fn pids(pod: &Pod) -> Result<Vec<u32>> {
+    let mut pids = Vec::new();
+    for container in &pod.containers {
+        let text = fs::read_to_string(container.dir.join("cgroup.procs"))?;
+        let all = text.lines().map(str::parse).collect::<Result<Vec<u32>, _>>()?;
+        pids.extend(all.into_iter().take(4));
+    }
+    Ok(pids)
+}
+
+/// Microseconds of the tick thread's CPU time per tick.
+fn tick_us(world: &World, scale: Scale, flags: &[&str]) -> Result<f64> {
+    let agent = Agent::start(world, scale.interval(), &[&["--pods.source=none"], flags].concat())?;
+    // The first ticks look every process up.
+    let read = || -> Result<(u64, u64)> { Ok((agent.thread_cpu_ns("tick")?, ticks(&agent.fresh_page()?)?)) };
+    read()?;
+    let (began_ns, first) = read()?;
+    std::thread::sleep(scale.seconds(20, 2));
+    let (ended_ns, last) = read()?;
+    let page = agent.fresh_page()?;
+    let read = page.all("kepler_node_gpu_watts").count();
+    ensure!(flags == ["--gpu=off"] || read == GPUS, "{read} GPUs are read");
+    let count = u32::try_from(last - first)?;
+    Ok(std::time::Duration::from_nanos(ended_ns - began_ns).as_secs_f64() * 1e6 / f64::from(count.max(1)))
+}
