@@ -1,7 +1,7 @@
 //! GPUs played by the fake NVML library, read by the built program through nvml-wrapper: what is measured, who gets it, and
 //! what trouble costs. Inputs and right outcomes come from the field cases in `tests/cases`.
 
-#![allow(clippy::unwrap_used, reason = "tests panic")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic as tests do")]
 
 mod common;
 #[path = "gpu/energy.rs"]

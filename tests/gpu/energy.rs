@@ -54,7 +54,7 @@ fn a_gpu_that_tells_nothing_has_an_info_series_only_fc_049() {
     });
     nvml.play();
     let mut world = World::start(nvml);
-    world.agent.after_ticks(2 * crate::world::RETRY_TICKS);
+    world.pass(2 * crate::world::RETRY_TICKS);
     let page = world.page();
     assert_eq!(page.one(INFO, &[]).label("gpu_name"), word(&device["name"]));
     let energies = page.energy_names();
@@ -163,7 +163,7 @@ fn what_never_changes_is_asked_once() {
     let once = ["nvmlInit_v2", "nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetHandleByIndex_v2"];
     let before = once.map(|call| world.nvml.calls(call));
     let asked = world.nvml.calls("nvmlDeviceGetTotalEnergyConsumption");
-    world.agent.after_ticks(2 * crate::world::RETRY_TICKS);
+    world.pass(2 * crate::world::RETRY_TICKS);
     assert_eq!(once.map(|call| world.nvml.calls(call)), before);
     assert!(world.nvml.calls("nvmlDeviceGetTotalEnergyConsumption") > asked);
     assert!(world.nvml.writes().is_empty(), "reading writes nothing");

@@ -6,9 +6,7 @@ use fake_nvml::returns::Return;
 use crate::common::agent::Agent;
 use crate::common::nvml::{FakeNvml, Gpu, Sample, gpu, now_us, process, sample};
 use crate::common::{alone, one_of_three};
-use crate::world::{
-    NODE_JOULES, NODE_WATTS, POD_JOULES, RETRY_TICKS, UP, World, assert_conserved, case, list, of_gpu, up, whole, word,
-};
+use crate::world::{NODE_JOULES, NODE_WATTS, POD_JOULES, RETRY_TICKS, UP, World, case, list, of_gpu, up, whole, word};
 
 /// A name as NVML's header has it.
 fn returned(value: &serde_json::Value) -> Return {
@@ -20,26 +18,27 @@ fn without_a_library_gpus_are_absent_and_said_so_once_fc_044() {
     let _alone = alone();
     let case = case("FC-044-no-library");
     assert_eq!(case["steps"][0]["ret"], "LIBRARY_NOT_FOUND");
-    let mut agent = Agent::start(&[
-        "--interval=100ms",
+    let agent = Agent::start(&[
+        "--interval=200ms",
         "--meter.cpu=none",
         "--ebpf=off",
         "--nvml.library=/nowhere/libnvidia-ml.so.1",
     ]);
-    let page = agent.after_ticks(3 * RETRY_TICKS);
+    let mut world = World { nvml: FakeNvml::new(), agent };
+    let page = world.pass(3 * RETRY_TICKS);
     assert_eq!(World::meter(&page), (0.0, "absent".to_owned()));
     let gpu_series: Vec<_> = page.names().into_iter().filter(|name| name.contains("gpu")).collect();
     assert!(gpu_series.is_empty(), "{gpu_series:?}");
-    let lines = agent.logged("/nowhere/libnvidia-ml.so.1");
+    let lines = world.agent.logged("/nowhere/libnvidia-ml.so.1");
     assert!(lines.len() == 1 && lines[0].contains("INFO"), "{lines:#?}");
-    agent.assert_well();
+    world.agent.assert_well();
 }
 
 #[test]
 fn a_late_driver_is_picked_up() {
     let _alone = alone();
     let mut world = World::start(FakeNvml::new());
-    let page = world.agent.after_ticks(RETRY_TICKS + 2);
+    let page = world.pass(RETRY_TICKS + 2);
     assert_eq!(World::meter(&page), (0.0, "absent".to_owned()));
     assert_eq!(world.agent.logged("no NVIDIA GPU").len(), 1);
     assert_eq!(world.nvml.calls("nvmlShutdown"), 0, "what was not initialised is not shut down (FC-044)");
@@ -77,7 +76,7 @@ fn a_version_mismatch_ends_power_keeps_totals_and_passes_fc_046() {
     assert_eq!(up(&page, uuid), (0.0, "version_mismatch".to_owned()));
     assert_eq!(of_gpu(&page, NODE_JOULES, uuid), 2_000_000_000, "totals stand");
     let asked = world.nvml.calls("nvmlInit_v2");
-    world.agent.after_ticks(3 * RETRY_TICKS);
+    world.pass(3 * RETRY_TICKS);
     let again = world.nvml.calls("nvmlInit_v2") - asked;
     assert!((2..=4).contains(&again), "{again} tries in {} ticks", 3 * RETRY_TICKS);
     let warnings = world.agent.logged("WARN").into_iter().filter(|line| line.contains("mismatch"));
@@ -117,8 +116,7 @@ fn one_of_eight_gpus_is_lost_and_comes_back_fc_047() {
             page.select(NODE_WATTS, &[]).len() == 7 && up(page, uuids[index]).0 < 0.5
         });
         assert_eq!(up(&page, uuids[index]), (0.0, "lost".to_owned()));
-        let page = world.agent.after_ticks(2 * RETRY_TICKS);
-        assert_conserved(&page);
+        let page = world.pass(2 * RETRY_TICKS);
         let watts: Vec<f64> = page.select(NODE_WATTS, &[]).iter().map(|sample| sample.number()).collect();
         assert_eq!(watts.len(), 7, "the healthy ones, and nothing for the lost one");
         let sum: f64 = watts.iter().sum();
@@ -193,7 +191,7 @@ fn an_older_library_gives_what_it_has() {
     });
     nvml.play();
     let mut world = World::start(nvml);
-    world.agent.after_ticks(2 * RETRY_TICKS);
+    world.pass(2 * RETRY_TICKS);
     let page = world.page();
     assert_eq!(page.one(NODE_JOULES, &[]).label("source"), "nvml_integrated");
     assert!(of_gpu(&page, NODE_JOULES, "GPU-a") > 0);
@@ -213,7 +211,7 @@ fn without_a_symbol_that_all_needs_nvml_is_down_and_says_so() {
     let nvml = FakeNvml::new().without(&["nvmlDeviceGetCount_v2"]);
     nvml.play();
     let mut world = World::start(nvml);
-    let page = world.agent.after_ticks(2 * RETRY_TICKS);
+    let page = world.pass(2 * RETRY_TICKS);
     assert_eq!(World::meter(&page), (0.0, "symbol".to_owned()));
     let lines = world.agent.logged("nvmlDeviceGetCount_v2");
     assert!(lines.len() == 1 && lines[0].contains("update the NVIDIA driver"), "{lines:#?}");

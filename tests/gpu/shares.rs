@@ -221,10 +221,7 @@ fn the_mps_servers_work_is_its_clients_fc_056() {
         let gpu = world.nvml.at(0);
         gpu.energy_mj = Some(joules(&case["device_joules"]) / 1000);
         gpu.samples = Some(vec![sample(daemon.pid(), percent(&worked["sm"]))]);
-        // The method is that of the last reading: the work goes on.
         world.nvml.play();
-        let page = world.agent.after_ticks(1);
-        let method = page.one(METHOD, &[]).label("method").to_owned();
         let page = world.page();
         let [of_daemon, a, b] = pods.each_ref().map(|pod| of_pod(&page, pod));
         assert_eq!(of_daemon, 0, "nothing is the daemon's without a mark");
@@ -232,22 +229,6 @@ fn the_mps_servers_work_is_its_clients_fc_056() {
         // 80 % busy: 160 J.
         assert!(near(a + b, 160_000_000), "{a} {b}");
         assert_eq!(of_gpu(&page, NODE_ACTIVE, uuid), a + b + of_gpu(&page, UNATTRIBUTED, uuid));
-        println!("method {method}");
-    });
-}
-
-#[test]
-fn work_without_a_known_process_is_nobodys() {
-    let _alone = alone();
-    one_of_three(|| {
-        let nvml = FakeNvml::new().gpu(Gpu { processes: Some(vec![process(999_999_999)]), ..gpu("GPU-a") });
-        nvml.play();
-        let mut world = World::start(nvml);
-        world.nvml.at(0).samples = Some(vec![sample(999_999_999, 100)]);
-        world.nvml.add_energy(0, 100_000);
-        let page = world.page();
-        assert!(near(of_gpu(&page, UNATTRIBUTED, "GPU-a"), 100_000_000), "{}", of_gpu(&page, UNATTRIBUTED, "GPU-a"));
-        assert!(!page.has(POD_JOULES, &[]));
     });
 }
 

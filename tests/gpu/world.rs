@@ -47,14 +47,22 @@ impl World {
     /// What is shown when all that was played until now has been read, with its identities asserted.
     pub fn page(&self) -> Page {
         let page = self.agent.after_ticks(3);
-        assert_conserved(&page);
+        page.assert_conserved();
         page
+    }
+
+    /// Lets that many ticks pass, however long they take on this machine.
+    pub fn pass(&self, ticks: u64) -> Page {
+        for _ in 0..ticks / 4 {
+            self.agent.after_ticks(4);
+        }
+        self.page()
     }
 
     /// The first page on which `holds`.
     pub fn when(&self, what: &str, holds: impl Fn(&Page) -> bool) -> Page {
         let page = wait_for(what, || Some(self.agent.scrape()).filter(&holds));
-        assert_conserved(&page);
+        page.assert_conserved();
         page
     }
 
@@ -74,25 +82,6 @@ pub fn up(page: &Page, uuid: &str) -> (f64, String) {
 /// A counter of one GPU in microjoules; 0 where it has none.
 pub fn of_gpu(page: &Page, name: &str, uuid: &str) -> u64 {
     page.microjoules(name, &[("gpu_uuid", uuid)])
-}
-
-/// Each GPU's energy is its idle and active energy; those of all GPUs of a source are what pods, system, ended workloads
-/// and nobody got of it. Exactly.
-pub fn assert_conserved(page: &Page) {
-    let mut sources: Vec<_> = page.select(NODE_JOULES, &[]).iter().map(|sample| sample.label("source")).collect();
-    for joules in page.select(NODE_JOULES, &[]) {
-        let labels = [("gpu_uuid", joules.label("gpu_uuid")), ("source", joules.label("source"))];
-        let sum = |name| page.microjoules(name, &labels);
-        assert_eq!(sum(NODE_JOULES), sum(NODE_IDLE) + sum(NODE_ACTIVE), "{labels:?}");
-    }
-    sources.sort_unstable();
-    sources.dedup();
-    for source in sources {
-        let sum = |name| page.microjoules(name, &[("source", source)]);
-        let parts =
-            [POD_JOULES, "energy_agent_system_gpu_joules_total", "energy_agent_retired_gpu_joules_total", UNATTRIBUTED];
-        assert_eq!(sum(NODE_ACTIVE), parts.iter().map(|name| sum(name)).sum::<u64>(), "{source}");
-    }
 }
 
 /// A field case by the name of its file.
