@@ -1,5 +1,8 @@
 //! Pods by name: the built program beside a Kubernetes API server, with pods that are objects there and cgroups here.
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic as tests do")]
 
+#[path = "kubernetes/churn.rs"]
+mod churn;
 mod common;
 #[path = "kubernetes/faults.rs"]
 mod faults;
@@ -7,3 +10,5 @@ mod faults;
 mod kubernetes;
 #[path = "kubernetes/lifecycle.rs"]
 mod lifecycle;
+#[path = "kubernetes/sources.rs"]
+mod sources;

@@ -9,11 +9,22 @@ pub mod proxy;
 pub mod server;
 pub mod stub_api;
 
+use std::convert::Infallible;
+use std::fs;
+use std::path::Path;
+
 use axum::body::{Body, Bytes};
 use axum::http::{Response, Uri};
 use serde_json::{Value, json};
-use std::convert::Infallible;
 use tokio::sync::mpsc::Receiver;
+
+/// A field case, by its number such as `FC-026`.
+pub fn case(number: &str) -> Value {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cases");
+    let mut files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let file = files.find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(number));
+    serde_json::from_str(&fs::read_to_string(file.unwrap()).unwrap()).unwrap()
+}
 
 /// The parameters of a request.
 #[derive(Clone, Debug)]

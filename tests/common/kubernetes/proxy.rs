@@ -11,6 +11,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{Request, Response};
 use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
 use hyper::body::Incoming;
 use kube::Client;
 use serde_json::Value;
@@ -43,6 +44,8 @@ pub enum Answer {
     Refuse(u16, Value),
     /// Nothing, for ever.
     Hold,
+    /// An open watch on which nothing comes but what the test sends.
+    Quiet,
 }
 
 impl Answer {
@@ -71,6 +74,9 @@ pub struct Faults {
     /// Tokens that are taken; every one if there is none.
     pub tokens: BTreeSet<String>,
 }
+
+/// The body of a watch as it comes.
+type Events = BoxStream<'static, Result<Bytes, axum::Error>>;
 
 /// What happens to every open watch.
 #[derive(Clone)]
@@ -194,7 +200,11 @@ impl Shared {
             Answer::Hold => pending().await,
             Answer::Refuse(code, body) => {
                 let response = Response::builder().status(code).header("content-type", "application/json");
-                return response.body(Body::from(body.to_string())).unwrap();
+                return response.body(Body::from(format!("{body}\n"))).unwrap();
+            }
+            Answer::Quiet => {
+                let ok = Response::builder().header("content-type", "application/json").body(Body::empty()).unwrap();
+                return self.relayed(ok, stream::pending().boxed());
             }
             Answer::Pass => {}
         }
@@ -220,27 +230,38 @@ impl Shared {
         if let Some(kind) = parts.headers.get("content-type") {
             answer = answer.header("content-type", kind);
         }
-        let body = Body::new(body);
+        let answer = answer.body(Body::new(body)).unwrap();
         if !is_watch || !parts.status.is_success() {
-            return answer.body(body).unwrap();
+            return answer;
         }
+        let (parts, body) = answer.into_parts();
+        self.relayed(Response::from_parts(parts, Body::empty()), body.into_data_stream().boxed())
+    }
+
+    /// The answer with a watch's events as its body.
+    fn relayed(self: &Arc<Self>, mut answer: Response<Body>, events: Events) -> Response<Body> {
         let (lines, receiver) = mpsc::channel(64);
         let (shared, interference) = (Arc::clone(self), self.interference.subscribe());
         self.open_watches.fetch_add(1, Ordering::SeqCst);
         tokio::spawn(async move {
-            shared.relay(body, lines, interference).await;
+            shared.relay(events, lines, interference).await;
             shared.open_watches.fetch_sub(1, Ordering::SeqCst);
         });
-        answer.body(super::stream(receiver)).unwrap()
+        *answer.body_mut() = super::stream(receiver);
+        answer
     }
 
     /// Hands the lines of a watch on.
-    async fn relay(&self, body: Body, to: mpsc::Sender<Bytes>, mut interference: broadcast::Receiver<Interference>) {
-        let mut body = body.into_data_stream();
+    async fn relay(
+        &self,
+        mut events: Events,
+        to: mpsc::Sender<Bytes>,
+        mut interference: broadcast::Receiver<Interference>,
+    ) {
         let mut rest: Vec<u8> = Vec::new();
         loop {
             tokio::select! {
-                chunk = body.next() => {
+                chunk = events.next() => {
                     let Some(Ok(chunk)) = chunk else { return };
                     rest.extend(&chunk);
                     while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
