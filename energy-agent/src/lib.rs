@@ -12,6 +12,7 @@ pub mod snapshot;
 pub mod units;
 pub mod workload;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, mpsc};
@@ -21,14 +22,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tracing::{error, info};
 
 use config::{Config, Level};
 use export::http::{Web, serve};
 use export::own::SelfMetrics;
 use export::page::Published;
-use node::Node;
+use node::{Node, node_name};
+use workload::pods::{self, Source, Told};
 
 /// Runs the exporter until SIGTERM or SIGINT.
 ///
@@ -50,7 +52,9 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let (publish, snapshots) = watch::channel(Arc::new(Published::new(node.blank(), Arc::clone(&levels))));
     let (end, ended) = mpsc::channel::<()>();
     let (ticking, mut stopped) = oneshot::channel::<()>();
-    let ticker = Ticker { node, interval: config.interval, levels, publish, own: Arc::clone(&own), _ticking: ticking };
+    let pods = PodsEnd::start(config);
+    let ticker =
+        Ticker { node, pods, interval: config.interval, levels, publish, own: Arc::clone(&own), _ticking: ticking };
     let ticker =
         thread::Builder::new().name("tick".to_owned()).spawn(move || ticker.run(&ended)).context("tick thread")?;
 
@@ -92,9 +96,39 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
     })
 }
 
+/// The tick thread's end of what is known of the pods.
+struct PodsEnd {
+    told: watch::Receiver<Told>,
+    /// Asks a kubelet before its time.
+    unknown: Option<Arc<Notify>>,
+    /// Pods without a name at the last tick; each brings forward one question at most.
+    unnamed: BTreeSet<Arc<str>>,
+}
+
+impl PodsEnd {
+    fn start(config: &Config) -> Self {
+        let (told, unknown) = pods::start(Source::choose(config), &node_name(config));
+        Self { told, unknown, unnamed: BTreeSet::new() }
+    }
+
+    fn told(&self) -> Told {
+        self.told.borrow().clone()
+    }
+
+    fn ask_for_unnamed(&mut self, node: &Node) {
+        let Some(unknown) = &self.unknown else { return };
+        let unnamed: BTreeSet<_> = node.unnamed_pods().cloned().collect();
+        if !unnamed.is_subset(&self.unnamed) {
+            unknown.notify_one();
+        }
+        self.unnamed = unnamed;
+    }
+}
+
 /// The tick loop: at a fixed rate, whatever the scrapes do.
 struct Ticker {
     node: Node,
+    pods: PodsEnd,
     interval: Duration,
     levels: Arc<[Level]>,
     publish: watch::Sender<Arc<Published>>,
@@ -112,7 +146,8 @@ impl Ticker {
         {
             let began = Instant::now();
             let late = began.saturating_duration_since(due) > self.interval / 2;
-            let snapshot = self.node.tick(late);
+            let snapshot = self.node.tick(late, &self.pods.told());
+            self.pods.ask_for_unnamed(&self.node);
             self.publish.send_replace(Arc::new(Published::new(snapshot, Arc::clone(&self.levels))));
             self.own.tick_took(began.elapsed());
             due += self.interval;
