@@ -24,7 +24,7 @@ type Names = Mutex<HashMap<String, (String, String)>>;
 fn churn(node: &Node, worker: usize, end: Instant, names: &Names) -> u32 {
     let mut count = 0;
     while Instant::now() < end {
-        let mut pod = node.pod(&format!("ns-{worker}"), &format!("pod-{}", count % 4), &["main", "side"]);
+        let mut pod = node.pod(&format!("pod-{worker}-{}", count % 4), &["main", "side"]);
         let told = (pod.namespace().to_owned(), pod.name().to_owned());
         names.lock().unwrap().insert(pod.uid().to_owned(), told);
         Load::start(&pod.cgroup.container, &["burn", "1000"]).wait();

@@ -1,5 +1,6 @@
 //! The life of a pod as the API server and the kernel tell it. Seconds of the field cases are 50 ms here.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -109,7 +110,10 @@ fn work_before_the_container_id_is_known_is_the_pods_and_then_the_containers() {
     assert_eq!(pod.id("main"), id);
     let page =
         wait_for("the container's name", || Some(agent.scrape()).filter(|page| pod.container_used(page, "main").1 > 0));
-    assert_near(pod.container_used(&page, "main").1, milliseconds(&case["expect"]["cpu_seconds_total"]) * 1_000_000);
+    assert_near(pod.container_used(&page, "main").1, cpu_ns(&pod.cgroup.another(id)));
+    // All of it, as far as the machine let it run.
+    let wanted = milliseconds(&case["expect"]["cpu_seconds_total"]);
+    assert!(cpu_ns(&pod.cgroup.another(id)) > wanted * 1_000_000 / 10);
     let parts = page.microjoules(CONTAINER_JOULES, &[("pod_id", pod.uid())]);
     assert_eq!(parts, pod.used(&page).0, "a pod is the sum of its containers");
     node.cluster.delete(&pod.object);
@@ -137,7 +141,7 @@ fn a_new_pod_of_the_same_name_begins_at_nothing_and_the_old_one_stays_what_it_wa
     let old = create(objects[0], "first");
     old.burn("db", 900);
     old.wait_for_name(&agent);
-    old.burn("db", 5);
+    let old_truth = old.burn("db", 5);
     let before = agent.after_ticks(2);
     old.cgroup.remove();
     node.cluster.delete(&old.object);
@@ -155,7 +159,7 @@ fn a_new_pod_of_the_same_name_begins_at_nothing_and_the_old_one_stays_what_it_wa
     assert_eq!(old_used.1, old.used(&before).1, "the old pod goes on under the new one's work");
     assert!(new_used.0 * 10 < old_used.0, "the new pod begins at {} of {} uJ", new_used.0, old_used.0);
     assert_near(new_used.1, new.cgroup.cgroup.cpu_ns());
-    assert_near(old_used.1 + new_used.1, 917_000_000);
+    assert_near(old_used.1, old_truth);
     let tiers = page.select("energy_agent_pod_labels", &[("pod_id", new.uid())]);
     assert_eq!(tiers.iter().map(|sample| sample.label("label_tier")).collect::<Vec<_>>(), ["second"]);
     node.cluster.delete(&new.object);
@@ -229,9 +233,10 @@ fn containers_of_every_kind_have_their_names() {
     let agent = node.agent(&["--export.terminated-retention=1s"]);
     let pod = node.adopt(&case["pod"]);
     let ids = container_ids(&pod.object);
+    let mut truths = HashMap::new();
     for (prefix, seconds) in case["cpu_seconds"].as_object().unwrap() {
         let (name, id) = ids.iter().find(|(_, id)| id.starts_with(prefix)).unwrap();
-        pod.burn(name, milliseconds(seconds));
+        truths.insert(name, pod.burn(name, milliseconds(seconds)));
         if name == "migrate" {
             remove_ended(&pod.cgroup.another(id));
         }
@@ -239,9 +244,8 @@ fn containers_of_every_kind_have_their_names() {
     pod.wait_for_name(&agent);
     let page = agent.after_ticks(6);
     page.assert_conserved();
-    for (name, id) in &ids {
-        let seconds = case["cpu_seconds"].as_object().unwrap().iter().find(|(prefix, _)| id.starts_with(*prefix));
-        assert_near(pod.container_used(&page, name).1, milliseconds(seconds.unwrap().1) * 1_000_000);
+    for (name, _) in &ids {
+        assert_near(pod.container_used(&page, name).1, truths[name]);
         let states = page.select(CONTAINER_JOULES, &[("pod_id", pod.uid()), ("container_name", name)]);
         let state = if name == "migrate" { "terminated" } else { "running" };
         assert!(states.iter().all(|sample| sample.label("state") == state), "{states:#?}");
@@ -250,7 +254,8 @@ fn containers_of_every_kind_have_their_names() {
         .select(CONTAINER_JOULES, &[("pod_id", pod.uid())])
         .iter()
         .map(|sample| sample.label("container_name"))
-        .filter(|name| *name != "POD")
+        // The sandbox.
+        .filter(|name| !["POD", ""].contains(name))
         .collect();
     names.sort_unstable();
     names.dedup();
@@ -258,7 +263,7 @@ fn containers_of_every_kind_have_their_names() {
         case["expect"]["containers"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     expected.sort_unstable();
     assert_eq!(names, expected);
-    assert_near(pod.used(&page).1, milliseconds(&case["expect"]["pod_cpu_seconds"]) * 1_000_000);
+    assert_near(pod.used(&page).1, pod.cgroup.cgroup.cpu_ns());
     node.cluster.delete(&pod.object);
 }
 
@@ -267,9 +272,9 @@ fn containers_of_every_kind_have_their_names() {
 fn a_container_that_restarts_is_one_series_that_never_falls() {
     let node = Node::new();
     let agent = node.agent(&["--export.terminated-retention=1s"]);
-    let mut pod = node.pod("shop", "crashing", &["main", "steady"]);
+    let mut pod = node.pod("crashing", &["main", "steady"]);
     pod.burn("steady", 20);
-    pod.burn("main", 150);
+    let mut truth = pod.burn("main", 150);
     pod.wait_for_name(&agent);
     let mut last = agent.after_ticks(2);
     let check = |pod: &Pod, last: &mut Page, page: Page| {
@@ -302,13 +307,13 @@ fn a_container_that_restarts_is_one_series_that_never_falls() {
             Some(agent.scrape()).filter(|page| page.has(CONTAINER_JOULES, &labels))
         });
         check(&pod, &mut last, page);
-        pod.burn("main", 50);
+        truth += pod.burn("main", 50);
         // Longer than the retention of an ended series.
         for _ in 0..6 {
             check(&pod, &mut last, agent.after_ticks(1));
         }
     }
-    assert_near(pod.container_used(&last, "main").1, 600_000_000);
+    assert_near(pod.container_used(&last, "main").1, truth);
     assert_near(pod.used(&last).1, pod.cgroup.cgroup.cpu_ns());
     node.cluster.delete(&pod.object);
 }
@@ -326,11 +331,11 @@ fn a_completed_job_ends_like_a_deleted_pod_although_its_object_stays() {
         node.cluster.update_status(&object)
     };
     // Done before the agent came.
-    let past = node.pod("batch", "report-1", &["job"]);
+    let past = node.pod("report-1", &["job"]);
     past.cgroup.remove();
     finished(&past);
     let agent = node.agent(&["--export.terminated-retention=2s"]);
-    let pod = node.pod("batch", "report-2", &["job"]);
+    let pod = node.pod("report-2", &["job"]);
     pod.burn("job", 200);
     let truth = pod.cgroup.cgroup.cpu_ns();
     pod.cgroup.remove();
@@ -356,7 +361,7 @@ fn a_pod_that_lived_a_second_has_its_name_and_its_energy() {
         let node = Node::new();
         let agent = node.agent(&["--interval=1s"]);
         let born = Instant::now();
-        let pod = node.pod("ci", "short", &["step"]);
+        let pod = node.pod("short", &["step"]);
         pod.load("step", &["sleepers", "1", "3000", "3000"]).wait();
         let truth = pod.cgroup.cgroup.cpu_ns();
         pod.cgroup.remove();
@@ -384,7 +389,7 @@ fn a_pod_that_ended_before_the_api_told_of_it_gets_its_name_afterwards() {
     node.proxy.wait_for_watch();
     node.proxy.faults().watches = crate::kubernetes::proxy::Answer::status(500);
     node.proxy.end_watches();
-    let pod = node.pod("ci", "early", &["step"]);
+    let pod = node.pod("early", &["step"]);
     pod.burn("step", 100);
     pod.cgroup.remove();
     let page = agent.after_ticks(2);
@@ -402,7 +407,7 @@ fn a_pod_that_ended_before_the_api_told_of_it_gets_its_name_afterwards() {
 fn work_after_the_deletion_in_the_api_is_still_the_pods_by_name() {
     let node = Node::new();
     let agent = node.agent(&[]);
-    let pod = node.pod("shop", "forced", &["main"]);
+    let pod = node.pod("forced", &["main"]);
     pod.burn("main", 50);
     pod.wait_for_name(&agent);
     node.proxy.wait_for_watch();
@@ -420,7 +425,7 @@ fn work_after_the_deletion_in_the_api_is_still_the_pods_by_name() {
 fn a_process_id_that_is_used_again_carries_nothing_from_pod_to_pod() {
     let node = Node::new();
     let agent = node.agent(&[]);
-    let (old, new) = (node.pod("shop", "first", &["main"]), node.pod("shop", "second", &["main"]));
+    let (old, new) = (node.pod("first", &["main"]), node.pod("second", &["main"]));
     let load = old.load("main", &["burn", "300000"]);
     let pid = load.0.id();
     load.wait();
@@ -451,7 +456,7 @@ fn a_process_id_that_is_used_again_carries_nothing_from_pod_to_pod() {
 #[test]
 fn a_new_agent_counts_from_nothing_and_knows_the_names_at_once() {
     let node = Node::new();
-    let pod = node.pod("shop", "cart", &["main"]);
+    let pod = node.pod("cart", &["main"]);
     let start = |agent: &Agent| agent.scrape().number("process_start_time_seconds");
     let mut first = node.agent(&[]);
     pod.burn("main", 500);

@@ -29,7 +29,7 @@ fn start(flags: &[String]) -> Agent {
 #[test]
 fn an_api_server_with_the_right_certificate_tells_names_over_tls() {
     let node = Node::new();
-    let pod = node.pod("shop", "cart", &["main"]);
+    let pod = node.pod("cart", &["main"]);
     let agent = start(&direct(&node, &node.cluster.authority));
     pod.burn("main", 20);
     let page = pod.wait_for_name(&agent);
@@ -42,7 +42,7 @@ fn an_api_server_with_the_right_certificate_tells_names_over_tls() {
 #[test]
 fn an_api_server_with_another_certificate_is_refused_and_told() {
     let node = Node::new();
-    let pod = node.pod("shop", "cart", &["main"]);
+    let pod = node.pod("cart", &["main"]);
     let stranger = Authority::new();
     let mut agent = start(&direct(&node, &stranger.file()));
     pod.burn("main", 20);
@@ -50,7 +50,7 @@ fn an_api_server_with_another_certificate_is_refused_and_told() {
     let page = agent.after_ticks(2);
     page.assert_conserved();
     assert!(pod.used(&page).0 > 0 && !pod.is_named(&page));
-    let told = agent.logged(" WARN ").into_iter().filter(|line| line.contains("pods:")).collect::<Vec<_>>();
+    let told = agent.logged(" WARN ").into_iter().filter(|line| line.contains("pods are not told")).collect::<Vec<_>>();
     assert_eq!(told.len(), 1, "{told:#?}");
     assert!(told[0].contains("certificate") && told[0].contains(&node.cluster.url), "{}", told[0]);
     agent.assert_well();
@@ -61,7 +61,7 @@ fn an_api_server_with_another_certificate_is_refused_and_told() {
 #[test]
 fn inside_a_cluster_the_service_account_is_used_without_a_flag() {
     let node = Node::new();
-    let pod = node.pod("shop", "cart", &["main"]);
+    let pod = node.pod("cart", &["main"]);
     std::fs::write(node.folder().join("token"), TOKEN).unwrap();
     std::fs::copy(&node.cluster.authority, node.folder().join("ca.crt")).unwrap();
     std::fs::write(node.folder().join("namespace"), "energy").unwrap();
@@ -105,7 +105,7 @@ fn kubelet_flags(node: &Node, kubelet: &Kubelet, authority: &Path) -> [String; 5
 fn the_kubelet_tells_names_and_is_asked_early_for_a_new_pod_alone() {
     let node = Node::new();
     let kubelet = Kubelet::start(TOKEN);
-    let known = node.pod("shop", "cart", &["main", "helper"]);
+    let known = node.pod("cart", &["main", "helper"]);
     kubelet.tell(std::slice::from_ref(&known.object));
     let agent = start(&kubelet_flags(&node, &kubelet, &kubelet.authority.file()));
     known.burn("main", 20);
@@ -115,7 +115,7 @@ fn the_kubelet_tells_names_and_is_asked_early_for_a_new_pod_alone() {
     wait_for_source(&agent, "1");
 
     // A new pod is asked for once, though the next regular request is half a minute away.
-    let new = node.pod("shop", "new", &["main"]);
+    let new = node.pod("new", &["main"]);
     kubelet.tell(&[known.object.clone(), new.object.clone()]);
     let asked = kubelet.asked();
     new.burn("main", 20);
@@ -147,7 +147,7 @@ fn the_kubelet_tells_names_and_is_asked_early_for_a_new_pod_alone() {
 fn a_kubelet_with_another_certificate_is_refused_before_it_sees_the_token() {
     let node = Node::new();
     let kubelet = Kubelet::start(TOKEN);
-    let pod = node.pod("shop", "cart", &["main"]);
+    let pod = node.pod("cart", &["main"]);
     kubelet.tell(std::slice::from_ref(&pod.object));
     let stranger = Authority::new();
     let mut agent = start(&kubelet_flags(&node, &kubelet, &stranger.file()));
@@ -157,7 +157,8 @@ fn a_kubelet_with_another_certificate_is_refused_before_it_sees_the_token() {
     page.assert_conserved();
     assert!(pod.used(&page).0 > 0 && !pod.is_named(&page));
     assert_eq!(kubelet.asked(), 0, "a request was sent");
-    let told = wait_for("a warning", || agent.logged("pods:").into_iter().find(|line| line.contains(" WARN ")));
+    let told =
+        wait_for("a warning", || agent.logged("pods are not told").into_iter().find(|line| line.contains(" WARN ")));
     assert!(told.contains("certificate") && told.contains("--pods.kubelet-ca"), "{told}");
     agent.assert_well();
     node.cluster.delete(&pod.object);

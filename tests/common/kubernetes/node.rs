@@ -56,18 +56,22 @@ impl Node {
     pub fn agent_without_names(&self, flags: &[&str]) -> Agent {
         let kubeconfig = format!("--kubeconfig={}", self.kubeconfig.display());
         let name = format!("--node.name={}", self.name);
-        Agent::start(&[&["--interval=250ms", "--pods.source=api", &kubeconfig, &name], flags].concat())
+        let interval =
+            if flags.iter().any(|flag| flag.starts_with("--interval")) { None } else { Some("--interval=250ms") };
+        let interval: Vec<&str> = interval.into_iter().collect();
+        Agent::start(&[&interval, &["--pods.source=api", &kubeconfig, &name][..], flags].concat())
     }
 
-    /// A running pod with these containers, in the API and as cgroups.
-    pub fn pod(&self, namespace: &str, name: &str, containers: &[&str]) -> Pod {
+    /// A running pod with these containers, in the API and as cgroups. Its namespace is the node's name: tests share the
+    /// cluster.
+    pub fn pod(&self, name: &str, containers: &[&str]) -> Pod {
         let ids: Vec<String> = containers.iter().map(|_| ids().1).collect();
         let statuses: Vec<Value> =
             containers.iter().zip(&ids).map(|(name, id)| running(name, &format!("containerd://{id}"))).collect();
         let specs: Vec<Value> = containers.iter().map(|name| container(name)).collect();
         self.adopt(&json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"namespace": namespace, "name": name},
+            "metadata": {"namespace": self.name, "name": name},
             "spec": {"nodeName": self.name, "containers": specs},
             "status": {"phase": "Running", "containerStatuses": statuses},
         }))
@@ -160,9 +164,11 @@ impl Pod {
         Load::start(&self.cgroup.another(&self.id(container)), arguments)
     }
 
-    /// Work of a container that is done when this returns.
-    pub fn burn(&self, container: &str, milliseconds: u64) {
+    /// Lets a container work for so long, which may be less on the CPU; the CPU time of the container since it began, as
+    /// the kernel counts it.
+    pub fn burn(&self, container: &str, milliseconds: u64) -> u64 {
         self.load(container, &["burn", &(milliseconds * 1000).to_string()]).wait();
+        cgroup::cpu_ns(&self.cgroup.another(&self.id(container)))
     }
 
     pub fn labels(&self) -> [(&str, &str); 3] {

@@ -95,6 +95,7 @@ struct Shared {
     faults: Mutex<Faults>,
     asked: Mutex<Vec<Asked>>,
     open_watches: AtomicUsize,
+    ended_watches: AtomicUsize,
     interference: broadcast::Sender<Interference>,
 }
 
@@ -105,6 +106,7 @@ impl Proxy {
             faults: Mutex::default(),
             asked: Mutex::default(),
             open_watches: AtomicUsize::new(0),
+            ended_watches: AtomicUsize::new(0),
             interference: broadcast::channel(64).0,
         });
         let kept = Arc::clone(&shared);
@@ -147,8 +149,11 @@ impl Proxy {
 
     /// Ends every open watch, as a server does after its time.
     pub fn end_watches(&self) {
+        let ended = || self.shared.ended_watches.load(Ordering::SeqCst);
+        let wanted = ended() + self.shared.open_watches.load(Ordering::SeqCst);
         let _ = self.shared.interference.send(Interference::End);
-        wait_for("the watches to end", || (self.shared.open_watches.load(Ordering::SeqCst) == 0).then_some(()));
+        // The agent may have come back with another one by then.
+        wait_for("the watches to end", || (ended() >= wanted).then_some(()));
     }
 
     /// Puts an event into every open watch.
@@ -246,6 +251,7 @@ impl Shared {
         tokio::spawn(async move {
             shared.relay(events, lines, interference).await;
             shared.open_watches.fetch_sub(1, Ordering::SeqCst);
+            shared.ended_watches.fetch_add(1, Ordering::SeqCst);
         });
         *answer.body_mut() = super::stream(receiver);
         answer
