@@ -11,11 +11,13 @@ use serde_json::json;
 use crate::common::agent::Agent;
 use crate::common::cgroup::{Load, ids, remove_ended};
 use crate::common::page::{Page, decimal};
-use crate::kubernetes::node::{CONTAINER_JOULES, Node, POD_JOULES, running};
+use crate::kubernetes::node::{CONTAINER_JOULES, Node, POD_JOULES, running, wait_for_source};
 
 const LENGTH: Duration = Duration::from_secs(60);
 /// Pods at a time.
 const WORKERS: usize = 3;
+/// Between two pods of a worker; about eight pods a second in all.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Namespace and name of every pod that there was, by uid.
 type Names = Mutex<HashMap<String, (String, String)>>;
@@ -50,6 +52,7 @@ fn churn(node: &Node, worker: usize, end: Instant, names: &Names) -> u32 {
             node.cluster.delete(&pod.object);
         }
         count += 1;
+        thread::sleep(PAUSE);
     }
     count
 }
@@ -101,7 +104,7 @@ impl Seen {
 #[test]
 fn every_page_is_conserved_and_every_name_right_while_pods_come_and_go() {
     let node = Node::new();
-    let agent = node.agent(&["--export.terminated-retention=5s"]);
+    let agent = node.agent(&["--export.terminated-retention=12s"]);
     let names = Names::default();
     let (start, mut seen) = (Instant::now(), Seen::default());
     let pods: u32 = thread::scope(|scope| {
@@ -117,7 +120,7 @@ fn every_page_is_conserved_and_every_name_right_while_pods_come_and_go() {
             let page = agent.scrape();
             seen.look(&page, &last, &names);
             last = page;
-            // Away for four seconds of every twenty; a cut at the tenth.
+            // Away for four seconds of every twenty.
             let second = start.elapsed().as_secs() % 20;
             if (14..18).contains(&second) != is_away {
                 is_away = !is_away;
@@ -129,6 +132,7 @@ fn every_page_is_conserved_and_every_name_right_while_pods_come_and_go() {
             node.proxy.come_back();
         }
         let pods = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+        wait_for_source(&agent, "1");
         let page = agent.after_ticks(2);
         seen.look(&page, &last, &names);
         pods
@@ -140,9 +144,9 @@ fn finish(mut agent: Agent, seen: &Seen, pods: u32) {
     let named = seen.named.values().filter(|named| **named).count();
     println!("{pods} pods, {} of {} seen with their names, on {} pages", named, seen.named.len(), seen.pages);
     assert!(pods > 150, "only {pods} pods");
-    assert!(seen.pages > 100, "only {} pages", seen.pages);
-    // A pod that came and went while the API was away may stay without a name: nobody can tell it any more.
-    assert!(seen.named.len() - named <= seen.named.len() / 4, "{named} of {} have a name", seen.named.len());
+    assert!(seen.pages > 60, "only {} pages", seen.pages);
+    // Even a pod that came and went while the API was away is told afterwards: the watch goes on where it was cut.
+    assert!(seen.named.len() - named <= seen.named.len() / 50, "{named} of {} have a name", seen.named.len());
     let page = agent.scrape();
     assert!(page.microjoules("energy_agent_retired_cpu_joules_total", &[]) > 0, "nothing was retired");
     assert_eq!(page.count("energy_agent_unknown_cgroups_total"), 0);
