@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use energy_agent::config::{Cli, Command, Config, LogFormat, LogLevel};
 use energy_agent::report;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| usage_error(error));
@@ -53,9 +55,14 @@ fn log_to_stderr(config: &Config) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr).with_target(false);
+    // The client of the API server would log every failed try; what matters of it the agent says itself, once.
+    let libraries = if level >= LevelFilter::DEBUG { level } else { LevelFilter::OFF };
+    let quiet = ["kube_client", "kube_runtime", "kube_core", "tower", "tower_http", "hyper", "hyper_util", "rustls"];
+    let targets = Targets::new().with_default(level).with_targets(quiet.map(|library| (library, libraries)));
+    let log = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
+    let registry = tracing_subscriber::registry();
     match config.log_format {
-        LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Text => registry.with(log.with_ansi(io::stderr().is_terminal()).with_filter(targets)).init(),
+        LogFormat::Json => registry.with(log.json().flatten_event(true).with_filter(targets)).init(),
     }
 }

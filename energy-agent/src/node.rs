@@ -43,6 +43,7 @@ pub struct Node {
     late_ticks: u64,
     state: StateFile,
     names: Arc<Names>,
+    pod_labels: Arc<[String]>,
 }
 
 impl Node {
@@ -77,6 +78,7 @@ impl Node {
             late_ticks: 0,
             state,
             names: Arc::default(),
+            pod_labels: config.pod_labels.clone().into(),
         })
     }
 
@@ -155,6 +157,7 @@ impl Node {
             attribution: info,
             health,
             names: Arc::clone(&self.names),
+            pod_labels: Arc::clone(&self.pod_labels),
             ..self.blank()
         };
         snapshot.meters.push(told.state.clone());

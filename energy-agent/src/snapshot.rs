@@ -124,6 +124,8 @@ pub struct Snapshot {
     pub rows: Vec<Row>,
     /// What the pods and containers of the rows are called.
     pub names: Arc<Names>,
+    /// Which labels of pods are exported, as Kubernetes has them.
+    pub pod_labels: Arc<[String]>,
     /// Active energy of workloads whose series have ended.
     pub retired: Vec<(EnergyKey, Microjoules)>,
     pub cpu_info: Arc<[CpuInfo]>,
@@ -145,6 +147,7 @@ impl Snapshot {
             zones: Vec::new(),
             rows: Vec::new(),
             names: Arc::default(),
+            pod_labels: Arc::from([]),
             retired: Vec::new(),
             cpu_info: Arc::from([]),
             meters: Vec::new(),

@@ -60,7 +60,7 @@ metrics! {
     RETIRED_JOULES = "energy_agent_retired_cpu_joules_total" Counter Some(Level::Node), &["zone", "source", "node_name"],
         "Active energy of workloads that ended and whose own series have since been dropped.";
     POD_JOULES = "kepler_pod_cpu_joules_total" Counter Some(Level::Pod), POD_ZONE,
-        "Active energy of a pod: the exact sum of its containers, the container named POD included, and of those whose own series have ended.";
+        "Active energy of a pod: the exact sum of its containers, the container named POD included, and of those that ended before anybody told their names.";
     POD_WATTS = "kepler_pod_cpu_watts" Gauge Some(Level::Pod), POD_ZONE,
         "Mean active power of a pod over the last interval.";
     POD_CPU_SECONDS = "energy_agent_pod_cpu_seconds_total" Counter Some(Level::Pod), POD,
@@ -69,6 +69,8 @@ metrics! {
         "Unhalted CPU cycles that the pod's tasks used, from a hardware counter; absent where there is none.";
     POD_SWITCHES = "energy_agent_pod_context_switches_total" Counter Some(Level::Pod), POD,
         "Times a task of the pod was switched out, counted by eBPF; absent without it.";
+    POD_LABELS = "energy_agent_pod_labels" Gauge Some(Level::Pod), &["pod_id", "pod_name", "pod_namespace", "node_name", "label_*"],
+        "Labels of a pod as Kubernetes has them, those named by --pods.labels, letters that a label name cannot have replaced by _; always 1.";
     CONTAINER_JOULES = "kepler_container_cpu_joules_total" Counter Some(Level::Container), CONTAINER_ZONE,
         "Active energy of a container: the zone's active energy divided by CPU cycles or CPU time (label weight of energy_agent_attribution_info). Containers outside pods are part of their unit too.";
     CONTAINER_WATTS = "kepler_container_cpu_watts" Gauge Some(Level::Container), CONTAINER_ZONE,

@@ -2,6 +2,7 @@
 //! Pods and units are sums of rows, in whole microjoules, so that every identity holds on the text.
 
 mod containers;
+mod labels;
 
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
@@ -42,6 +43,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         write_energy(writer, &pods, &m::POD_JOULES, &m::POD_WATTS);
         let [seconds, cycles, switches] = [&m::POD_CPU_SECONDS, &m::POD_CPU_CYCLES, &m::POD_SWITCHES];
         write_usage(writer, &pods, counted, seconds, cycles, switches);
+        labels::write(writer, snapshot);
     }
     if levels.contains(&Level::Container) {
         let containers = containers(snapshot);
