@@ -156,7 +156,11 @@ impl Build {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let reason = match status.code() {
             Some(124 | 137) => format!("not done after {LIMIT}"),
-            _ => text.lines().rfind(|line| line.starts_with("error: ")).unwrap_or("ended early").to_owned(),
+            // apt's own words before a command line with a hundred packages.
+            _ => {
+                let last = |start: &str| text.lines().rfind(|line| line.starts_with(start));
+                last("E: ").or_else(|| last("error: ")).unwrap_or("ended early").chars().take(200).collect()
+            }
         };
         bail!("{reason} (log: {})", self.log.display())
     }
