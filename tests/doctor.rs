@@ -365,12 +365,13 @@ fn a_cluster_is_found_by_its_environment() {
     fs::create_dir(folder.path().join(".kube")).unwrap();
     fs::write(&file, "").unwrap();
     let named = file.display().to_string();
-    run(&[("HOME", folder.path())]).assert("kubernetes", "ok", &named, "");
+    // Found, and tried: an empty file names no server.
+    run(&[("HOME", folder.path())]).assert("kubernetes", "missing", &named, "--kubeconfig");
     let two = PathBuf::from(format!("/nonexistent/config:{named}"));
-    run(&[("KUBECONFIG", &two)]).assert("kubernetes", "ok", &named, "");
+    run(&[("KUBECONFIG", &two)]).assert("kubernetes", "missing", &named, "--kubeconfig");
     let wrong = run(&[("KUBECONFIG", Path::new("/nonexistent/config")), ("HOME", folder.path())]);
     wrong.assert("kubernetes", "missing", "/nonexistent/config", "KUBECONFIG");
     assert!(!Path::new(TOKEN).exists(), "this test must not run in a pod");
     let cluster = run(&[("KUBERNETES_SERVICE_HOST", Path::new("10.0.0.1"))]);
-    cluster.assert("kubernetes", "missing", "in a cluster, but /var/run", "automountServiceAccountToken");
+    cluster.assert("kubernetes", "missing", "service account at /var/run", "automountServiceAccountToken");
 }

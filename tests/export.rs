@@ -27,7 +27,7 @@ use energy_agent::snapshot::{Snapshot, State};
 use proptest::prelude::*;
 
 use crate::server::{Server, gunzip};
-use crate::world::{UID, case, container, page, published, rich, row, text, zone};
+use crate::world::{UID, case, container, named, page, published, rich, row, text, zone};
 
 /// Microjoules of a value with six decimals, without a float.
 fn microjoules(value: &str) -> u64 {
@@ -132,15 +132,38 @@ fn keplers_series_have_all_of_keplers_labels() {
 }
 
 #[test]
+fn instances_of_a_named_container_are_one_series_under_the_current_id() {
+    let page = page(named());
+    let package = |name: &str| -> Vec<_> {
+        let of = |it: &&Sample| it.name == name && it.label("zone") == "package" && it.label("pod_id") == UID;
+        page.iter().filter(of).cloned().collect()
+    };
+    let containers = package("kepler_container_cpu_joules_total");
+    let shown: Vec<_> = containers
+        .iter()
+        .map(|it| {
+            [it.label("container_name"), it.label("container_id"), it.label("state"), it.label("runtime"), &it.value]
+        })
+        .collect();
+    // 30.000001 J of c1, 2 J of c2, 0.5 J of instances whose rows have ended.
+    let main = ["main", "c2", "running", "containerd", "32.500001"];
+    assert_eq!(shown, [["POD", "POD", "running", "unknown", "10.000003"], main]);
+    let pods = package("kepler_pod_cpu_joules_total");
+    assert_eq!((pods.len(), pods[0].value.as_str()), (1, "42.500004"));
+    assert_eq!([pods[0].label("pod_name"), pods[0].label("pod_namespace")], ["web-0", "shop"]);
+}
+
+#[test]
 fn every_series_is_in_the_table_with_its_labels_and_every_family_is_written() {
-    let page = page(rich());
+    let page = page(named());
     let mut written = HashSet::new();
     for sample in page.iter().filter(|sample| !sample.name.starts_with("process_")) {
         let name = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| sample.name.strip_suffix(suffix));
         let name = name.unwrap_or(&sample.name);
         let metric = metrics::ALL.iter().find(|metric| metric.name == name).unwrap_or_else(|| panic!("{name}"));
         for (label, _) in &sample.labels {
-            assert!(metric.labels.contains(&label.as_str()) || label == "le", "{name} {label}");
+            let declared = if label.starts_with("label_") { "label_*" } else { label };
+            assert!(metric.labels.contains(&declared) || label == "le", "{name} {label}");
         }
         assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{name}");
         written.insert(metric.name);

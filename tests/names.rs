@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 
-use common::agent::{Agent, wait_for};
+use common::agent::{Agent, PROGRAM, wait_for};
 use common::alone;
 use common::cgroup::Pod;
 use common::cluster::Cluster;
@@ -63,6 +65,7 @@ fn a_pod_has_its_name_from_one_list_and_one_watch() {
     let requests = cluster.requests();
     assert_eq!(requests.len(), 2, "{requests:#?}");
     assert!(requests.iter().all(|it| it.starts_with("/api/v1/pods?") && it.contains("spec.nodeName%3Dnode-a")));
+    assert!(requests[0].contains("resourceVersion=0"), "{requests:#?}");
     assert!(requests[1].contains("watch=true") && requests[1].contains("allowWatchBookmarks=true"), "{requests:#?}");
     agent.assert_well();
 }
@@ -188,4 +191,46 @@ fn outside_a_cluster_the_agent_works_as_ever() {
     let page = agent.after_ticks(1);
     assert_eq!(page.one(METER_UP, &[("meter", "pods")]).label("reason"), "off");
     assert_eq!(agent.logged("WARN").iter().filter(|line| line.contains("pods")).count(), 0);
+}
+
+#[test]
+fn doctor_says_which_source_answers_and_what_is_missing() {
+    let _alone = alone();
+    let (cluster, pod) = (Cluster::start(), Pod::new());
+    let [kubeconfig, node] = cluster.flags();
+    let doctor = || {
+        let output =
+            Command::new(PROGRAM).args(["doctor", "--ebpf=off", &kubeconfig, &node]).env("COLUMNS", "400").output();
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        let lines: Vec<_> = text.lines().skip_while(|line| !line.starts_with("kubernetes")).take(2).collect();
+        lines.join("\n")
+    };
+    let row = doctor();
+    assert!(
+        row.contains("fallback") && row.contains("knows no pod on node node-a") && row.contains("NODE_NAME"),
+        "{row}"
+    );
+    cluster.apply(object(&pod, "web-0", &pod.container_id));
+    let row = doctor();
+    assert!(row.contains("ok") && row.contains("1 pod on node node-a"), "{row}");
+    cluster.refuse(Some((403, "pods is forbidden")));
+    let row = doctor();
+    assert!(row.contains("missing") && row.contains("get, list and watch on pods at cluster scope"), "{row}");
+    cluster.refuse(Some((401, "Unauthorized")));
+    let row = doctor();
+    assert!(row.contains("missing") && row.contains("unauthorized") && row.contains("-> renew"), "{row}");
+}
+
+#[test]
+fn fc_107_in_a_pod_without_the_hosts_processes_the_agent_says_so_once() {
+    let _alone = alone();
+    let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", PROGRAM];
+    let command = [["env", "KUBERNETES_SERVICE_HOST=127.0.0.1"].as_slice(), &unshare].concat();
+    let agent = Agent::spawn(&command, &["--interval=200ms", "--pods.source=none"]);
+    agent.wait_until_ready();
+    let page = agent.after_ticks(5);
+    let row = page.one(METER_UP, &[("meter", "host_pid")]);
+    assert_eq!((row.label("reason"), row.value.as_str()), ("restricted", "0"));
+    let said = agent.logged("hostPID: true");
+    assert_eq!(said.len(), 1, "{said:#?}");
 }

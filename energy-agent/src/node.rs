@@ -20,13 +20,14 @@ use crate::config::{Config, IdleMethod};
 use crate::ledger::Ledger;
 use crate::meter::cpu::{CpuInfo, cpu_info};
 use crate::meter::sampler::Sampler;
-use crate::meter::{Sample, Source};
+use crate::meter::{MeterState, Sample, Source};
 use crate::snapshot::{AttributionInfo, Snapshot};
-use crate::workload::Workload;
 use crate::workload::cgroup::UNKNOWN_UNIT;
+use crate::workload::kubernetes::in_cluster;
 use crate::workload::names::Names;
 use crate::workload::owners::Owners;
 use crate::workload::pods::Told;
+use crate::workload::{Workload, pid_namespace};
 
 /// Everything that a tick changes.
 pub struct Node {
@@ -42,6 +43,8 @@ pub struct Node {
     ticks: u64,
     late_ticks: u64,
     state: StateFile,
+    /// The agent runs in a pod that hides the host's processes from it.
+    host_pid: Option<MeterState>,
     names: Arc<Names>,
     pod_labels: Arc<[String]>,
 }
@@ -62,6 +65,10 @@ impl Node {
             }
             None => None,
         };
+        let host_pid = in_cluster().then(|| pid_namespace::state(&config.procfs)).flatten();
+        if let Some(state) = &host_pid {
+            warn!(problem = state.detail, "the host's processes are out of sight");
+        }
         let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
         let state = StateFile::new(&config.state_directory);
         Ok(Self {
@@ -77,6 +84,7 @@ impl Node {
             ticks: 0,
             late_ticks: 0,
             state,
+            host_pid,
             names: Arc::default(),
             pod_labels: config.pod_labels.clone().into(),
         })
@@ -85,7 +93,8 @@ impl Node {
     /// The snapshot before the first tick.
     #[must_use]
     pub fn blank(&self) -> Snapshot {
-        Snapshot { meters: self.sampler.states(), cpu_info: Arc::clone(&self.cpu_info), ..Snapshot::empty(&self.name) }
+        let meters = self.sampler.states().into_iter().chain(self.host_pid.clone()).collect();
+        Snapshot { meters, cpu_info: Arc::clone(&self.cpu_info), ..Snapshot::empty(&self.name) }
     }
 
     /// Reads, divides and adds up. `late` says that this tick began more than half an interval late, `told` is what is

@@ -15,6 +15,7 @@ use energy_agent::snapshot::{
     AttributionInfo, EnergyKey, Health, Row, Snapshot, State, WorkloadEnergy, ZoneParts, ZoneTotals,
 };
 use energy_agent::units::{Microjoules, Watts};
+use energy_agent::workload::names::{Names, Pod, PodContainer, Pods};
 use energy_agent::workload::{Runtime, Workload};
 
 pub const UID: &str = "1f7c0bb6-3b1e-4f0e-9f5c-0c6d1f1d5a11";
@@ -98,6 +99,26 @@ pub fn rich() -> Snapshot {
         taken: SystemTime::now(),
         ..Snapshot::empty("node-a")
     }
+}
+
+/// [`rich`], whose pod has a name, a container `main` that has had two instances, and a label that is exported.
+pub fn named() -> Snapshot {
+    let main = PodContainer { name: "main".into(), id: Some("c2".into()), past_ids: vec!["c1".into()] };
+    let pod = Pod {
+        uid: UID.into(),
+        name: "web-0".into(),
+        namespace: "shop".into(),
+        labels: [("app".to_owned(), "web".to_owned())].into(),
+        containers: vec![main],
+        ..Pod::default()
+    };
+    let told = Pods { by_uid: [(Arc::from(UID), Arc::new(pod))].into(), ..Pods::default() };
+    let names = Names::default().after(&Arc::new(told), [].into_iter()).unwrap();
+    let mut snapshot = Snapshot { names: Arc::new(names), pod_labels: ["app".to_owned()].into(), ..rich() };
+    snapshot.rows.push(row(container(UID, "c2"), State::Running, 2_000_000, 0));
+    let ended = Workload::PodEnded { uid: UID.into(), name: Some("main".into()) };
+    snapshot.rows.push(row(ended, State::Terminated, 500_000, 0));
+    snapshot
 }
 
 pub fn published(snapshot: Snapshot) -> Published {

@@ -10,6 +10,7 @@ use crate::meter::cpu::Domain;
 use crate::meter::{DomainLoad, Source, Zone, ZoneEnergy, ZoneKind};
 use crate::units::Watts;
 use crate::workload::Runtime;
+use crate::workload::names::{Pod, PodContainer, Pods};
 
 const RETENTION: Duration = Duration::from_secs(120);
 const PACKAGE: EnergyKey = EnergyKey { zone: ZoneKind::Package, source: Source::Rapl };
@@ -313,6 +314,25 @@ fn a_pod_total_does_not_fall_when_a_container_of_it_ends() {
     let retired = node.wait(1, &alive(&[]));
     assert!(retired.rows.is_empty());
     assert_eq!(retired.retired, [(PACKAGE, Microjoules(15))]);
+}
+
+#[test]
+fn ended_instances_are_kept_by_the_name_of_their_container() {
+    let mut node = Node::new();
+    let pod = Pod {
+        uid: "pod".into(),
+        containers: vec![PodContainer { name: "main".into(), id: Some("2".into()), past_ids: vec!["1".into()] }],
+        ..Pod::default()
+    };
+    let told = Pods { by_uid: [("pod".into(), Arc::new(pod))].into(), ..Pods::default() };
+    node.names = Names::default().after(&Arc::new(told), [].into_iter()).unwrap();
+    let [first, second, untold, third] = ["1", "2", "x", "3"].map(|id| container("pod", id));
+    let third_lives = alive(&[&third]);
+    node.tick(&[package(60)], &[(&first, 1), (&second, 2), (&untold, 3)], &third_lives);
+    let folded = node.wait(120, &third_lives);
+    let ended = |name: Option<&str>| Arc::new(Workload::PodEnded { uid: "pod".into(), name: name.map(Arc::from) });
+    let total = |name| read(&folded, &ended(name)).map(|(_, total, _)| total);
+    assert_eq!((total(Some("main")), total(None), total(Some("x"))), (Some(30), Some(30), None));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `energy-agent doctor`: opens every source and feature that the exporter would use here, reads it once, and says for
 //! each whether it works, what stands in for it, or what it lacks and how to get it.
 
+mod cluster;
 mod energy;
 mod host;
 mod kernel;

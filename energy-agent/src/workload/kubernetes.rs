@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config, Error};
 
 /// Where a pod finds the credentials of its service account.
@@ -109,21 +109,26 @@ pub fn client(config: Config, origin: &str) -> Result<Client, Trouble> {
 
 /// kubectl leaves out files of `KUBECONFIG` that are not there, as long as one is.
 async fn read(files: &[PathBuf]) -> Result<Config, Trouble> {
-    let mut merged: Option<Kubeconfig> = None;
-    for file in files.iter().filter(|file| files.len() == 1 || file.exists()) {
-        let of = |error: &kube::config::KubeconfigError| unusable(format!("{}: {}", file.display(), chain(error)));
-        let next = Kubeconfig::read_from(file).map_err(|error| of(&error))?;
-        merged = Some(match merged {
-            Some(first) => first.merge(next).map_err(|error| of(&error))?,
-            None => next,
-        });
+    let unusable = |file: &Path, error: &KubeconfigError| {
+        unusable(format!(
+            "kubeconfig {}: {}; correct it, or name another by --kubeconfig",
+            file.display(),
+            chain(error)
+        ))
+    };
+    let there: Vec<&PathBuf> = files.iter().filter(|file| file.exists()).collect();
+    let Some(first) = there.first() else {
+        let names = Credentials::Kubeconfig(files.to_vec());
+        let message = format!("{names}: no such file; correct --kubeconfig or KUBECONFIG");
+        return Err(Trouble { reason: "config", message });
+    };
+    let mut merged = Kubeconfig::default();
+    for file in &there {
+        let next = Kubeconfig::read_from(file).map_err(|error| unusable(file, &error))?;
+        merged = merged.merge(next).map_err(|error| unusable(file, &error))?;
     }
-    let names = Credentials::Kubeconfig(files.to_vec());
-    let merged = merged.ok_or_else(|| unusable(format!("{names}: no such file; correct or unset KUBECONFIG")))?;
-    let options = KubeConfigOptions::default();
-    Config::from_custom_kubeconfig(merged, &options)
-        .await
-        .map_err(|error| unusable(format!("{names}: {}", chain(&error))))
+    let config = Config::from_custom_kubeconfig(merged, &KubeConfigOptions::default()).await;
+    config.map_err(|error| unusable(first, &error))
 }
 
 fn unusable(message: String) -> Trouble {
@@ -135,6 +140,7 @@ fn unusable(message: String) -> Trouble {
 #[must_use]
 pub fn trouble(error: &Error, verb: &str, object: &str) -> Trouble {
     let text = chain(error);
+    let text = text.strip_prefix("ServiceError: ").unwrap_or(&text);
     let (reason, message) = match error {
         Error::Api(status) => match status.code {
             401 => (
@@ -155,11 +161,17 @@ pub fn trouble(error: &Error, verb: &str, object: &str) -> Trouble {
             code => ("error", format!("{verb} {object}: {code} {} {}", status.reason, status.message)),
         },
         Error::Auth(_) | Error::RustlsTls(_) => ("config", format!("credentials: {text}")),
-        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) if is_tls(&text) => (
+        // kube takes a token file as it is; kubectl would cut a line feed at its end.
+        Error::Service(_) if text.contains("bearer token") => {
+            ("config", format!("{text}; the token file must hold the token alone, without a line feed at its end"))
+        }
+        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) if is_tls(text) => (
             "tls",
             format!("{text}; the server's certificate must be signed by the configured authority and name its address"),
         ),
-        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => ("unreachable", text),
+        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => {
+            ("unreachable", format!("{verb} {object}: {text}; is the server up, and allowed through from this node?"))
+        }
         _ => ("error", format!("{verb} {object}: {text}")),
     };
     Trouble { reason, message }
@@ -188,12 +200,6 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 #[must_use]
 pub fn silence(verb: &str, object: &str, after: Duration) -> Trouble {
     Trouble { reason: "unreachable", message: format!("{verb} {object}: no answer within {} s", after.as_secs()) }
-}
-
-/// Path of a file of the service account.
-#[must_use]
-pub fn service_account(file: &str) -> PathBuf {
-    Path::new(SERVICE_ACCOUNT).join(file)
 }
 
 /// Whether the agent runs in a pod, as far as its environment tells.

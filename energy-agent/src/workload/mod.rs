@@ -4,6 +4,7 @@ pub mod cgroup;
 pub mod kubernetes;
 pub mod names;
 pub mod owners;
+pub mod pid_namespace;
 pub mod pods;
 pub mod tree;
 

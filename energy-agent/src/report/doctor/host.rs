@@ -1,6 +1,5 @@
 //! The rows about where the agent runs: knobs for capping, Kubernetes, PID namespace, state directory and address.
 
-use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -8,23 +7,19 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::cluster::kubernetes;
 use super::{Machine, Row, Status, plural};
 use crate::config::{Config, IdleMethod};
 use crate::meter::ZoneKind;
 use crate::meter::powercap;
-
-/// The inode of the first PID namespace, `PROC_PID_INIT_INO`.
-/// <https://github.com/torvalds/linux/blob/v6.12/include/linux/proc_ns.h>
-const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
-const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+use crate::workload::pid_namespace;
 
 pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
     let Machine { config, .. } = machine;
-    let pods = machine.found.as_ref().map_or(0, |found| found.pods);
     vec![
         cpufreq(&config.sysfs),
         power_limits(&config.sysfs),
-        kubernetes(pods),
+        kubernetes(machine),
         pid_namespace(&config.procfs),
         state_directory(config),
         listen_address(config.listen_address),
@@ -110,55 +105,12 @@ fn knobs(name: &'static str, what: &str, files: &[PathBuf]) -> Row {
     Row::new(name, Status::Missing, detail, remedy)
 }
 
-fn kubernetes(pods: usize) -> Row {
-    let name = "kubernetes";
-    if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
-        return match fs::read(SERVICE_ACCOUNT_TOKEN) {
-            Ok(_) => Row::ok(name, format!("in a cluster, service account token at {SERVICE_ACCOUNT_TOKEN}")),
-            Err(error) => Row::new(
-                name,
-                Status::Missing,
-                format!("in a cluster, but {SERVICE_ACCOUNT_TOKEN}: {error}; pods are known by uid, without names"),
-                "set automountServiceAccountToken: true in the pod",
-            ),
-        };
-    }
-    let home = env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config"));
-    let given = env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty());
-    let candidates: Vec<PathBuf> = match &given {
-        Some(paths) => env::split_paths(paths).collect(),
-        None => home.into_iter().collect(),
-    };
-    if let Some(file) = candidates.iter().find(|file| file.is_file()) {
-        return Row::ok(name, format!("not in a cluster, kubeconfig {}", file.display()));
-    }
-    if given.is_some() {
-        let named: Vec<String> = candidates.iter().map(|file| file.display().to_string()).collect();
-        let detail = format!("KUBECONFIG names no file that is there: {}", named.join(", "));
-        return Row::new(name, Status::Missing, detail, "correct or unset KUBECONFIG");
-    }
-    if pods > 0 {
-        let detail = format!("not in a cluster, but {} by cgroup: known by uid, without names", plural(pods, "pod"));
-        return Row::new(name, Status::Fallback, detail, "run the agent as a DaemonSet, or set KUBECONFIG");
-    }
-    Row::new(name, Status::Missing, "not in a cluster: containers and units are the workloads", "")
-}
-
-/// In a namespace of its own the agent cannot tell the processes that eBPF and NVML name (FC-107).
 fn pid_namespace(procfs: &Path) -> Row {
     let name = "pid_namespace";
-    let link = fs::read_link(procfs.join("self/ns/pid")).or_else(|_| fs::read_link("/proc/self/ns/pid"));
-    let own = match link {
-        Ok(link) if link.as_os_str() == HOST_PID_NAMESPACE => return Row::ok(name, "that of the host"),
-        Ok(link) => link.display().to_string(),
-        Err(error) => format!("unknown, {}: {error}", procfs.join("self/ns/pid").display()),
-    };
-    let first = fs::read_to_string(procfs.join("1/comm")).unwrap_or_default();
-    let first = if first.trim().is_empty() { String::new() } else { format!(", whose process 1 is {}", first.trim()) };
-    let detail = format!(
-        "not the host's ({own}{first}): processes of pods and GPUs cannot be looked up; attribution by cgroup goes on"
-    );
-    Row::new(name, Status::Fallback, detail, "set hostPID: true in the pod (docker run --pid=host)")
+    match pid_namespace::restriction(procfs) {
+        None => Row::ok(name, "that of the host"),
+        Some(detail) => Row::new(name, Status::Fallback, detail, pid_namespace::REMEDY),
+    }
 }
 
 fn state_directory(config: &Config) -> Row {

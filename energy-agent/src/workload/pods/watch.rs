@@ -12,7 +12,7 @@ use kube::runtime::watcher::DefaultBackoff;
 use kube::{Client, Error};
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::Teller;
 use super::object::Object;
@@ -71,9 +71,9 @@ pub async fn run(credentials: Credentials, node: String, mut teller: Teller) {
             (Some(client), None) => match list(client, &node, age).await {
                 Ok((pods, listed)) => {
                     if pods.is_empty() && credentials == Credentials::ServiceAccount {
-                        tracing::warn!(
+                        warn!(
                             node,
-                            "the API server knows no pod on this node, not even the agent's own: --node.name must be the name of the Node object"
+                            "the API server knows no pod on this node, not even the agent's own: --node.name must be the name of the Node object (env NODE_NAME from spec.nodeName)"
                         );
                     }
                     teller.replace(pods);
@@ -128,8 +128,11 @@ pub async fn list(client: &Client, node: &str, age: Age) -> Result<(Vec<Pod>, St
         next: String,
     }
     let mut pods = Vec::new();
-    let mut parameters = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
-    if age == Age::Any {
+    let mut parameters = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    if age == Age::Latest {
+        parameters = parameters.limit(PAGE);
+    } else {
+        // With a limit the server's cache would not be asked.
         (parameters.resource_version, parameters.version_match) =
             (Some("0".to_owned()), Some(VersionMatch::NotOlderThan));
     }
