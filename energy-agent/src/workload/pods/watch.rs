@@ -173,11 +173,18 @@ async fn watch(client: &Client, node: &str, version: &mut String, teller: &mut T
         Err(_) => return End::Failed(silence("watch", OBJECT, ANSWER_TIMEOUT)),
     };
     let mut stream = pin!(stream);
-    teller.answered(source);
-    let mut heard = false;
+    let silent = Duration::from_secs(WATCH_SECONDS.into()) + WATCH_MARGIN;
+    // A watch that is refused in its first moment must not look like an answer, else each try would be one more line.
+    let (mut heard, mut lasts) = (false, false);
     loop {
-        let silent = Duration::from_secs(WATCH_SECONDS.into()) + WATCH_MARGIN;
-        let mut next = timeout(silent, stream.next()).await.ok().flatten();
+        let mut next = match timeout(if lasts { silent } else { SHORT_WATCH }, stream.next()).await {
+            Err(_) if !lasts => {
+                lasts = true;
+                teller.answered(source);
+                continue;
+            }
+            next => next.ok().flatten(),
+        };
         if next.is_none() {
             return if heard || began.elapsed() >= SHORT_WATCH {
                 End::Resume
@@ -188,17 +195,24 @@ async fn watch(client: &Client, node: &str, version: &mut String, teller: &mut T
             };
         }
         // What has arrived together is told together.
+        let mut outcome = Ok(());
         while let Some(event) = next {
             match take(event, version, teller) {
                 Ok(told) => heard |= told,
                 Err(error) => {
-                    teller.answered(source);
-                    return failed(&error);
+                    outcome = Err(error);
+                    break;
                 }
             }
             next = stream.next().now_or_never().flatten();
         }
-        teller.answered(source);
+        if heard {
+            lasts = true;
+            teller.answered(source);
+        }
+        if let Err(error) = outcome {
+            return failed(&error);
+        }
     }
 }
 
