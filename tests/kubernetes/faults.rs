@@ -161,7 +161,7 @@ fn an_agent_starts_without_the_api_and_takes_a_new_token_from_its_file() {
             }
             ("up,", Some(agent)) => {
                 node.proxy.faults().tokens = BTreeSet::from(["new".to_owned()]);
-                fs::write(&file, "new\n").unwrap();
+                fs::write(&file, "new").unwrap();
                 node.proxy.come_back();
                 wait_for_names(agent);
                 let second = second.as_ref().unwrap();

@@ -1,6 +1,7 @@
 //! Where names come from: the API server over TLS with the credentials that there are, the kubelet, or nowhere.
 
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +12,9 @@ use crate::common::cgroup::{self, Load};
 use crate::kubernetes::cluster::{TOKEN, kubeconfig};
 use crate::kubernetes::kubelet::Kubelet;
 use crate::kubernetes::node::{Node, POD_JOULES, wait_for_source};
+use crate::kubernetes::proxy::Answer;
 use crate::kubernetes::server::Authority;
+use crate::kubernetes::status_object;
 
 const INTERVAL: &str = "--interval=250ms";
 
@@ -52,7 +55,7 @@ fn an_api_server_with_another_certificate_is_refused_and_told() {
     assert!(pod.used(&page).0 > 0 && !pod.is_named(&page));
     let told = agent.logged(" WARN ").into_iter().filter(|line| line.contains("pods are not told")).collect::<Vec<_>>();
     assert_eq!(told.len(), 1, "{told:#?}");
-    assert!(told[0].contains("certificate") && told[0].contains(&node.cluster.url), "{}", told[0]);
+    assert!(told[0].contains("certificate") && told[0].contains("authority"), "{}", told[0]);
     agent.assert_well();
     node.cluster.delete(&pod.object);
 }
@@ -159,7 +162,7 @@ fn a_kubelet_with_another_certificate_is_refused_before_it_sees_the_token() {
     assert_eq!(kubelet.asked(), 0, "a request was sent");
     let told =
         wait_for("a warning", || agent.logged("pods are not told").into_iter().find(|line| line.contains(" WARN ")));
-    assert!(told.contains("certificate") && told.contains("--pods.kubelet-ca"), "{told}");
+    assert!(told.contains("certificate") && told.contains("authority"), "{told}");
     agent.assert_well();
     node.cluster.delete(&pod.object);
 }
@@ -194,4 +197,45 @@ fn a_node_outside_any_cluster_works_without_names_and_without_complaint() {
         assert_eq!(complaints, Vec::<String>::new());
         agent.assert_well();
     }
+}
+
+#[test]
+fn the_doctor_says_which_source_answers_and_what_is_missing() {
+    let node = Node::new();
+    let (kubeconfig, name) =
+        (format!("--kubeconfig={}", node.kubeconfig.display()), format!("--node.name={}", node.name));
+    let doctor = || {
+        let command = ["doctor", "--ebpf=off", &kubeconfig, &name];
+        let output = Command::new(PROGRAM).args(command).env("COLUMNS", "400").output();
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        let lines: Vec<_> = text.lines().skip_while(|line| !line.starts_with("kubernetes")).take(2).collect();
+        lines.join("\n")
+    };
+    let row = doctor();
+    let missing = format!("knows no pod on node {}", node.name);
+    assert!(row.contains("fallback") && row.contains(&missing) && row.contains("NODE_NAME"), "{row}");
+    let pod = node.pod("cart", &["main"]);
+    let row = doctor();
+    assert!(row.contains("ok") && row.contains(&format!("1 pod on node {}", node.name)), "{row}");
+    node.proxy.faults().lists = Answer::Refuse(403, status_object(403, "Forbidden", "pods is forbidden"));
+    let row = doctor();
+    assert!(row.contains("missing") && row.contains("get, list and watch on pods at cluster scope"), "{row}");
+    node.proxy.faults().lists = Answer::status(401);
+    let row = doctor();
+    assert!(row.contains("missing") && row.contains("unauthorized") && row.contains("-> renew"), "{row}");
+    node.cluster.delete(&pod.object);
+}
+
+/// FC-107: a pod that was not given the host's process ids.
+#[test]
+fn in_a_pod_without_the_hosts_processes_the_agent_says_so_once() {
+    let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", PROGRAM];
+    let command = [["env", "KUBERNETES_SERVICE_HOST=127.0.0.1"].as_slice(), &unshare].concat();
+    let agent = Agent::spawn(&command, &[INTERVAL, "--pods.source=none"]);
+    agent.wait_until_ready();
+    let page = agent.after_ticks(5);
+    let row = page.one("energy_agent_meter_up", &[("meter", "host_pid")]);
+    assert_eq!((row.label("reason"), row.value.as_str()), ("restricted", "0"));
+    let said = agent.logged("hostPID: true");
+    assert_eq!(said.len(), 1, "{said:#?}");
 }
