@@ -113,8 +113,8 @@ fn the_kubelet_tells_names_and_is_asked_early_for_a_new_pod_alone() {
     let agent = start(&kubelet_flags(&node, &kubelet, &kubelet.authority.file()));
     known.burn("main", 20);
     known.burn("helper", 20);
-    let page = known.wait_for_name(&agent);
-    assert!(known.container_used(&page, "helper").0 > 0);
+    known.wait_for_name(&agent);
+    assert!(known.container_used(&agent.after_ticks(2), "helper").0 > 0);
     wait_for_source(&agent, "1");
 
     // A new pod is asked for once, though the next regular request is half a minute away.
