@@ -138,7 +138,8 @@ fn the_kubelet_tells_names_and_is_asked_early_for_a_new_pod_alone() {
         agent.after_ticks(1);
         thread::sleep(Duration::from_millis(200));
     }
-    assert!(kubelet.asked() - asked <= 1, "{} requests in 10 s", kubelet.asked() - asked);
+    // The regular one of each half minute, and an early one for the stranger if it was put off until now.
+    assert!(kubelet.asked() - asked <= 2, "{} requests in 10 s", kubelet.asked() - asked);
     assert_eq!(node.proxy.asked().len(), 0, "the API server was asked");
     for pod in [&known, &new] {
         node.cluster.delete(&pod.object);
