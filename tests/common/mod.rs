@@ -4,7 +4,6 @@
 
 pub mod agent;
 pub mod cgroup;
-pub mod cluster;
 pub mod nvml;
 pub mod page;
 pub mod powercap;

@@ -3,6 +3,7 @@
 mod bench;
 mod ebpf;
 mod gpu;
+mod kube_api;
 mod run;
 mod test;
 mod tools;
@@ -46,6 +47,8 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Build the Kubernetes API server of the tests, unless it is there; `test` does this by itself. About four minutes.
+    KubeApi,
     /// Measure what energy-agent has to reach, as ratios within one run; about forty minutes.
     ///
     /// Needs root and cgroup v2, and a machine that is otherwise quiet. A missed goal is a result, not an error.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Task::Test { arguments } => test::test(&arguments),
         Task::Fuzz { cases } => test::fuzz(cases),
         Task::Ebpf { check } => ebpf::make(check),
+        Task::KubeApi => kube_api::build(),
         Task::Bench(options) => bench::run(&options),
         Task::GpuCheck { library, seconds } => gpu::check(&library, seconds),
     };

@@ -231,6 +231,11 @@ fn take(event: Result<WatchEvent<Object>, Error>, version: &mut String, teller: 
         }
         Ok(WatchEvent::Bookmark(bookmark)) => bookmark.metadata.resource_version,
         Ok(WatchEvent::Error(status)) => return Err(Error::Api(status)),
+        // kube takes a line that is no event for a Status, and one of an unknown type then says nothing (FC-106).
+        Err(Error::Api(status)) if status.code == 0 => {
+            debug!(?status, "event of the watch left out");
+            return Ok(false);
+        }
         // A type of event that is newer than this program, or a line that was cut; the stream says which by going on.
         Err(Error::SerdeError(error)) => {
             debug!(%error, "event of the watch left out");
