@@ -7,6 +7,7 @@ pub mod export;
 pub mod ledger;
 pub mod meter;
 pub mod node;
+pub mod process_ledger;
 pub mod report;
 pub mod snapshot;
 pub mod units;

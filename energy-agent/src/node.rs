@@ -1,6 +1,7 @@
 //! One node's state and its tick: sample, owners, attribution, ledger, snapshot. Owned by one thread; nobody else
 //! changes anything.
 
+mod processes;
 mod state;
 
 use std::collections::BTreeSet;
@@ -11,6 +12,7 @@ use std::time::{Instant, SystemTime};
 use anyhow::Result;
 use tracing::warn;
 
+use self::processes::Processes;
 use self::state::StateFile;
 use crate::attribution::idle::IdleModel;
 use crate::attribution::scope::Scope;
@@ -21,6 +23,7 @@ use crate::ledger::Ledger;
 use crate::meter::cpu::{CpuInfo, cpu_info};
 use crate::meter::sampler::Sampler;
 use crate::meter::{Sample, Source};
+use crate::process_ledger::{Limits, TERMINATED_MAX};
 use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::Workload;
 use crate::workload::cgroup::UNKNOWN_UNIT;
@@ -35,6 +38,7 @@ pub struct Node {
     idle: IdleModel,
     idle_method: IdleMethod,
     ledger: Ledger,
+    processes: Option<Processes>,
     cpu_info: Arc<[CpuInfo]>,
     started: Instant,
     ticks: u64,
@@ -58,6 +62,9 @@ impl Node {
             }
             None => None,
         };
+        let limits =
+            Limits { living: config.process_max, terminated: TERMINATED_MAX, retention: config.terminated_retention };
+        let processes = sampler.has_processes().then(|| Processes::new(&config.procfs, limits));
         let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
         let state = StateFile::new(&config.state_directory);
         Ok(Self {
@@ -68,6 +75,7 @@ impl Node {
             idle: state.load(boot_id.trim()),
             idle_method: config.idle,
             ledger: Ledger::new(config.terminated_retention, config.terminated_max),
+            processes,
             cpu_info: cpu_info(&config.procfs).into(),
             started,
             ticks: 0,
@@ -118,6 +126,16 @@ impl Node {
         let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
         let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
         self.ledger.apply(&attribution, &usage, alive, now.duration_since(self.started));
+        if let Some(processes) = &mut self.processes {
+            let owner = |cgroup| match &mut self.owners {
+                Some(owners) => owners.owner(cgroup),
+                None => Arc::clone(&self.unknown),
+            };
+            let ended = processes.tick(&sample, &interval, &attribution, owner, now.duration_since(self.started));
+            for process in ended {
+                self.sampler.forget_process(process);
+            }
+        }
         self.ticks += 1;
         if self.idle_method == IdleMethod::Learned {
             self.state.save_now_and_then(&self.idle, now);
@@ -138,6 +156,7 @@ impl Node {
         let mut health = self.sampler.health();
         health.unknown_cgroups = self.owners.as_ref().map_or(0, Owners::unknown_cgroups);
         health.late_ticks = self.late_ticks;
+        health.process_exe_errors = self.processes.as_ref().map_or(0, Processes::exe_errors);
         let mut snapshot = Snapshot {
             taken: SystemTime::now(),
             elapsed: sample.elapsed,
@@ -148,6 +167,9 @@ impl Node {
             ..self.blank()
         };
         self.ledger.fill(&mut snapshot);
+        if let Some(processes) = &self.processes {
+            snapshot.processes = processes.ledger.rows(sample.elapsed, |key| self.ledger.powered(key));
+        }
         snapshot
     }
 

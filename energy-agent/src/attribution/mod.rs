@@ -2,6 +2,7 @@
 //! each workload's active energy, and what belongs to nobody known; exactly, in microjoules.
 
 pub mod idle;
+pub mod process;
 #[cfg(test)]
 mod properties;
 pub mod scope;

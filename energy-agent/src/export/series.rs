@@ -6,6 +6,7 @@ use std::time::UNIX_EPOCH;
 
 use crate::config::Level;
 use crate::export::metrics::{self as m, Metric};
+use crate::export::processes;
 use crate::export::text::{Labels, Value, Writer};
 use crate::snapshot::{EnergyKey, Row, Snapshot, State, ZoneParts, ZoneTotals};
 use crate::units::{Microjoules, Watts, nanos};
@@ -58,6 +59,9 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         write_energy(writer, &units, &m::SYSTEM_JOULES, &m::SYSTEM_WATTS);
         let [seconds, cycles, switches] = [&m::SYSTEM_CPU_SECONDS, &m::SYSTEM_CPU_CYCLES, &m::SYSTEM_SWITCHES];
         write_usage(writer, &units, counted, seconds, cycles, switches);
+    }
+    if levels.contains(&Level::Process) {
+        processes::write(writer, snapshot, node);
     }
     write_agent(writer, snapshot, node);
 }
@@ -143,11 +147,11 @@ fn container(row: &Row, node: &str) -> Option<Totals> {
     Some(totals)
 }
 
-fn family(writer: &mut Writer, metric: &Metric) {
+pub(super) fn family(writer: &mut Writer, metric: &Metric) {
     writer.family(metric.name, metric.kind, metric.help);
 }
 
-fn single(writer: &mut Writer, metric: &Metric, value: Value) {
+pub(super) fn single(writer: &mut Writer, metric: &Metric, value: Value) {
     family(writer, metric);
     writer.sample(&Labels::default(), &[], value);
 }
@@ -169,7 +173,7 @@ fn write_energy(writer: &mut Writer, all: &[Totals], joules: &Metric, watts: &Me
     }
 }
 
-const fn energy_labels(key: EnergyKey) -> [(&'static str, &'static str); 2] {
+pub(super) const fn energy_labels(key: EnergyKey) -> [(&'static str, &'static str); 2] {
     [("zone", key.zone.as_str()), ("source", key.source.as_str())]
 }
 

@@ -3,6 +3,7 @@
 pub mod cgroup;
 pub mod names;
 pub mod owners;
+pub mod process;
 pub mod tree;
 
 use std::fmt;
