@@ -18,13 +18,14 @@ const NOT_YET: [(&str, &str); 6] = [
     ("kepler_node_gpu_", "needs an NVIDIA GPU, which is not metered yet"),
     ("kepler_container_gpu_", "needs an NVIDIA GPU, which is not metered yet"),
     ("kepler_pod_gpu_", "needs an NVIDIA GPU, which is not metered yet"),
-    ("kepler_process_", "processes are not accounted one by one yet"),
+    ("kepler_process_gpu_", "needs an NVIDIA GPU, which is not metered yet"),
     ("kepler_vm_", "virtual machines are cgroups like any other here"),
     ("kepler_platform_", "power of the platform from a BMC is not read"),
 ];
 
 /// Labels that are empty, and so left out, and why.
-const EMPTY: [(&str, &str); 4] = [
+const EMPTY: [(&str, &str); 5] = [
+    ("vm_id", "virtual machines are cgroups like any other here"),
     ("pod_name", "comes from the API server"),
     ("pod_namespace", "comes from the API server"),
     ("container_name", "comes from the API server"),
@@ -45,8 +46,13 @@ fn rows() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
 /// A running agent with two sockets' zones, and pods that work.
 fn busy() -> (Agent, Powercap, [Pod; 2], [Load; 3]) {
     let powercap = Powercap::two_sockets();
-    let agent =
-        Agent::start(&["--interval=200ms", "--meter.trust-guest", &powercap.sysfs_flag(), "--node.name=worker-1"]);
+    let agent = Agent::start(&[
+        "--interval=200ms",
+        "--meter.trust-guest",
+        &powercap.sysfs_flag(),
+        "--node.name=worker-1",
+        "--export.levels=node,pod,container,process",
+    ]);
     let pods = [Pod::systemd(), Pod::new()];
     let loads = [
         pods[0].load(&["spin", "0"]),
@@ -67,13 +73,17 @@ fn every_metric_of_kepler_that_applies_is_there_with_its_type_and_labels() {
     let page = agent.scrape();
     let ours = |label: &str| pods.iter().any(|pod| pod.uid == label);
     let rows = rows();
-    assert_eq!(rows.len(), 14, "{rows:#?}");
+    assert_eq!(rows.len(), 17, "{rows:#?}");
     for (name, kind, labels) in rows {
         assert!(page.text.contains(&format!("# TYPE {name} {kind}\n")), "no # TYPE {name} {kind}");
         let mut samples = page.select(name, &[]);
         if labels.contains(&"pod_id") {
             // Others may run containers here that are in no pod.
             samples.retain(|sample| ours(sample.label("pod_id")));
+        }
+        if labels.contains(&"pid") {
+            // Only these have all labels: others run outside containers, or are sums without a pid.
+            samples.retain(|sample| pods.iter().any(|pod| pod.container_id == sample.label("container_id")));
         }
         assert!(!samples.is_empty(), "{name} has no series");
         for sample in samples {

@@ -83,10 +83,11 @@ impl ProcessLedger {
         }
     }
 
-    /// Whether a process that worked is to be given a row by [`Self::admit`].
+    /// Whether a process that worked is to be given a row by [`Self::admit`]. Not one whose id is another's by now.
     #[must_use]
     pub fn wants(&self, process: Process, ended: bool) -> bool {
-        !self.rows.contains_key(&process)
+        let last = Process { start_ns: u64::MAX, ..process };
+        self.rows.range(process..=last).next().is_none()
             && !self.gone.contains_key(&process)
             && (ended || self.living < self.limits.living || self.predecessors(process).next().is_some())
     }

@@ -12,13 +12,14 @@ use energy_agent::export::text::Format;
 use energy_agent::meter::cpu::CpuInfo;
 use energy_agent::meter::{MeterState, Source, Zone, ZoneKind};
 use energy_agent::snapshot::{
-    AttributionInfo, EnergyKey, Health, Row, Snapshot, State, WorkloadEnergy, ZoneParts, ZoneTotals,
+    AttributionInfo, EnergyKey, Health, ProcessKind, ProcessRow, Row, Snapshot, State, WorkloadEnergy, ZoneParts,
+    ZoneTotals,
 };
 use energy_agent::units::{Microjoules, Watts};
 use energy_agent::workload::{Runtime, Workload};
 
 pub const UID: &str = "1f7c0bb6-3b1e-4f0e-9f5c-0c6d1f1d5a11";
-pub const LEVELS: [Level; 3] = [Level::Node, Level::Pod, Level::Container];
+pub const LEVELS: [Level; 4] = [Level::Node, Level::Pod, Level::Container, Level::Process];
 pub const PACKAGE: EnergyKey = EnergyKey { zone: ZoneKind::Package, source: Source::Rapl };
 pub const DRAM: EnergyKey = EnergyKey { zone: ZoneKind::Dram, source: Source::Rapl };
 
@@ -47,6 +48,18 @@ pub fn row(workload: Workload, state: State, package: u64, dram: u64) -> Row {
         runtime_ns: 1_500_000_000,
         cycles: 3_000_000,
         switches: 7,
+    }
+}
+
+fn process(pid: Option<u32>, kind: ProcessKind, comm: &str, package: u64) -> ProcessRow {
+    ProcessRow {
+        pid,
+        kind,
+        comm: Arc::from(comm),
+        exe: Arc::from(if pid.is_some() { "/bin/odd" } else { "" }),
+        state: State::Running,
+        energy: vec![WorkloadEnergy { key: PACKAGE, total: Microjoules(package), power: Some(Watts(1.25)) }],
+        runtime_ns: 1_500_000_000,
     }
 }
 
@@ -82,6 +95,11 @@ pub fn rich() -> Snapshot {
             row(container(UID, "c1"), State::Terminated, 30_000_001, 1_000_000),
         ],
         retired: vec![(PACKAGE, Microjoules(6_000_000))],
+        processes: vec![
+            process(None, ProcessKind::Kernel, "kernel", 7_000_000),
+            process(None, ProcessKind::Other, "other", 1),
+            process(Some(4242), ProcessKind::Container(Arc::from("c1")), "od\"d\nna\\me", 30_000_001),
+        ],
         cpu_info: Arc::from([CpuInfo {
             processor: "0".to_owned(),
             vendor_id: "GenuineIntel".to_owned(),

@@ -129,5 +129,8 @@ fn share(
         }
         ran.runtime_ns += runtime_ns;
     }
-    (shares, ran.into_values().collect())
+    let mut ran: Vec<Ran> = ran.into_values().collect();
+    // Of two with the same id the older first.
+    ran.sort_unstable_by_key(|ran| ran.process);
+    (shares, ran)
 }
