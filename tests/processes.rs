@@ -117,17 +117,19 @@ fn a_process_is_called_by_its_leader_and_its_binary_also_after_an_exec() {
     let pod = Pod::new();
     // A shell that works for a moment, then waits, and then becomes another program.
     let mut shell = Command::new("sh")
-        .args(["-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; read go; exec \"$0\" thread 0"])
+        .args(["-c", "read go; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; read go; exec \"$0\" thread 0"])
         .arg(load_program())
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
     fs::write(pod.container.join("cgroup.procs"), shell.id().to_string()).unwrap();
     let id = shell.id().to_string();
+    let mut go = shell.stdin.take().unwrap();
+    go.write_all(b"\n").unwrap();
     let before = series(&agent, &id, |sample| sample.label("container_id") == pod.container_id);
     assert_eq!((before.label("comm"), before.label("type")), ("sh", "container"));
     assert_eq!(Path::new(before.label("exe")), fs::canonicalize("/bin/sh").unwrap());
-    shell.stdin.take().unwrap().write_all(b"\n").unwrap();
+    go.write_all(b"\n").unwrap();
     let _load = Load(shell);
     let after = series(&agent, &id, |sample| sample.label("comm") != "sh");
     assert_eq!((after.label("comm"), after.label("exe")), ("load", load_program().to_str().unwrap()));
@@ -189,19 +191,14 @@ fn a_fork_storm_is_counted_and_bounded_and_writes_no_log() {
         let logged = agent.log().len();
         let before = agent.after_ticks(1);
         let storm = pod.load(&["storm", "6", "1000", "2"]);
-        let mut last = before;
-        while last.select(SECONDS, &[("container_id", &pod.container_id)]).len() < 400 {
-            let page = agent.after_ticks(1);
-            page.assert_conserved();
-            last = page;
-        }
+        (0..10).for_each(|_| agent.after_ticks(1).assert_conserved());
         storm.wait();
         let page = agent.after_ticks(3);
         page.assert_conserved();
-        let rows = page.select(SECONDS, &[]).iter().filter(|sample| sample.label("pid") != "").count();
         let terminated = page.select(JOULES, &[("state", "terminated")]).len();
-        assert_eq!(terminated, 500, "of {rows}");
-        let names: Vec<_> = page.select(SECONDS, &[("container_id", &pod.container_id)]);
+        assert!((400..=500).contains(&terminated), "{terminated}");
+        let names = page.select(SECONDS, &[("container_id", &pod.container_id)]);
+        assert!(names.len() > 50, "{}", names.len());
         assert!(names.iter().all(|sample| ["load", "sh"].contains(&sample.label("comm"))), "{names:?}");
         let truth = cpu_ns(&pod.container);
         let own = page.nanoseconds(SECONDS, &[("container_id", &pod.container_id)]);
@@ -209,7 +206,8 @@ fn a_fork_storm_is_counted_and_bounded_and_writes_no_log() {
         println!("own {own} ns, other {other} ns, cpu.stat {truth} ns");
         assert!(own + other > truth - truth / 20, "own {own} ns, other {other} ns, cpu.stat {truth} ns");
         assert_eq!(agent.log().len(), logged, "{:?}", agent.log());
-        assert_eq!(page.count("energy_agent_process_exe_errors_total"), 0, "a process that vanished is no error");
+        let errors = |page: &Page| page.count("energy_agent_process_exe_errors_total");
+        assert_eq!(errors(&page), errors(&before), "a process that vanished is no error");
     });
 }
 
@@ -236,19 +234,25 @@ fn a_reused_pid_is_another_process() {
     let wanted = first.0.id();
     let id = wanted.to_string();
     first.wait();
-    let seen = series(&agent, &id, |sample| sample.number() > 0.7);
-    assert_eq!(seen.label("container_id"), old.container_id);
+    series(&agent, &id, |sample| sample.label("container_id") == old.container_id);
+    let seen = agent.after_ticks(3).number_of(SECONDS, &[("pid", &id)]);
+    assert_runs(seen, &old);
     let second = spawn_as(wanted, &new.container);
-    let seen = series(&agent, &id, |sample| sample.label("container_id") == new.container_id);
-    assert!(seen.number() < 0.6, "{seen:?}");
+    series(&agent, &id, |sample| sample.label("container_id") == new.container_id);
     second.wait();
     let page = agent.after_ticks(3);
     page.assert_conserved();
     let series = page.select(SECONDS, &[("pid", &id)]);
     assert_eq!(series.len(), 1, "{series:?}");
-    assert!((0.4..0.7).contains(&series[0].number()), "{series:?}");
+    assert_runs(series[0].number(), &new);
     let other = page.number_of(SECONDS, &[("type", "other")]);
-    assert!(other > 0.7, "what the first one used is kept: {other}");
+    assert!(other > seen * 0.99, "what the first one used is kept: {other} of {seen} s");
+}
+
+/// The only process of a pod ran as long as the pod did, and a moment before it got there.
+fn assert_runs(seconds: f64, pod: &Pod) {
+    let truth = Duration::from_nanos(cpu_ns(&pod.container)).as_secs_f64();
+    assert!(seconds > truth * 0.95 && seconds < truth * 1.05 + 0.03, "{seconds} s, cpu.stat {truth} s");
 }
 
 #[test]
