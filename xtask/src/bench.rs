@@ -7,6 +7,7 @@ mod energy;
 mod footprint;
 mod page;
 mod pingpong;
+mod processes;
 mod scrape;
 mod table;
 mod world;
@@ -47,6 +48,8 @@ enum Row {
     Footprint,
     /// Duration and size of a scrape.
     Scrape,
+    /// What the process level costs besides.
+    Processes,
 }
 
 /// One line of the table.
@@ -104,6 +107,7 @@ pub fn run(options: &Options) -> Result<()> {
             Row::Pingpong => pingpong::pingpong(scale),
             Row::Footprint => footprint::footprint(scale),
             Row::Scrape => scrape::scrape(scale),
+            Row::Processes => processes::processes(scale),
         };
         match outcome {
             Ok(more) => {
