@@ -36,7 +36,7 @@ impl Meter {
     /// With the kernel's BTF below `sysfs`.
     fn load_from(sysfs: &Path, cycles: CyclesEvent, map_entries: u32) -> Self {
         let topology = Topology::read(Path::new("/sys"), Path::new("/proc"));
-        let options = Options { sysfs, cycles, intel_model: None, map_entries };
+        let options = Options { sysfs, cycles, intel_model: None, process_entries: 0, map_entries };
         let ebpf =
             Ebpf::load(options, &topology, Path::new("/proc")).expect("these tests need root and a kernel with BTF");
         let mut meter = Self {
@@ -377,7 +377,13 @@ fn a_cpu_that_a_real_time_task_never_leaves_does_not_hold_up_the_start() {
     thread::sleep(Duration::from_millis(1_200));
     let start = Instant::now();
     let topology = Topology::read(Path::new("/sys"), Path::new("/proc"));
-    let options = Options { sysfs: Path::new("/sys"), cycles: CyclesEvent::None, intel_model: None, map_entries: 4096 };
+    let options = Options {
+        sysfs: Path::new("/sys"),
+        cycles: CyclesEvent::None,
+        intel_model: None,
+        process_entries: 0,
+        map_entries: 4096,
+    };
     let _ebpf = Ebpf::load(options, &topology, Path::new("/proc")).unwrap();
     assert!(start.elapsed() < Duration::from_secs(1), "took {:?}", start.elapsed());
 }
@@ -387,7 +393,13 @@ fn a_kernel_without_btf_is_refused_with_the_missing_file() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("kernel/btf")).unwrap();
     let topology = Topology::read(Path::new("/sys"), Path::new("/proc"));
-    let options = Options { sysfs: root.path(), cycles: CyclesEvent::Auto, intel_model: None, map_entries: 64 };
+    let options = Options {
+        sysfs: root.path(),
+        cycles: CyclesEvent::Auto,
+        intel_model: None,
+        process_entries: 0,
+        map_entries: 64,
+    };
     let error = Ebpf::load(options, &topology, Path::new("/proc")).err().unwrap();
     let text = format!("{error:#}");
     assert!(text.contains("kernel/btf/vmlinux") && text.contains("CONFIG_DEBUG_INFO_BTF"), "{text}");

@@ -135,6 +135,8 @@ fn keplers_series_have_all_of_keplers_labels() {
         ("kepler_container_cpu_watts", "container_id container_name runtime state zone pod_id node_name source"),
         ("kepler_container_cpu_seconds_total", "container_id container_name runtime state pod_id node_name"),
         ("kepler_pod_cpu_joules_total", "pod_id pod_name pod_namespace state zone node_name source"),
+        ("kepler_process_cpu_joules_total", "pid comm exe type state container_id vm_id zone node_name source"),
+        ("kepler_process_cpu_seconds_total", "pid comm exe type container_id vm_id node_name"),
         ("kepler_pod_cpu_watts", "pod_id pod_name pod_namespace state zone node_name source"),
     ] {
         let declared = metrics::ALL.iter().find(|metric| metric.name == name).unwrap().labels;
@@ -185,6 +187,29 @@ fn every_series_is_in_the_table_with_its_labels_and_every_family_is_written() {
 }
 
 #[test]
+fn a_process_is_shown_by_its_odd_name_and_sums_have_no_pid() {
+    let page = page(rich());
+    let joules: Vec<_> = page.iter().filter(|sample| sample.name == "kepler_process_cpu_joules_total").collect();
+    let seen: Vec<_> = joules
+        .iter()
+        .map(|sample| {
+            let [pid, comm, kind, container] = ["pid", "comm", "type", "container_id"].map(|label| sample.label(label));
+            (pid, comm, kind, container, sample.value.as_str())
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("", "kernel", "kernel", "", "7.000000"),
+            ("", "other", "other", "", "0.000001"),
+            ("4242", "od\"d\nna\\me", "container", "c1", "30.000001"),
+        ]
+    );
+    let seconds = page.iter().find(|sample| sample.name == "kepler_process_cpu_seconds_total").unwrap();
+    assert_eq!(seconds.label("state"), "", "Kepler has none there");
+}
+
+#[test]
 fn what_was_not_measured_has_no_series() {
     let mut snapshot = rich();
     for row in &mut snapshot.rows {
@@ -197,6 +222,7 @@ fn what_was_not_measured_has_no_series() {
     for gpu in &mut snapshot.gpus {
         gpu.state = Default::default();
     }
+    snapshot.processes.clear();
     snapshot.cpu_usage_ratio = Some(f64::NAN);
     snapshot.idle = None;
     snapshot.health.ebpf_run_ns = None;
@@ -210,6 +236,7 @@ fn what_was_not_measured_has_no_series() {
         "idle_joules",
         "usage_ratio",
         "ebpf_run",
+        "kepler_process",
         "map_drops",
         "events_dropped",
         "missed_switches",

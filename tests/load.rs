@@ -7,7 +7,7 @@ use std::{env, fs, hint, io, process, thread};
 
 const USAGE: &str = "usage: load [--cgroup DIR] KIND
   spin SECONDS [THREADS]            busy without ever sleeping; 0 seconds: until killed
-  thread SECONDS                    a thread is busy while its process waits
+  thread SECONDS                    a thread with a name of its own is busy while its process waits
   sleepers SECONDS WORK_US SLEEP_US busy for WORK_US, asleep for SLEEP_US, and so on
   storm SECONDS WORK_US [JOBS]      one process of WORK_US after another, JOBS at a time
   idle SECONDS PROCESSES            that many processes asleep
@@ -38,7 +38,10 @@ fn main() -> ExitCode {
     let seconds = Duration::from_secs(if first == 0 { 1 << 30 } else { first });
     let outcome = match kind.as_str() {
         "spin" => spin(seconds, second.max(1)),
-        "thread" => thread::spawn(move || burn(seconds)).join().unwrap_or(Ok(())),
+        "thread" => thread::Builder::new()
+            .name("CPU 0/KVM".to_owned())
+            .spawn(move || burn(seconds))
+            .and_then(|thread| thread.join().unwrap_or(Ok(()))),
         "burn" => burn(Duration::from_micros(first)),
         "sleepers" => sleepers(seconds, Duration::from_micros(second), Duration::from_micros(third)),
         "storm" => storm(seconds, second, third.max(1)),

@@ -182,7 +182,9 @@ pub struct Config {
     /// Power capping. Not done so far: only `off`, nothing is ever written to hardware.
     #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Off::Off, value_name = "MODE")]
     pub capping: Off,
-    /// Metric levels to export. `node` includes services and whatever else runs outside pods.
+    /// Metric levels to export. `node` includes services and whatever else runs outside pods. `process` is for a closer
+    /// look: it needs eBPF, makes a switch between two processes somewhat slower (docs/accuracy.md has figures) and adds
+    /// three series or more a process; the other levels cost nothing when they are off.
     #[arg(
         long = "export.levels",
         env = "ENERGY_AGENT_EXPORT_LEVELS",
@@ -203,6 +205,14 @@ pub struct Config {
         value_name = "N"
     )]
     pub terminated_max: usize,
+    /// Most living processes with series of their own; the others are summed up in one with comm="other".
+    #[arg(
+        long = "export.process-max",
+        env = "ENERGY_AGENT_EXPORT_PROCESS_MAX",
+        default_value_t = 10_000,
+        value_name = "N"
+    )]
+    pub process_max: usize,
     /// Name or path of the NVML library. Comes with the NVIDIA driver; in a container, it has to be mounted.
     #[arg(
         long = "nvml.library",
@@ -310,6 +320,7 @@ pub enum Level {
     Node,
     Pod,
     Container,
+    Process,
 }
 
 fn listen_address(text: &str) -> Result<SocketAddr, String> {

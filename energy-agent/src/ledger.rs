@@ -100,6 +100,12 @@ impl Ledger {
         snapshot.retired = self.keys.iter().map(|entry| (entry.key, entry.retired)).collect();
     }
 
+    /// Whether the last interval's energy of this key is complete, so that power may be derived.
+    #[must_use]
+    pub fn powered(&self, key: EnergyKey) -> bool {
+        self.keys.iter().any(|entry| entry.key == key && entry.powered)
+    }
+
     fn charge_zones(&mut self, attribution: &Attribution) {
         // A key's power is a sum over sockets: one with a gap makes it too low. So does a zone that is missing, in the
         // first such interval; if it stays away, the sum is over the others.

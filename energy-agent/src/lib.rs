@@ -8,6 +8,7 @@ pub mod ledger;
 mod memory;
 pub mod meter;
 pub mod node;
+pub mod process_ledger;
 pub mod report;
 pub mod snapshot;
 pub mod units;

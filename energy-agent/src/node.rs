@@ -2,6 +2,7 @@
 //! changes anything.
 
 mod gpus;
+mod processes;
 mod state;
 
 use std::collections::BTreeSet;
@@ -13,6 +14,7 @@ use anyhow::Result;
 use tracing::warn;
 
 use self::gpus::Gpus;
+use self::processes::Processes;
 use self::state::StateFile;
 use crate::attribution::idle::IdleModel;
 use crate::attribution::scope::Scope;
@@ -24,6 +26,7 @@ use crate::ledger::idle::IdleLedger;
 use crate::meter::cpu::{CpuInfo, cpu_info};
 use crate::meter::sampler::Sampler;
 use crate::meter::{MeterState, Sample, Source};
+use crate::process_ledger::{Limits, TERMINATED_MAX};
 use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::cgroup::UNKNOWN_UNIT;
 use crate::workload::kubernetes::in_cluster;
@@ -43,6 +46,7 @@ pub struct Node {
     gpus: Gpus,
     ledger: Ledger,
     idle_ledger: IdleLedger,
+    processes: Option<Processes>,
     cpu_info: Arc<[CpuInfo]>,
     started: Instant,
     ticks: u64,
@@ -74,6 +78,9 @@ impl Node {
         if let Some(state) = &host_pid {
             warn!(problem = state.detail, "the host's processes are out of sight");
         }
+        let limits =
+            Limits { living: config.process_max, terminated: TERMINATED_MAX, retention: config.terminated_retention };
+        let processes = sampler.has_processes().then(|| Processes::new(&config.procfs, limits));
         let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
         let state = StateFile::new(&config.state_directory);
         Ok(Self {
@@ -86,6 +93,7 @@ impl Node {
             gpus: Gpus::open(config, started),
             ledger: Ledger::new(config.terminated_retention, config.terminated_max),
             idle_ledger: IdleLedger::new(config.idle_policy),
+            processes,
             cpu_info: cpu_info(&config.procfs).into(),
             started,
             ticks: 0,
@@ -156,6 +164,16 @@ impl Node {
         // Nothing that a policy weighs says anything about the idle energy of GPUs.
         attribution.zones.truncate(sample.zones.len());
         self.idle_ledger.apply(&attribution, &usage, self.ledger.rows(), &told.pods);
+        if let Some(processes) = &mut self.processes {
+            let owner = |cgroup| match &mut self.owners {
+                Some(owners) => owners.owner(cgroup),
+                None => Arc::clone(&self.unknown),
+            };
+            let ended = processes.tick(&sample, &interval, &attribution, owner, now.duration_since(self.started));
+            for process in ended {
+                self.sampler.forget_process(process);
+            }
+        }
         self.ticks += 1;
         if self.idle_method == IdleMethod::Learned {
             self.state.save_now_and_then(&self.idle, now);
@@ -176,6 +194,7 @@ impl Node {
         let mut health = self.sampler.health();
         health.unknown_cgroups = self.owners.as_ref().map_or(0, Owners::unknown_cgroups);
         health.late_ticks = self.late_ticks;
+        health.process_exe_errors = self.processes.as_ref().map_or(0, Processes::exe_errors);
         let mut snapshot = Snapshot {
             taken: SystemTime::now(),
             elapsed: sample.elapsed,
@@ -192,6 +211,9 @@ impl Node {
         snapshot.meters.push(told.state.clone());
         self.ledger.fill(&mut snapshot);
         self.gpus.fill(&mut snapshot, now);
+        if let Some(processes) = &self.processes {
+            snapshot.processes = processes.ledger.rows(sample.elapsed, |key| self.ledger.powered(key));
+        }
         snapshot
     }
 

@@ -131,6 +131,46 @@ pub struct PodIdle {
     pub energy: Vec<(EnergyKey, Microjoules)>,
 }
 
+/// What a row of the process level stands for; the value of Kepler's label `type`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessKind {
+    /// A process outside containers.
+    Regular,
+    /// A process in a container, with its id.
+    Container(Arc<str>),
+    /// All kernel threads.
+    Kernel,
+    /// What has no row, or no longer has one.
+    Other,
+}
+
+impl ProcessKind {
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Regular => "regular",
+            Self::Container(_) => "container",
+            Self::Kernel => "kernel",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// One process's totals since the agent started, or since it got a row.
+#[derive(Clone, Debug)]
+pub struct ProcessRow {
+    /// `None` for [`ProcessKind::Kernel`] and [`ProcessKind::Other`].
+    pub pid: Option<u32>,
+    pub kind: ProcessKind,
+    /// Name of its thread-group leader.
+    pub comm: Arc<str>,
+    /// Its binary; empty where that is not known.
+    pub exe: Arc<str>,
+    pub state: State,
+    pub energy: Vec<WorkloadEnergy>,
+    pub runtime_ns: u64,
+}
+
 /// How energy is divided at present; the labels of `energy_agent_attribution_info`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttributionInfo {
@@ -157,6 +197,12 @@ pub struct Health {
     pub event_drops: u64,
     /// Scheduler switches at which the kernel did not run the program, noticed at the next one.
     pub missed_switches: u64,
+    /// Updates of the map of processes that found it full.
+    pub process_map_drops: u64,
+    /// Process events that found the ring buffer full.
+    pub process_event_drops: u64,
+    /// Living processes whose binary could not be told.
+    pub process_exe_errors: u64,
     /// Intervals in which a cycle counter was multiplexed or missing, so that run time was used.
     pub cycles_fallbacks: u64,
     /// Cgroup ids that were charged but never had a path.
@@ -183,6 +229,9 @@ pub struct Snapshot {
     pub names: Arc<Names>,
     /// Which labels of pods are exported, as Kubernetes has them.
     pub pod_labels: Arc<[String]>,
+    /// Per zone kind and source their energy and the unattributed are the active energy. Empty where processes are not
+    /// accounted.
+    pub processes: Vec<ProcessRow>,
     /// Active energy of workloads whose series have ended.
     pub retired: Vec<(EnergyKey, Microjoules)>,
     /// `None` when idle energy is not handed to pods.
@@ -214,6 +263,7 @@ impl Snapshot {
             rows: Vec::new(),
             names: Arc::default(),
             pod_labels: Arc::from([]),
+            processes: Vec::new(),
             retired: Vec::new(),
             idle: None,
             cpu_info: Arc::from([]),

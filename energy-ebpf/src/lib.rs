@@ -1,7 +1,7 @@
 //! The contract between the kernel side and user space: what the maps hold, byte for byte.
 //!
 //! `start_ns` is CLOCK_MONOTONIC (`bpf_ktime_get_ns`); closed run times are differences of the scheduler's own
-//! `sum_exec_runtime`, what cpu.stat adds up as well; both in nanoseconds. All structs are `repr(C)` of `u64`, without padding.
+//! `sum_exec_runtime`, what cpu.stat adds up as well; both in nanoseconds. All structs are `repr(C)`, without padding.
 #![cfg_attr(target_arch = "bpf", no_std)]
 
 /// Stands for every kernel thread (`PF_KTHREAD`) in place of a cgroup id. No cgroup has the id 0.
@@ -26,6 +26,38 @@ pub struct Usage {
     /// Times one of its tasks was switched out.
     pub switches: u64,
 }
+
+/// Which process: its id may be used again after its end, together with its start it is not.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Process {
+    /// Process id (`tgid`) in the initial PID namespace; 0: none.
+    pub pid: u64,
+    /// `start_boottime` of the thread-group leader, CLOCK_BOOTTIME; it outlives an exec. `/proc/PID/stat` shows it in ticks.
+    pub start_ns: u64,
+}
+
+/// Key of the map `PROCESSES`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessKey {
+    pub start_ns: u64,
+    pub cgroup: u64,
+    pub pid: u32,
+    pub domain: u32,
+}
+
+/// Value of the map `PROCESSES`: what a process ran in a cgroup and package, except for what still lies in the slots.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessUsage {
+    pub runtime_ns: u64,
+    /// Name of the thread-group leader when the process was first charged, ended by zeros.
+    pub comm: Comm,
+}
+
+/// Bytes of a name in memory order; in words, which the kernel side copies without a call.
+pub type Comm = [u64; 2];
 
 /// One CPU's element of the array map `SLOTS`: what was run since `USAGE` was last touched. Only that CPU writes to it
 /// (but for `domain`), and user space reads it through a memory mapping, without waking the CPU.
@@ -70,6 +102,16 @@ pub struct Slot {
     pub moves: u64,
     /// cgroup events that found the ring buffer full.
     pub event_drops: u64,
+    // What follows stays 0 unless processes are accounted.
+    /// Whose `process_ns` is; no process while a kernel thread runs.
+    pub process: Process,
+    pub comm: Comm,
+    /// Closed run time of the process in `cgroup`, not yet in `PROCESSES`.
+    pub process_ns: u64,
+    /// Times `PROCESSES` was full; the time is in `USAGE` all the same.
+    pub process_drops: u64,
+    /// Process events that found their ring buffer full.
+    pub process_event_drops: u64,
 }
 
 /// Values of the global `CYCLES`.
@@ -103,4 +145,34 @@ pub struct CgroupCreated {
 #[derive(Clone, Copy, Debug)]
 pub struct CgroupRemoved {
     pub id: u64,
+}
+
+/// Longest path of [`ProcessExecuted`] including the final zero; longer ones are cut.
+pub const EXE_LEN: usize = 256;
+
+/// Record of the ring buffer `PROCESS_EVENTS` when the last thread of a process ends.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessExited {
+    pub process: Process,
+}
+
+/// Record of the ring buffer `PROCESS_EVENTS` when a process (its thread-group leader) takes another name; in an exec
+/// too. Told from the others by its size.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessRenamed {
+    pub process: Process,
+    pub comm: Comm,
+}
+
+/// Record of the ring buffer `PROCESS_EVENTS` when a process begins another program. Told from the others by its size.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessExecuted {
+    pub process: Process,
+    /// Bytes of `path` including the final zero; negative: errno of the read.
+    pub len: i64,
+    /// The binary, as exec was asked for it: not always absolute.
+    pub path: [u8; EXE_LEN],
 }

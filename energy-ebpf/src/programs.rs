@@ -3,6 +3,7 @@
 
 mod cgroups;
 mod kernel;
+mod processes;
 mod slot;
 
 use aya_ebpf::EbpfContext;
@@ -11,18 +12,29 @@ use aya_ebpf::macros::{btf_tracepoint, raw_tracepoint};
 use aya_ebpf::programs::{BtfTracePointContext, RawTracePointContext};
 use energy_ebpf::{KERNEL_THREADS, Slot, cycles};
 
-use self::kernel::{CSS_SET_DFL_CGRP, TASK_CGROUPS, TASK_EXEC, TASK_FLAGS, TASK_PID, TASK_PREV_EXEC, cgroup_id, field};
+use self::kernel::{
+    CSS_SET_DFL_CGRP, PF_KTHREAD, TASK_CGROUPS, TASK_EXEC, TASK_FLAGS, TASK_PID, TASK_PREV_EXEC, cgroup_id, field,
+};
+use self::processes::{charge_process, open_process, take_leaving, take_next};
 use self::slot::{
     CYCLES, begin_write, charge, close_cycles, close_for_idle, close_stretch, cycles_since_last, end_write,
     read_cycles, slot,
 };
 
-/// `task_struct.flags`: a kernel thread. <https://github.com/torvalds/linux/blob/v6.12/include/linux/sched.h>
-const PF_KTHREAD: u32 = 0x0020_0000;
-
 /// Closes the slot for the task that leaves and opens it for `next`.
 #[btf_tracepoint(function = "sched_switch")]
 pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
+    switch::<false>(&ctx)
+}
+
+/// The same, and accounts for each process besides; a program of its own, so that the other has no instruction for it.
+#[btf_tracepoint(function = "sched_switch")]
+pub fn sched_switch_processes(ctx: BtfTracePointContext) -> i32 {
+    switch::<true>(&ctx)
+}
+
+#[inline(always)]
+fn switch<const PROCESSES: bool>(ctx: &BtfTracePointContext) -> i32 {
     let Some(slot) = slot() else { return 0 };
     // SAFETY: arguments of sched_switch are (preempt, prev, next, ..); the verifier types words 1 and 2 as task_struct and
     // follows the loads below through css_set, cgroup and kernfs_node. `slot` is this CPU's own map element, and the
@@ -31,11 +43,15 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
         let arguments = ctx.as_ptr().cast::<*const u8>();
         let (prev, next) = (*arguments.add(1), *arguments.add(2));
         if u64::from(field::<u32>(prev, &TASK_PID)) != (*slot).pid {
-            catch_up(slot, prev);
+            catch_up::<PROCESSES>(slot, prev);
         } else if (*slot).start_ns != 0 {
             // A reused pid after a missed switch is another task, with another account.
-            (*slot).stretch_ns += field::<u64>(prev, &TASK_EXEC).saturating_sub((*slot).start_exec);
+            let ran_ns = field::<u64>(prev, &TASK_EXEC).saturating_sub((*slot).start_exec);
+            (*slot).stretch_ns += ran_ns;
             (*slot).switches += 1;
+            if PROCESSES {
+                (*slot).process_ns += ran_ns;
+            }
         }
         let was_idle = (*slot).start_ns == 0;
         let next_pid = u64::from(field::<u32>(next, &TASK_PID));
@@ -48,6 +64,9 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
         }
         let cgroup = charged_cgroup(next);
         if cgroup == (*slot).cgroup {
+            if PROCESSES && cgroup != KERNEL_THREADS {
+                take_next(slot, next);
+            }
             (*slot).start_exec = field(next, &TASK_EXEC);
             if was_idle {
                 (*slot).start_ns = bpf_ktime_get_ns();
@@ -61,6 +80,10 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
         close_stretch(slot);
         close_cycles(slot, was_idle);
         charge(slot);
+        if PROCESSES {
+            charge_process(slot);
+            open_process(slot, next, cgroup);
+        }
         (*slot).cgroup = cgroup;
         (*slot).start_exec = field(next, &TASK_EXEC);
         (*slot).start_ns = bpf_ktime_get_ns();
@@ -77,7 +100,7 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> i32 {
 /// # Safety
 /// `slot` is this CPU's map element and `prev` the task that leaves.
 #[inline(always)]
-unsafe fn catch_up(slot: *mut Slot, prev: *const u8) {
+unsafe fn catch_up<const PROCESSES: bool>(slot: *mut Slot, prev: *const u8) {
     unsafe {
         // At a CPU's first switch there was none before to miss.
         if (*slot).seq != 0 {
@@ -106,6 +129,11 @@ unsafe fn catch_up(slot: *mut Slot, prev: *const u8) {
         begin_write(slot);
         (*slot).stretch_ns += open_ns - ran_ns;
         (*slot).switches += 2;
+        if PROCESSES {
+            (*slot).process_ns += open_ns - ran_ns;
+            take_leaving(slot, prev, cgroup);
+            (*slot).process_ns += ran_ns;
+        }
         if cgroup != (*slot).cgroup {
             close_stretch(slot);
             // The leaving task's part of the cycles is as its part of the time.

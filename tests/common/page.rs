@@ -36,6 +36,11 @@ impl Page {
         self.one(name, &[]).number()
     }
 
+    /// The value of the one sample of a family with these labels.
+    pub fn number_of(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.one(name, labels).number()
+    }
+
     pub fn count(&self, name: &str) -> u64 {
         self.one(name, &[]).value.parse().unwrap()
     }
@@ -95,6 +100,7 @@ impl Page {
                 "{zone} {source}: pods {pods} system {system} retired {retired} unattributed {unattributed}"
             );
         }
+        self.assert_processes_conserved(&divided);
         for name in ["kepler_pod_cpu_joules_total", "energy_agent_system_cpu_joules_total"] {
             for sample in self.select(name, &[]) {
                 assert!(divided.contains(&(sample.label("zone"), sample.label("source"))), "{sample:?}");
@@ -122,6 +128,33 @@ impl Page {
             ]
             .map(sum);
             assert_eq!(sum("kepler_node_gpu_active_joules_total"), parts.iter().sum::<u64>(), "{source}: {parts:?}");
+        }
+    }
+
+    /// Where processes are shown: they are the active energy too, kernel threads are the unit `kernel`, a pid is there once,
+    /// and the idle task never.
+    fn assert_processes_conserved(&self, divided: &BTreeSet<(&str, &str)>) {
+        let name = "kepler_process_cpu_joules_total";
+        if !self.has(name, &[]) {
+            return;
+        }
+        for (zone, source) in divided {
+            let labels = [("zone", *zone), ("source", *source)];
+            let active = self.microjoules("kepler_node_cpu_active_joules_total", &labels);
+            let unattributed = self.microjoules("energy_agent_node_cpu_unattributed_joules_total", &labels);
+            let processes = self.microjoules(name, &labels);
+            assert_eq!(active, processes + unattributed, "{zone} {source}: unattributed {unattributed}");
+            let kernel = self.microjoules(name, &[("type", "kernel"), labels[0], labels[1]]);
+            let unit = [("unit", "kernel"), labels[0], labels[1]];
+            assert_eq!(kernel, self.microjoules("energy_agent_system_cpu_joules_total", &unit), "{zone} {source}");
+        }
+        let mut pids = BTreeSet::new();
+        for sample in self.select("kepler_process_cpu_seconds_total", &[]) {
+            assert!(
+                pids.insert(sample.label("pid").to_owned() + sample.label("type")),
+                "{sample:?}: the pid is there twice"
+            );
+            assert_ne!(sample.label("pid"), "0", "{sample:?}");
         }
     }
 

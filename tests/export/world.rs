@@ -14,8 +14,8 @@ use energy_agent::meter::gpu::reading::{Gpu, GpuState};
 use energy_agent::meter::gpu::{GpuHealth, GpuUp, Ignored};
 use energy_agent::meter::{MeterState, Source, Zone, ZoneKind};
 use energy_agent::snapshot::{
-    AttributionInfo, EnergyKey, GpuNow, Health, IdleShares, PodIdle, Row, Snapshot, State, WorkloadEnergy, ZoneParts,
-    ZoneTotals,
+    AttributionInfo, EnergyKey, GpuNow, Health, IdleShares, PodIdle, ProcessKind, ProcessRow, Row, Snapshot, State,
+    WorkloadEnergy, ZoneParts, ZoneTotals,
 };
 use energy_agent::units::{Microjoules, Watts};
 use energy_agent::workload::names::{Names, Pod, PodContainer, Pods};
@@ -23,7 +23,7 @@ use energy_agent::workload::podresources::Holder;
 use energy_agent::workload::{Runtime, Workload};
 
 pub const UID: &str = "1f7c0bb6-3b1e-4f0e-9f5c-0c6d1f1d5a11";
-pub const LEVELS: [Level; 3] = [Level::Node, Level::Pod, Level::Container];
+pub const LEVELS: [Level; 4] = [Level::Node, Level::Pod, Level::Container, Level::Process];
 pub const PACKAGE: EnergyKey = EnergyKey { zone: ZoneKind::Package, source: Source::Rapl };
 pub const GPU: EnergyKey = EnergyKey { zone: ZoneKind::Gpu, source: Source::Nvml };
 pub const DRAM: EnergyKey = EnergyKey { zone: ZoneKind::Dram, source: Source::Rapl };
@@ -84,6 +84,18 @@ fn gpu() -> (ZoneTotals, GpuNow) {
     (totals, now)
 }
 
+fn process(pid: Option<u32>, kind: ProcessKind, comm: &str, package: u64) -> ProcessRow {
+    ProcessRow {
+        pid,
+        kind,
+        comm: Arc::from(comm),
+        exe: Arc::from(if pid.is_some() { "/bin/odd" } else { "" }),
+        state: State::Running,
+        energy: vec![WorkloadEnergy { key: PACKAGE, total: Microjoules(package), power: Some(Watts(1.25)) }],
+        runtime_ns: 1_500_000_000,
+    }
+}
+
 pub fn container(uid: &str, id: &str) -> Workload {
     Workload::PodContainer { uid: Arc::from(uid), id: Arc::from(id), runtime: Runtime::Containerd }
 }
@@ -134,6 +146,11 @@ pub fn rich() -> Snapshot {
             unassigned: vec![(PACKAGE, Microjoules(1_000_000)), (DRAM, Microjoules(0))],
             retired: vec![(PACKAGE, Microjoules(0)), (DRAM, Microjoules(1))],
         }),
+        processes: vec![
+            process(None, ProcessKind::Kernel, "kernel", 7_000_000),
+            process(None, ProcessKind::Other, "other", 1),
+            process(Some(4242), ProcessKind::Container(Arc::from("c1")), "od\"d\nna\\me", 30_000_001),
+        ],
         cpu_info: Arc::from([CpuInfo {
             processor: "0".to_owned(),
             vendor_id: "GenuineIntel".to_owned(),

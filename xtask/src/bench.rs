@@ -8,6 +8,7 @@ mod footprint;
 mod gpus;
 mod page;
 mod pingpong;
+mod processes;
 mod scale;
 mod scrape;
 mod table;
@@ -53,6 +54,8 @@ enum Row {
     Scrape,
     /// A thousand pods of which twenty a second are replaced, for ten minutes: memory, CPU time, ticks, scrapes, log.
     Scale,
+    /// What the process level costs besides.
+    Processes,
 }
 
 /// One line of the table.
@@ -112,6 +115,7 @@ pub fn run(options: &Options) -> Result<()> {
             Row::Gpus => gpus::gpus(scale),
             Row::Scrape => scrape::scrape(scale),
             Row::Scale => scale::scale(scale),
+            Row::Processes => processes::processes(scale),
         };
         match outcome {
             Ok(more) => {

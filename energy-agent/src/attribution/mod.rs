@@ -4,6 +4,7 @@
 pub mod gpu;
 pub mod idle;
 pub mod idle_policy;
+pub mod process;
 #[cfg(test)]
 mod properties;
 pub mod scope;

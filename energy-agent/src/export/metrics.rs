@@ -34,6 +34,9 @@ const UNIT_SOURCE: &[&str] = &["unit", "state", "node_name", "source"];
 const DCGM: &[&str] = &["gpu", "UUID", "device", "modelName", "Hostname", "namespace", "pod", "container"];
 const POD_IDLE: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_name", "zone", "source", "policy"];
 const IDLE: &[&str] = &["policy", "zone", "source", "node_name"];
+const PROCESS: &[&str] = &["pid", "comm", "exe", "type", "container_id", "vm_id", "node_name"];
+const PROCESS_ZONE: &[&str] =
+    &["pid", "comm", "exe", "type", "state", "container_id", "vm_id", "node_name", "zone", "source"];
 const UNIT: &[&str] = &["unit", "state", "node_name"];
 const UNIT_ZONE: &[&str] = &["unit", "state", "node_name", "zone", "source"];
 
@@ -174,6 +177,12 @@ metrics! {
         "Unhalted CPU cycles that the unit's tasks used, from a hardware counter; absent where there is none.";
     SYSTEM_SWITCHES = "energy_agent_system_context_switches_total" Counter Some(Level::Node), UNIT,
         "Times a task of the unit was switched out, counted by eBPF; absent without it.";
+    PROCESS_JOULES = "kepler_process_cpu_joules_total" Counter Some(Level::Process), PROCESS_ZONE,
+        "Active energy of a process: its workload's divided by CPU time among the workload's processes. type=kernel are all kernel threads, comm=other without pid is what has no series of its own or no longer has one; with the unattributed energy they are the node's active energy, exactly.";
+    PROCESS_WATTS = "kepler_process_cpu_watts" Gauge Some(Level::Process), PROCESS_ZONE,
+        "Mean active power of a process over the last interval.";
+    PROCESS_SECONDS = "kepler_process_cpu_seconds_total" Counter Some(Level::Process), PROCESS,
+        "Time that the process's threads ran on a CPU since it got its series, counted by eBPF.";
     BUILD_INFO = "kepler_build_info" Gauge None, &["arch", "branch", "revision", "version", "node_name"],
         "Version of the agent; always 1.";
     METER_UP = "energy_agent_meter_up" Gauge None, &["meter", "reason"],
@@ -210,6 +219,12 @@ metrics! {
         "Updates that found the eBPF usage map full; their time shows as unattributed energy. Absent without eBPF.";
     EVENT_DROPS = "energy_agent_cgroup_events_dropped_total" Counter None, &[],
         "New or removed cgroups whose event found the buffer full. Absent without eBPF.";
+    PROCESS_MAP_DROPS = "energy_agent_process_map_drops_total" Counter Some(Level::Process), &[],
+        "Updates that found the eBPF map of processes full; their energy is in comm=other.";
+    PROCESS_EVENT_DROPS = "energy_agent_process_events_dropped_total" Counter Some(Level::Process), &[],
+        "Ends, programs and names of processes whose event found the buffer full; /proc is looked through instead.";
+    PROCESS_EXE_ERRORS = "energy_agent_process_exe_errors_total" Counter Some(Level::Process), &[],
+        "Living processes whose binary could not be read from /proc or is another's, so that exe is empty.";
     CYCLES_FALLBACKS = "energy_agent_cycles_fallback_intervals_total" Counter None, &[],
         "Intervals in which a cycle counter was missing or shared, so that CPU time weighed instead. Absent without eBPF.";
     UNKNOWN_CGROUPS = "energy_agent_unknown_cgroups_total" Counter None, &[],
@@ -237,6 +252,7 @@ pub fn documentation(process: &[(String, Kind, String)]) -> String {
         (Some(Level::Node), "Node, and what runs outside pods (`--export.levels=node`)"),
         (Some(Level::Pod), "Pods (`--export.levels=pod`)"),
         (Some(Level::Container), "Containers (`--export.levels=container`)"),
+        (Some(Level::Process), "Processes (`--export.levels=process`, off by default)"),
         (None, "The agent itself (always)"),
     ];
     for (level, title) in sections {

@@ -7,5 +7,6 @@ pub mod negotiate;
 pub mod own;
 pub mod page;
 pub mod parse;
+mod processes;
 pub mod series;
 pub mod text;

@@ -13,6 +13,7 @@ use self::containers::containers;
 use crate::config::Level;
 use crate::export::gpu_meter;
 use crate::export::metrics::{self as m, Metric};
+use crate::export::processes;
 use crate::export::text::{Labels, Value, Writer};
 use crate::meter::ZoneKind;
 use crate::snapshot::{EnergyKey, IdleShares, PodIdle, Row, Snapshot, State, WorkloadEnergy, ZoneParts, ZoneTotals};
@@ -72,6 +73,9 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         gpus::write_shares(writer, &units, &m::SYSTEM_GPU_JOULES, &m::SYSTEM_GPU_WATTS);
         let [seconds, cycles, switches] = [&m::SYSTEM_CPU_SECONDS, &m::SYSTEM_CPU_CYCLES, &m::SYSTEM_SWITCHES];
         write_usage(writer, &units, counted, seconds, cycles, switches);
+    }
+    if levels.contains(&Level::Process) {
+        processes::write(writer, snapshot, node);
     }
     write_agent(writer, snapshot, node);
 }
@@ -141,7 +145,7 @@ pub(super) fn family(writer: &mut Writer, metric: &Metric) {
     writer.family(metric.name, metric.kind, metric.help);
 }
 
-fn single(writer: &mut Writer, metric: &Metric, value: Value) {
+pub(super) fn single(writer: &mut Writer, metric: &Metric, value: Value) {
     family(writer, metric);
     writer.sample(&Labels::default(), &[], value);
 }
@@ -176,7 +180,7 @@ fn write_pod_idle(writer: &mut Writer, snapshot: &Snapshot, labels: impl Fn(PodN
     }
 }
 
-const fn energy_labels(key: EnergyKey) -> [(&'static str, &'static str); 2] {
+pub(super) const fn energy_labels(key: EnergyKey) -> [(&'static str, &'static str); 2] {
     [("zone", key.zone.as_str()), ("source", key.source.as_str())]
 }
 

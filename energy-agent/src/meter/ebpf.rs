@@ -5,6 +5,7 @@ mod cycles;
 mod events;
 mod load;
 mod maps;
+mod processes;
 mod tally;
 mod visit;
 
@@ -19,10 +20,12 @@ use tracing::warn;
 
 use self::cycles::Cycles;
 pub use self::load::{btf_path, reason};
-use self::maps::{Slots, UsageMap};
+use self::maps::Slots;
+use self::processes::Processes;
 use self::tally::Tally;
 use self::visit::Visits;
 use super::cpu::Topology;
+use super::process::{Process, ProcessSample};
 use super::{CgroupEvent, CgroupId, MeterState, Work, monotonic_ns};
 use crate::config::CyclesEvent;
 
@@ -38,6 +41,8 @@ pub struct Options<'a> {
     pub intel_model: Option<u32>,
     /// Entries of the usage map.
     pub map_entries: u32,
+    /// Entries of the map of processes; 0: processes are not accounted.
+    pub process_entries: u32,
 }
 
 /// What the kernel side counted since the previous reading.
@@ -49,6 +54,7 @@ pub struct Reading {
     /// Whether every online CPU of the domain delivered cycles, by domain.
     pub cycles: Vec<bool>,
     pub events: Vec<CgroupEvent>,
+    pub processes: ProcessSample,
 }
 
 /// What the kernel side could not record since it was loaded.
@@ -60,6 +66,10 @@ pub struct Drops {
     pub events: u64,
     /// Switches at which the kernel did not run the program.
     pub switches: u64,
+    /// Updates that found the map of processes full.
+    pub processes: u64,
+    /// Process events that found their ring buffer full.
+    pub process_events: u64,
 }
 
 /// A slot's counts at the previous reading.
@@ -75,7 +85,9 @@ pub struct Ebpf {
     loaded: aya::Ebpf,
     /// `tp_btf`, which knows who is running now, or `raw_tracepoint`, which does not.
     program: &'static str,
-    usage: UsageMap,
+    usage: maps::HashMap<Key, Usage>,
+    /// `None` unless processes are accounted.
+    processes: Option<Processes>,
     slots: Slots,
     events: Option<RingBuf<MapData>>,
     logger: Option<EbpfLogger<&'static dyn log::Log>>,
@@ -109,6 +121,9 @@ impl Ebpf {
         for (key, usage) in self.usage.read()? {
             self.tally.set(key, usage);
         }
+        if let Some(processes) = &mut self.processes {
+            processes.read()?;
+        }
         let mut now_ns = 0;
         let slots = self.tally.settle(
             before,
@@ -117,6 +132,7 @@ impl Ebpf {
                 self.slots.read_all()
             },
             |key| self.usage.lookup(key),
+            |slot| self.processes.as_mut().map_or(Ok(()), |processes| processes.look_up(slot)),
         )?;
         self.drops = Drops::default();
         let mut moves = 0;
@@ -124,10 +140,15 @@ impl Ebpf {
             self.drops.map += slot.drops;
             self.drops.events += slot.event_drops;
             self.drops.switches += slot.missed_switches;
+            self.drops.processes += slot.process_drops;
+            self.drops.process_events += slot.process_event_drops;
             moves += slot.moves;
             let idle_ns = idle_ns.get(cpu).copied();
             let (usage, whole) = self.held(u32::try_from(cpu).context("CPU number")?, slot, now_ns, idle_ns, topology);
             self.tally.add(Key { cgroup: slot.cgroup, domain: slot.domain }, usage);
+            if let Some(processes) = &mut self.processes {
+                processes.add(slot, usage.runtime_ns - slot.acc_ns - slot.stretch_ns);
+            }
             let seen = &mut self.seen[cpu];
             let domain = usize::try_from(slot.domain).context("domain number")?;
             if let Some(total) = reading.dropped_ns.get_mut(domain) {
@@ -156,6 +177,9 @@ impl Ebpf {
             if let Err(error) = self.usage.remove(&key) {
                 warn!(cgroup = key.cgroup, %error, "entry of a removed cgroup stays in the usage map");
             }
+        }
+        if let Some(processes) = &mut self.processes {
+            reading.processes = processes.close(&slots);
         }
         if let Some(logger) = &mut self.logger {
             logger.flush();
@@ -194,6 +218,18 @@ impl Ebpf {
     /// A cgroup is gone and no event told: its entries in the kernel's map are given up once they have come to rest.
     pub fn forget(&mut self, cgroup: CgroupId) {
         self.tally.removed(cgroup);
+    }
+
+    /// A process is gone and no event told: as for [`Self::forget`].
+    pub fn forget_process(&mut self, process: Process) {
+        if let Some(processes) = &mut self.processes {
+            processes.ended(process);
+        }
+    }
+
+    /// Whether processes are accounted.
+    pub fn has_processes(&self) -> bool {
+        self.processes.is_some()
     }
 
     /// Follows CPU hotplug, after the topology was refreshed; `came` are the CPUs that were not online before.

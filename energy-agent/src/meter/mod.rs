@@ -14,6 +14,7 @@ mod interrupts;
 pub mod perf;
 pub mod perf_event;
 pub mod powercap;
+pub mod process;
 pub mod rapl;
 pub mod sampler;
 
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use crate::units::Microjoules;
 use gpu::reading::GpuReading;
+use process::ProcessSample;
 
 /// How an energy figure was obtained; the value of the label `source`. Figures of different sources never share a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -172,6 +174,8 @@ pub struct Sample {
     pub events_complete: bool,
     /// GPUs that were read since the previous sample.
     pub gpus: Vec<GpuReading>,
+    /// Empty unless processes are accounted.
+    pub processes: ProcessSample,
 }
 
 /// Whether a meter works, and if not, why: one row of `energy_agent_meter_up`.

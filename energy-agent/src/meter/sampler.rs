@@ -12,8 +12,9 @@ use super::ebpf::{self, Ebpf};
 use super::energy::{self, EnergyMeter};
 use super::gpu::{self, GpuHealth, GpuMeter};
 use super::interrupts::Interrupts;
+use super::process::Process;
 use super::{CgroupId, DomainLoad, MeterState, Sample, boottime_ns, monotonic_ns};
-use crate::config::{Config, EbpfMode, GpuMode};
+use crate::config::{Config, EbpfMode, GpuMode, Level};
 use crate::snapshot::Health;
 use crate::workload::tree;
 
@@ -96,6 +97,7 @@ impl Sampler {
             );
         }
         let usage = open_usage(config, &topology, v2_root.as_deref(), &mut states)?;
+        states.extend(process_state(config, &usage));
         let gpus = GpuMeter::open((config.gpu == GpuMode::Auto).then(|| gpu::Options {
             library: config.nvml_library.clone(),
             procfs: config.procfs.clone(),
@@ -199,10 +201,13 @@ impl Sampler {
                 sample.work = reading.work;
                 self.interrupts.charge(&sample.domains, &self.interrupt_ns, &mut sample.work);
                 sample.events = reading.events;
+                sample.processes = reading.processes;
                 let drops = ebpf.drops();
                 sample.events_complete = ebpf.has_events() && drops.events == self.health.event_drops;
                 self.health.map_drops = drops.map;
                 self.health.event_drops = drops.events;
+                self.health.process_map_drops = drops.processes;
+                self.health.process_event_drops = drops.process_events;
                 self.health.missed_switches = drops.switches;
                 self.health.ebpf_run_ns = ebpf.run_ns();
             }
@@ -222,6 +227,18 @@ impl Sampler {
         if let UsageMeter::Ebpf(ebpf) = &mut self.usage {
             ebpf.forget(cgroup);
         }
+    }
+
+    /// A process is gone for good.
+    pub fn forget_process(&mut self, process: Process) {
+        if let UsageMeter::Ebpf(ebpf) = &mut self.usage {
+            ebpf.forget_process(process);
+        }
+    }
+
+    /// Whether processes are accounted one by one.
+    pub fn has_processes(&self) -> bool {
+        matches!(&self.usage, UsageMeter::Ebpf(ebpf) if ebpf.has_processes())
     }
 
     /// Share of the online CPUs' time that was busy in the last interval; `None` where that could not be read.
@@ -290,6 +307,7 @@ fn open_usage(
             cycles: config.cycles_event,
             intel_model: CpuModel::read(&config.procfs).intel_model(),
             map_entries: if config.map_entries == 0 { map_entries(topology, v2_root) } else { config.map_entries },
+            process_entries: process_entries(config, topology),
         };
         match Ebpf::load(options, topology, &config.procfs) {
             Ok(ebpf) => {
@@ -326,6 +344,31 @@ fn map_entries(topology: &Topology, v2_root: Option<&std::path::Path>) -> u32 {
     let cgroups = v2_root.and_then(|root| tree::walk(root).ok()).map_or(0, |folders| folders.len());
     let wanted = (cgroups * topology.domains.len() * MAP_HEADROOM).max(MIN_MAP_ENTRIES).next_power_of_two();
     u32::try_from(wanted).unwrap_or(1 << 22)
+}
+
+/// Room for the processes that may have a series, and as many that start and end between two ticks, in each domain.
+fn process_entries(config: &Config, topology: &Topology) -> u32 {
+    if !config.levels.contains(&Level::Process) {
+        return 0;
+    }
+    let wanted = (config.process_max * topology.domains.len().max(1) * 2).max(MIN_MAP_ENTRIES).next_power_of_two();
+    u32::try_from(wanted).unwrap_or(1 << 22).min(1 << 22)
+}
+
+/// Whether the level that is asked for can be had.
+fn process_state(config: &Config, usage: &UsageMeter) -> Option<MeterState> {
+    if !config.levels.contains(&Level::Process) {
+        return None;
+    }
+    let why = match usage {
+        UsageMeter::Ebpf(ebpf) if ebpf.has_processes() => {
+            return Some(MeterState { meter: "processes", up: true, reason: "ok", detail: String::new() });
+        }
+        UsageMeter::Ebpf(_) => "the kernel refuses the program that accounts for processes",
+        UsageMeter::Files(_) | UsageMeter::None => "processes are accounted by eBPF alone, which is not available",
+    };
+    warn!(reason = why, "--export.levels asks for processes, which have no series");
+    Some(state("processes", if config.ebpf == EbpfMode::Off { "off" } else { "absent" }, why.to_owned()))
 }
 
 fn state(meter: &'static str, reason: &'static str, detail: String) -> MeterState {

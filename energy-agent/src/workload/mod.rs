@@ -9,6 +9,7 @@ pub mod pid_namespace;
 pub mod pids;
 pub mod podresources;
 pub mod pods;
+pub mod process;
 pub mod tree;
 
 use std::fmt;

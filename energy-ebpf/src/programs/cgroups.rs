@@ -13,6 +13,7 @@ use aya_log_ebpf::warn;
 use energy_ebpf::{CgroupCreated, CgroupRemoved, KERNEL_THREADS};
 
 use super::kernel::{TASK_EXEC, TASK_ON_CPU, TASK_PID, cgroup_id, field, is_v2};
+use super::processes::charge_process;
 use super::slot::{begin_write, charge, close_cycles, close_stretch, end_write, slot};
 
 #[map]
@@ -22,6 +23,17 @@ static EVENTS: RingBuf = RingBuf::with_byte_size(512 * 1024, 0);
 /// a job), what it has run so far is closed for the old cgroup; the rest belongs to the new one, as in cpu.stat.
 #[btf_tracepoint(function = "cgroup_attach_task")]
 pub fn cgroup_attach_task(ctx: BtfTracePointContext) -> i32 {
+    moved::<false>(&ctx)
+}
+
+/// The same beside `sched_switch_processes`.
+#[btf_tracepoint(function = "cgroup_attach_task")]
+pub fn cgroup_attach_task_processes(ctx: BtfTracePointContext) -> i32 {
+    moved::<true>(&ctx)
+}
+
+#[inline(always)]
+fn moved<const PROCESSES: bool>(ctx: &BtfTracePointContext) -> i32 {
     let Some(slot) = slot() else { return 0 };
     // SAFETY: arguments of cgroup_attach_task are (struct cgroup *, const char *path, struct task_struct *, bool); it is
     // called under a spin lock, so this stays the slot's CPU and no switch comes between.
@@ -43,11 +55,16 @@ pub fn cgroup_attach_task(ctx: BtfTracePointContext) -> i32 {
             return 0;
         }
         let exec = field::<u64>(task, &TASK_EXEC);
+        let ran_ns = exec.saturating_sub((*slot).start_exec);
         begin_write(slot);
-        (*slot).stretch_ns += exec.saturating_sub((*slot).start_exec);
+        (*slot).stretch_ns += ran_ns;
         close_stretch(slot);
         close_cycles(slot, false);
         charge(slot);
+        if PROCESSES {
+            (*slot).process_ns += ran_ns;
+            charge_process(slot);
+        }
         (*slot).cgroup = cgroup_id(cgroup);
         (*slot).start_exec = exec;
         (*slot).start_ns = bpf_ktime_get_ns();

@@ -29,6 +29,28 @@ pub static CGROUP_ROOT: Global<u64> = Global::new(0);
 pub static ROOT_HIERARCHY_ID: Global<u64> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static KN_ID: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_TGID: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_LEADER: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_START: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_COMM: Global<u64> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static TASK_SIGNAL: Global<u64> = Global::new(0);
+/// Threads of the process that have not ended.
+#[unsafe(no_mangle)]
+pub static SIGNAL_LIVE: Global<u64> = Global::new(0);
+/// `linux_binprm.interp`: the binary that runs, for a script its interpreter.
+#[unsafe(no_mangle)]
+pub static BINPRM_INTERP: Global<u64> = Global::new(0);
+
+/// `task_struct.flags`: a kernel thread. <https://github.com/torvalds/linux/blob/v6.12/include/linux/sched.h>
+pub const PF_KTHREAD: u32 = 0x0020_0000;
+/// `task_struct.flags`: the task is ending.
+pub const PF_EXITING: u32 = 0x0000_0004;
+
 /// A pointer-sized (or smaller) field at a byte offset.
 ///
 /// # Safety

@@ -128,7 +128,7 @@ unsafe fn add_usage(usage: *mut Usage, used: &Usage) {
 /// # Safety
 /// `counter` points into a map value.
 #[inline(always)]
-unsafe fn add(counter: *mut u64, amount: u64) {
+pub unsafe fn add(counter: *mut u64, amount: u64) {
     unsafe { asm!("lock *(u64 *)({counter} + 0) += {amount}", counter = in(reg) counter, amount = in(reg) amount) }
 }
 

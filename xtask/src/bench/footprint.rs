@@ -60,7 +60,7 @@ pub fn footprint(scale: Scale) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for (crowd, cpu_goal, memory_goal) in [(small, Some(0.1), 15), (middle, None, 25), (large, Some(1.0), 50)] {
         let windows = if cpu_goal.is_some() { 3 } else { 1 };
-        let (cpu, memory) = quiet(scale, &crowd, windows)?;
+        let (cpu, memory) = quiet(scale, &crowd, windows, &[])?;
         if let Some(goal) = cpu_goal {
             findings.push(cpu.finding(format!("{} processes in {} pods", crowd.total(), crowd.pods), goal));
         }
@@ -70,7 +70,7 @@ pub fn footprint(scale: Scale) -> Result<Vec<Finding>> {
 }
 
 /// Shares of one CPU, percent.
-struct Cpu {
+pub struct Cpu {
     windows: Vec<f64>,
     /// Of the eBPF programs, on behalf of everybody who switches.
     programs: Option<f64>,
@@ -78,7 +78,7 @@ struct Cpu {
 }
 
 impl Cpu {
-    fn finding(&self, crowd: String, goal: f64) -> Finding {
+    pub fn finding(&self, crowd: String, goal: f64) -> Finding {
         let share = median(&self.windows);
         let windows: Vec<String> = self.windows.iter().map(|share| format!("{share:.3}")).collect();
         let programs = self.programs.map_or("not known".to_owned(), |share| format!("{share:.3} %"));
@@ -97,10 +97,14 @@ impl Cpu {
     }
 }
 
-fn quiet(scale: Scale, crowd: &Crowd, windows: u32) -> Result<(Cpu, (u32, u32))> {
+/// CPU share and memory (resident, and of that no file) of an agent with these flags beside a crowd.
+///
+/// # Errors
+/// When a world cannot be made or the agent does not run.
+pub fn quiet(scale: Scale, crowd: &Crowd, windows: u32, flags: &[&str]) -> Result<(Cpu, (u32, u32))> {
     let world = World::new()?;
     let _pods = crowd.gather(&world)?;
-    let agent = Agent::start(&world, scale.interval(), &[])?;
+    let agent = Agent::start(&world, scale.interval(), flags)?;
     let began = Instant::now();
     thread::sleep(scale.seconds(10, 1));
     let windows = (0..scale.of(windows, 1)).map(|_| cpu_window(scale, &agent)).collect::<Result<_>>()?;
@@ -109,7 +113,7 @@ fn quiet(scale: Scale, crowd: &Crowd, windows: u32) -> Result<(Cpu, (u32, u32))>
     Ok((Cpu { windows, programs: programs(scale, &agent)?, how: crowd.text() }, memory))
 }
 
-fn memory_finding(crowd: &Crowd, (resident, anonymous): (u32, u32), goal_mib: u32) -> Finding {
+pub fn memory_finding(crowd: &Crowd, (resident, anonymous): (u32, u32), goal_mib: u32) -> Finding {
     Finding {
         what: format!("memory, {} processes", crowd.total()),
         measured: mib(resident),

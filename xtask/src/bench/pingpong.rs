@@ -68,7 +68,10 @@ pub fn pingpong(scale: Scale) -> Result<Vec<Finding>> {
 }
 
 /// Nanoseconds a switch between a process in `one` and a process in `other`.
-fn switch_ns(cpu: &str, rounds: &str, one: &Path, other: &Path) -> Result<f64> {
+///
+/// # Errors
+/// When taskset or the load fails.
+pub fn switch_ns(cpu: &str, rounds: &str, one: &Path, other: &Path) -> Result<f64> {
     let program = root().join("target/release/examples/load");
     let mut command = Command::new("taskset");
     command.args(["-c", cpu]).arg(program).arg("--cgroup").arg(one).args(["pingpong", rounds]).arg(other);

@@ -15,8 +15,8 @@ use super::{Finding, Scale, median, quantile};
 pub fn scrape(scale: Scale) -> Result<Vec<Finding>> {
     let few = Crowd { pods: scale.of(200, 20), containers: 2, processes: 5, sleep_ms: 5000 };
     let many = Crowd { pods: scale.of(500, 40), containers: 2, processes: 5, sleep_ms: 5000 };
-    let mut findings = scrapes(&few, scale.of(500, 16), 10.0, true)?;
-    findings.extend(scrapes(&many, scale.of(200, 16), 15.0, false)?);
+    let mut findings = scrapes(&few, scale.of(500, 16), 10.0, true, &[])?;
+    findings.extend(scrapes(&many, scale.of(200, 16), 15.0, false, &[])?);
     Ok(findings)
 }
 
@@ -28,12 +28,16 @@ struct Waits {
     again: Vec<f64>,
 }
 
-fn scrapes(crowd: &Crowd, rounds: u32, goal_ms: f64, judge_size: bool) -> Result<Vec<Finding>> {
+/// Of an agent with these flags.
+///
+/// # Errors
+/// When a world cannot be made or the agent does not run.
+pub fn scrapes(crowd: &Crowd, rounds: u32, goal_ms: f64, judge_size: bool, flags: &[&str]) -> Result<Vec<Finding>> {
     let world = World::new()?;
     let _pods = crowd.gather(&world)?;
     // Ten ticks a second, for enough pages that nobody has asked for before.
     let interval = Duration::from_millis(100);
-    let agent = Agent::start(&world, interval, &[])?;
+    let agent = Agent::start(&world, interval, flags)?;
     let before = agent.fresh_page()?;
     let mut scraper = agent.scraper()?;
     let (mut plain, mut gzipped) = (Waits::default(), Waits::default());
@@ -59,8 +63,9 @@ fn scrapes(crowd: &Crowd, rounds: u32, goal_ms: f64, judge_size: bool) -> Result
     let everything = [all(&plain), all(&gzipped)].concat();
     let quantiles = |values: &[f64]| format!("{:.1}/{:.1}", median(values), quantile(values, 99));
     let worst = quantile(&plain.first, 99).max(quantile(&gzipped.first, 99));
+    let levels = if flags.is_empty() { "" } else { ", all levels" };
     let mut findings = vec![Finding {
-        what: format!("scrape p99, {} pods", crowd.pods),
+        what: format!("scrape p99, {} pods{levels}", crowd.pods),
         measured: format!("{worst:.1} ms"),
         goal: format!("under {goal_ms} ms"),
         reached: worst < goal_ms,

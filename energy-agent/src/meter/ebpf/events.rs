@@ -1,8 +1,11 @@
-//! Records of the kernel side's ring buffer: cgroups that came and went.
+//! Records of the kernel side's ring buffers: cgroups that came and went, and what became of processes.
 
-use energy_ebpf::{CgroupCreated, CgroupRemoved, PATH_LEN};
+use energy_ebpf::{
+    CgroupCreated, CgroupRemoved, EXE_LEN, PATH_LEN, Process, ProcessExecuted, ProcessExited, ProcessRenamed,
+};
 
 use crate::meter::CgroupEvent;
+use crate::meter::process::ProcessEvent;
 
 /// One record of the ring buffer. A path that was cut is left out, so that the tree is walked for it.
 pub fn parse(record: &[u8]) -> Option<CgroupEvent> {
@@ -14,6 +17,23 @@ pub fn parse(record: &[u8]) -> Option<CgroupEvent> {
     let len = usize::try_from(len).ok().filter(|len| (2..PATH_LEN).contains(len))?;
     let path = record.get(16..16 + len - 1)?;
     Some(CgroupEvent::Created { id, path: String::from_utf8_lossy(path).into_owned() })
+}
+
+/// One record of the ring buffer of processes.
+pub fn parse_process(record: &[u8]) -> Option<(Process, ProcessEvent)> {
+    let word = |at: usize| Some(u64::from_ne_bytes(record.get(at..at + 8)?.try_into().ok()?));
+    let process = Process { pid: word(0)?, start_ns: word(8)? };
+    let event = match record.len() {
+        len if len >= size_of::<ProcessExecuted>() => {
+            let len = usize::try_from(word(16)?.cast_signed()).unwrap_or(0).min(EXE_LEN);
+            let path = record.get(24..24 + len.saturating_sub(1))?;
+            ProcessEvent::Executed(String::from_utf8_lossy(path).into_owned())
+        }
+        len if len >= size_of::<ProcessRenamed>() => ProcessEvent::Renamed([word(16)?, word(24)?]),
+        len if len >= size_of::<ProcessExited>() => ProcessEvent::Exited,
+        _ => return None,
+    };
+    Some((process, event))
 }
 
 #[cfg(test)]
@@ -35,5 +55,23 @@ mod tests {
         assert_eq!(parse(&created(5, 512, &[b'x'; 512])), None);
         assert_eq!(parse(&created(5, -14, b"")), None);
         assert_eq!(parse(b"short"), None);
+    }
+
+    #[test]
+    fn process_events_are_told_apart_by_size_and_an_unreadable_path_is_empty() {
+        let process = Process { pid: 7, start_ns: 9 };
+        let record = |rest: &[u8]| [7_u64.to_ne_bytes().as_slice(), &9_u64.to_ne_bytes(), rest].concat();
+        let executed = |len: i64| {
+            let mut path = b"/bin/a\0".to_vec();
+            path.resize(EXE_LEN, b'x');
+            parse_process(&record(&[len.to_ne_bytes().as_slice(), &path].concat()))
+        };
+        assert_eq!(executed(7), Some((process, ProcessEvent::Executed("/bin/a".to_owned()))));
+        assert_eq!(executed(-14), Some((process, ProcessEvent::Executed(String::new()))));
+        assert_eq!(executed(1000).map(|(process, _)| process.pid), Some(7));
+        let name = [1_u64.to_ne_bytes(), 2_u64.to_ne_bytes()].concat();
+        assert_eq!(parse_process(&record(&name)), Some((process, ProcessEvent::Renamed([1, 2]))));
+        assert_eq!(parse_process(&record(&[])), Some((process, ProcessEvent::Exited)));
+        assert_eq!(parse_process(b"short"), None);
     }
 }

@@ -13,7 +13,8 @@ use aya_log::EbpfLogger;
 use tracing::{info, warn};
 
 use super::cycles::Cycles;
-use super::maps::{Slots, UsageMap};
+use super::maps::{self, Slots};
+use super::processes::Processes;
 use super::tally::Tally;
 use super::visit::Visits;
 use super::{Drops, Ebpf, Options, Seen, set_domains};
@@ -44,12 +45,29 @@ const EVENT_FIELDS: [Field; 2] =
 /// For `cgroup_attach_task`, besides all others.
 const MOVE_FIELDS: [Field; 1] = [("TASK_ON_CPU", "task_struct", "on_cpu")];
 
+/// For `sched_switch_processes`, besides those for `sched_switch`.
+const PROCESS_FIELDS: [Field; 4] = [
+    ("TASK_TGID", "task_struct", "tgid"),
+    ("TASK_LEADER", "task_struct", "group_leader"),
+    ("TASK_START", "task_struct", "start_boottime"),
+    ("TASK_COMM", "task_struct", "comm"),
+];
+/// For `sched_process_exit`, besides [`PROCESS_FIELDS`].
+const EXIT_FIELDS: [Field; 2] = [("TASK_SIGNAL", "task_struct", "signal"), ("SIGNAL_LIVE", "signal_struct", "live")];
+/// For `sched_process_exec`, besides [`PROCESS_FIELDS`].
+const EXEC_FIELDS: [Field; 1] = [("BINPRM_INTERP", "linux_binprm", "interp")];
+/// Bytes of the ring buffer of process events: a few thousand processes that start and end between two ticks.
+const PROCESS_EVENT_BYTES: u32 = 1 << 20;
+
 /// The offsets that were found, and for each kind of program why it has to do without.
 struct Offsets {
     known: Vec<(&'static str, u64)>,
     switch: Result<()>,
     events: Result<()>,
     moves: Result<()>,
+    processes: Result<()>,
+    exits: Result<()>,
+    execs: Result<()>,
 }
 
 impl Offsets {
@@ -68,7 +86,9 @@ impl Offsets {
         } else {
             find(&MOVE_FIELDS)
         };
-        Self { known, switch, events, moves }
+        let processes = find(&PROCESS_FIELDS);
+        let (exits, execs) = (find(&EXIT_FIELDS), find(&EXEC_FIELDS));
+        Self { known, switch, events, moves, processes, exits, execs }
     }
 }
 
@@ -110,6 +130,11 @@ impl Ebpf {
             .map_max_entries("USAGE", options.map_entries)
             .map_max_entries("CYCLE_COUNTERS", cpus)
             .map_max_entries("SLOTS", cpus);
+        if options.process_entries != 0 {
+            loader
+                .map_max_entries("PROCESSES", options.process_entries)
+                .map_max_entries("PROCESS_EVENTS", PROCESS_EVENT_BYTES);
+        }
         for (global, value) in &offsets.known {
             loader.override_global(global, value, true);
         }
@@ -118,7 +143,8 @@ impl Ebpf {
 
         let mut slots = Slots::map(map_fd(&loaded, "SLOTS")?, usize::try_from(cpus)?)?;
         set_domains(&mut slots, topology);
-        let usage = UsageMap::new(owned_fd(&loaded, "USAGE")?, options.map_entries)?;
+        // SAFETY: key and value of the contract, without padding, whole numbers throughout.
+        let usage = unsafe { maps::HashMap::new("USAGE", owned_fd(&loaded, "USAGE")?, options.map_entries)? };
         if let Some(counters) = &mut cycles
             && let Err(error) = counters.install(owned_fd(&loaded, "CYCLE_COUNTERS")?)
         {
@@ -130,8 +156,8 @@ impl Ebpf {
         // The logger takes its map out before the programs load, and is only a courtesy.
         let logger = EbpfLogger::init(&mut loaded).ok();
 
-        let program =
-            attach_switch(&mut loaded, &btf, offsets.switch).map_err(|error| explain_refusal(error, options.sysfs))?;
+        let (program, processes) = attach_switch(&mut loaded, &btf, offsets.switch, offsets.processes, options)
+            .map_err(|error| explain_refusal(error, options.sysfs))?;
         if program != "tp_btf" && cycles.take().is_some() {
             states.push(state("cycles", "unused", "the raw_tracepoint program does not count cycles"));
         }
@@ -140,7 +166,8 @@ impl Ebpf {
         }
         let attached = offsets.events.and_then(|()| attach_events(&mut loaded, &btf));
         let moves = if program == "tp_btf" { offsets.moves } else { Err(anyhow!("without the typed program")) };
-        if let Err(error) = moves.and_then(|()| attach_btf(&mut loaded, "cgroup_attach_task", &btf)) {
+        let move_program = if processes.is_some() { "cgroup_attach_task_processes" } else { "cgroup_attach_task" };
+        if let Err(error) = moves.and_then(|()| attach_btf(&mut loaded, move_program, "cgroup_attach_task", &btf)) {
             info!(
                 reason = format!("{error:#}"),
                 "a task that moves itself to another cgroup is charged there from its next switch on"
@@ -156,6 +183,10 @@ impl Ebpf {
                 None
             }
         };
+        let mut processes = processes;
+        if let Some(processes) = &mut processes {
+            states.push(attach_process_events(&mut loaded, &btf, offsets.exits, offsets.execs, processes));
+        }
         states.insert(0, MeterState { meter: "ebpf", up: true, reason: "ok", detail: program.to_owned() });
         drop(btf);
         let mut visits = Visits::default();
@@ -168,6 +199,7 @@ impl Ebpf {
             loaded,
             program,
             usage,
+            processes,
             seen: vec![Seen::default(); slots.count()],
             last_ns: monotonic_ns(),
             moves: 0,
@@ -191,29 +223,82 @@ pub fn btf_path(sysfs: &Path) -> PathBuf {
     root.join("kernel/btf/vmlinux")
 }
 
-fn attach_switch(loaded: &mut aya::Ebpf, btf: &Btf, offsets: Result<()>) -> Result<&'static str> {
-    let Err(first) = offsets.and_then(|()| attach_btf(loaded, "sched_switch", btf)) else { return Ok("tp_btf") };
+/// Attaches the best scheduler program that the kernel takes; with the map of processes where these are accounted.
+fn attach_switch(
+    loaded: &mut aya::Ebpf,
+    btf: &Btf,
+    offsets: Result<()>,
+    process_offsets: Result<()>,
+    options: Options<'_>,
+) -> Result<(&'static str, Option<Processes>)> {
+    if options.process_entries != 0 && offsets.is_ok() {
+        let attached = process_offsets.and_then(|()| attach_btf(loaded, "sched_switch_processes", "sched_switch", btf));
+        match attached {
+            Ok(()) => {
+                let fd = owned_fd(loaded, "PROCESSES")?;
+                // SAFETY: key and value of the contract, without padding, whole numbers throughout.
+                let map = unsafe { maps::HashMap::new("PROCESSES", fd, options.process_entries)? };
+                return Ok(("tp_btf", Some(Processes::new(map))));
+            }
+            Err(error) => warn!(reason = format!("{error:#}"), "the program that accounts for processes is refused"),
+        }
+    }
+    let attached = offsets.and_then(|()| attach_btf(loaded, "sched_switch", "sched_switch", btf));
+    let Err(first) = attached else { return Ok(("tp_btf", None)) };
     warn!(reason = format!("{first:#}"), "tp_btf program refused, trying raw_tracepoint");
     let program: &mut RawTracePoint =
         loaded.program_mut("sched_switch_raw").context("object without sched_switch_raw")?.try_into()?;
     program.load().map_err(short)?;
     program.attach("sched_switch").map_err(short)?;
-    Ok("raw_tracepoint")
+    Ok(("raw_tracepoint", None))
 }
 
-fn attach_btf(loaded: &mut aya::Ebpf, name: &str, btf: &Btf) -> Result<()> {
+fn attach_btf(loaded: &mut aya::Ebpf, name: &str, tracepoint: &str, btf: &Btf) -> Result<()> {
     let program = loaded.program_mut(name).with_context(|| format!("object without {name}"))?;
     let program: &mut BtfTracePoint = program.try_into()?;
-    program.load(name, btf).map_err(short).with_context(|| format!("loading {name}"))?;
+    program.load(tracepoint, btf).map_err(short).with_context(|| format!("loading {name}"))?;
     program.attach().map_err(short).with_context(|| format!("attaching {name}"))?;
     Ok(())
 }
 
 fn attach_events(loaded: &mut aya::Ebpf, btf: &Btf) -> Result<RingBuf<MapData>> {
-    attach_btf(loaded, "cgroup_mkdir", btf)?;
-    attach_btf(loaded, "cgroup_rmdir", btf)?;
+    for name in ["cgroup_mkdir", "cgroup_rmdir"] {
+        attach_btf(loaded, name, name, btf)?;
+    }
     let map = loaded.take_map("EVENTS").context("object without the map EVENTS")?;
     Ok(RingBuf::try_from(map)?)
+}
+
+/// Attaches each of the programs alone; what is missing is found out from /proc.
+fn attach_process_events(
+    loaded: &mut aya::Ebpf,
+    btf: &Btf,
+    exits: Result<()>,
+    execs: Result<()>,
+    processes: &mut Processes,
+) -> MeterState {
+    let mut attached = 0;
+    let mut refusals = Vec::new();
+    for (name, offsets) in [("sched_process_exit", exits), ("sched_process_exec", execs), ("task_rename", Ok(()))] {
+        match offsets.and_then(|()| attach_btf(loaded, name, name, btf)) {
+            Ok(()) => attached += 1,
+            Err(error) => refusals.push(format!("{error:#}")),
+        }
+    }
+    if attached > 0 {
+        let map = loaded.take_map("PROCESS_EVENTS").context("object without the map PROCESS_EVENTS");
+        match map.and_then(|map| Ok(RingBuf::try_from(map)?)) {
+            Ok(events) => processes.events = Some(events),
+            Err(error) => refusals.push(format!("{error:#}")),
+        }
+    }
+    if refusals.is_empty() {
+        processes.all_events = true;
+        return MeterState { meter: "process_events", up: true, reason: "ok", detail: String::new() };
+    }
+    let detail = format!("{}; names and ends of processes are looked up in /proc instead", refusals.join("; "));
+    warn!(reason = detail, "process events are not complete");
+    state("process_events", "error", &detail)
 }
 
 /// The kernel's error and the end of the verifier's log, which otherwise runs to thousands of lines.

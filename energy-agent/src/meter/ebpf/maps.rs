@@ -1,4 +1,4 @@
-//! Direct access to the two maps that are read every tick: the whole usage map in one system call, and the per-CPU slots
+//! Direct access to the maps that are read every tick: a whole hash map in one system call, and the per-CPU slots
 //! through a memory mapping, which wakes no CPU.
 
 use std::io;
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 use anyhow::{Context, Result};
-use energy_ebpf::{Key, Slot, Usage};
+use energy_ebpf::Slot;
 
 // Commands of bpf(2): <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/bpf.h>.
 const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
@@ -51,21 +51,30 @@ fn address<T>(pointer: *const T) -> u64 {
     u64::try_from(pointer.addr()).expect("addresses have at most 64 bits")
 }
 
-/// The map `USAGE`.
-pub struct UsageMap {
+/// A hash map of plain structs: `USAGE` or `PROCESSES`.
+pub struct HashMap<K, V> {
+    name: &'static str,
     fd: OwnedFd,
-    keys: Vec<Key>,
-    values: Vec<Usage>,
+    keys: Vec<K>,
+    values: Vec<V>,
 }
 
-impl UsageMap {
-    pub fn new(fd: OwnedFd, capacity: u32) -> Result<Self> {
+impl<K: Copy + Default, V: Copy + Default> HashMap<K, V> {
+    /// # Safety
+    /// `K` and `V` are what the map behind `fd` holds, byte for byte, and valid whatever the bytes are.
+    pub unsafe fn new(name: &'static str, fd: OwnedFd, capacity: u32) -> Result<Self> {
         let capacity = usize::try_from(capacity).context("map size")?;
-        Ok(Self { fd, keys: vec![Key::default(); capacity], values: vec![Usage::default(); capacity] })
+        let (keys, values) = (vec![K::default(); capacity], vec![V::default(); capacity]);
+        Ok(Self { name, fd, keys, values })
+    }
+
+    /// Most entries.
+    pub fn capacity(&self) -> usize {
+        self.keys.len()
     }
 
     /// All entries, in no order. Entries that change meanwhile are old or new.
-    pub fn read(&mut self) -> Result<impl Iterator<Item = (Key, Usage)>> {
+    pub fn read(&mut self) -> Result<impl Iterator<Item = (K, V)>> {
         let mut position = 0_u32;
         let mut attr = BatchAttr {
             in_batch: 0,
@@ -81,7 +90,7 @@ impl UsageMap {
         match unsafe { bpf(BPF_MAP_LOOKUP_BATCH, &mut attr) } {
             // ENOENT says that the end of the map was reached.
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
-                return Err(error).context("reading the usage map (BPF_MAP_LOOKUP_BATCH)");
+                return Err(error).with_context(|| format!("reading the map {} (BPF_MAP_LOOKUP_BATCH)", self.name));
             }
             _ => {}
         }
@@ -90,25 +99,27 @@ impl UsageMap {
     }
 
     /// One entry; `None` when there is none.
-    pub fn lookup(&self, key: &Key) -> Result<Option<Usage>> {
-        let mut usage = Usage::default();
-        match self.element(BPF_MAP_LOOKUP_ELEM, key, address(&raw mut usage)) {
-            Ok(()) => Ok(Some(usage)),
+    pub fn lookup(&self, key: &K) -> Result<Option<V>> {
+        let mut value = V::default();
+        match self.element(BPF_MAP_LOOKUP_ELEM, key, address(&raw mut value)) {
+            Ok(()) => Ok(Some(value)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            Err(error) => Err(error).context("looking into the usage map (BPF_MAP_LOOKUP_ELEM)"),
+            Err(error) => {
+                Err(error).with_context(|| format!("looking into the map {} (BPF_MAP_LOOKUP_ELEM)", self.name))
+            }
         }
     }
 
     /// Removes an entry; one that is not there is no error.
-    pub fn remove(&self, key: &Key) -> io::Result<()> {
+    pub fn remove(&self, key: &K) -> io::Result<()> {
         match self.element(BPF_MAP_DELETE_ELEM, key, 0) {
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// A command on one entry; `value` is the address of a [`Usage`], or 0 where the command takes none.
-    fn element(&self, command: libc::c_int, key: &Key, value: u64) -> io::Result<()> {
+    /// A command on one entry; `value` is the address of a value, or 0 where the command takes none.
+    fn element(&self, command: libc::c_int, key: &K, value: u64) -> io::Result<()> {
         let mut attr = ElementAttr {
             map_fd: fd_number(self.fd.as_fd()),
             padding: 0,

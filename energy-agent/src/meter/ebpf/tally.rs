@@ -32,22 +32,22 @@ impl Tally {
     /// read; `read` gives them anew.
     ///
     /// What a slot holds moves into the map in one go, seconds of run time at times. The map is asked again about each
-    /// slot that moved, and the slots are read after that, never before: what moves in between is then seen nowhere and
+    /// slot that moved (`moved_slot` does so for another map), and the slots are read after that, never before: what moves in between is then seen nowhere and
     /// charged at the next reading. The other way round it would be seen twice.
     pub fn settle(
         &mut self,
         mut before: Vec<Slot>,
         mut read: impl FnMut() -> Vec<Slot>,
         look_up: impl Fn(&Key) -> Result<Option<Usage>>,
+        mut moved_slot: impl FnMut(&Slot) -> Result<()>,
     ) -> Result<Vec<Slot>> {
         let mut slots = read();
         for _ in 0..SETTLE_ROUNDS {
-            let moved: HashSet<Key> = before
-                .iter()
-                .zip(&slots)
-                .filter(|(before, now)| before.seq != now.seq)
-                .map(|(Slot { cgroup, domain, .. }, _)| Key { cgroup: *cgroup, domain: *domain })
-                .collect();
+            let mut moved = HashSet::new();
+            for (slot, _) in before.iter().zip(&slots).filter(|(before, now)| before.seq != now.seq) {
+                moved.insert(Key { cgroup: slot.cgroup, domain: slot.domain });
+                moved_slot(slot)?;
+            }
             if moved.is_empty() {
                 break;
             }
@@ -164,7 +164,7 @@ mod tests {
         };
         let mut tally = Tally::default();
         tally.set(POD, ran(map.get()));
-        let settled = tally.settle(slots(before), || slots(read()), |_| Ok(Some(ran(map.get())))).unwrap();
+        let settled = tally.settle(slots(before), || slots(read()), |_| Ok(Some(ran(map.get()))), |_| Ok(())).unwrap();
         for slot in settled {
             tally.add(POD, Usage { runtime_ns: slot.acc_ns, ..Usage::default() });
         }

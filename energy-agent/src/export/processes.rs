@@ -1,0 +1,56 @@
+//! Writes the series of processes, and what went wrong with them.
+
+use crate::export::metrics as m;
+use crate::export::series::{energy_labels, family, single};
+use crate::export::text::{Labels, Value, Writer};
+use crate::snapshot::{ProcessKind, ProcessRow, Snapshot};
+
+/// Writes nothing where processes are not accounted.
+pub fn write(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
+    if snapshot.processes.is_empty() {
+        return;
+    }
+    let rows: Vec<_> = snapshot.processes.iter().map(|row| (labels(row, node), row)).collect();
+    family(writer, &m::PROCESS_JOULES);
+    for (labels, row) in &rows {
+        for energy in &row.energy {
+            writer.sample(labels, &with_state(row, energy_labels(energy.key)), Value::Energy(energy.total));
+        }
+    }
+    family(writer, &m::PROCESS_WATTS);
+    for (labels, row) in &rows {
+        for energy in &row.energy {
+            if let Some(power) = energy.power {
+                writer.sample(labels, &with_state(row, energy_labels(energy.key)), Value::Power(power));
+            }
+        }
+    }
+    family(writer, &m::PROCESS_SECONDS);
+    for (labels, row) in &rows {
+        writer.sample(labels, &[], Value::Time(row.runtime_ns));
+    }
+    single(writer, &m::PROCESS_MAP_DROPS, Value::Integer(snapshot.health.process_map_drops));
+    single(writer, &m::PROCESS_EVENT_DROPS, Value::Integer(snapshot.health.process_event_drops));
+    single(writer, &m::PROCESS_EXE_ERRORS, Value::Integer(snapshot.health.process_exe_errors));
+}
+
+/// Labels of all three families; the one of CPU seconds has no `state`.
+fn labels(row: &ProcessRow, node: &str) -> Labels {
+    let pid = row.pid.map(|pid| pid.to_string()).unwrap_or_default();
+    let container = match &row.kind {
+        ProcessKind::Container(id) => id,
+        ProcessKind::Regular | ProcessKind::Kernel | ProcessKind::Other => "",
+    };
+    Labels::new(&[
+        ("pid", &pid),
+        ("comm", &row.comm),
+        ("exe", &row.exe),
+        ("type", row.kind.as_str()),
+        ("container_id", container),
+        ("node_name", node),
+    ])
+}
+
+fn with_state<'a>(row: &ProcessRow, [zone, source]: [(&'a str, &'a str); 2]) -> [(&'a str, &'a str); 3] {
+    [("state", row.state.as_str()), zone, source]
+}
