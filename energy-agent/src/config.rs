@@ -150,7 +150,7 @@ pub struct Config {
     /// Power capping. Not done so far: only `off`, nothing is ever written to hardware.
     #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Off::Off, value_name = "MODE")]
     pub capping: Off,
-    /// Metric levels to export. `node` includes services and whatever else runs outside pods.
+    /// Metric levels to export, each at its cost. What a level leaves out is still part of the sums above it.
     #[arg(
         long = "export.levels",
         env = "ENERGY_AGENT_EXPORT_LEVELS",
@@ -160,6 +160,28 @@ pub struct Config {
         value_name = "LEVEL,..."
     )]
     pub levels: Vec<Level>,
+    /// Metrics to export of these levels, by name or with `*`; `-NAME` leaves out; a level's name stands for all of it.
+    ///
+    /// Empty exports all of the levels. `kepler_*,-*_watts` are Kepler's totals without power. The agent's own metrics
+    /// are always there. The variable EXPORT_METRICS, the name in the old Kepler's ConfigMap, goes before this flag.
+    #[arg(
+        long = "export.metrics",
+        env = "ENERGY_AGENT_EXPORT_METRICS",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "NAME,..."
+    )]
+    pub metrics: String,
+    /// File of `KEY: value` lines, or folder with a file a key (a mounted ConfigMap), that selects levels and metrics.
+    ///
+    /// Looked at twice a second, no restart is needed. Keys: EXPORT_LEVELS, EXPORT_METRICS (as the flags), and
+    /// SOURCE.COUNTER, SOURCE.CGROUP, SOURCE.KUBELET, SOURCE.GPU: enabled or disabled. A key here goes before the same
+    /// variable in the environment, and that before the flag. A bad value keeps what was in force.
+    #[arg(long = "export.config", env = "ENERGY_AGENT_EXPORT_CONFIG", value_name = "PATH")]
+    pub export_config: Option<PathBuf>,
+    /// ConfigMap to watch for the same keys; they go before those of the file.
+    #[arg(long = "export.configmap", env = "ENERGY_AGENT_EXPORT_CONFIGMAP", value_parser = object_name, value_name = "NAMESPACE/NAME")]
+    pub export_configmap: Option<ObjectName>,
     /// How long the last value of an ended workload stays (state="terminated").
     #[arg(long = "export.terminated-retention", env = "ENERGY_AGENT_EXPORT_TERMINATED_RETENTION", default_value = "2m", value_parser = retention, value_name = "DURATION")]
     pub terminated_retention: Duration,
@@ -238,11 +260,38 @@ pub enum Off {
     Off,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// Ordered from the whole to its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Level {
+    /// NODE_COST
     Node,
+    /// POD_COST
     Pod,
+    /// CONTAINER_COST
     Container,
+    /// PROCESS_COST
+    Process,
+}
+
+impl Level {
+    pub const ALL: [Self; 4] = [Self::Node, Self::Pod, Self::Container, Self::Process];
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Pod => "pod",
+            Self::Container => "container",
+            Self::Process => "process",
+        }
+    }
+}
+
+/// A namespaced object of the Kubernetes API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectName {
+    pub namespace: String,
+    pub name: String,
 }
 
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
@@ -256,6 +305,15 @@ fn telemetry_path(text: &str) -> Result<String, String> {
         return Err(format!("expected a path such as /metrics, other than {}", reserved.join(", ")));
     }
     Ok(text.to_owned())
+}
+
+fn object_name(text: &str) -> Result<ObjectName, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+            Ok(ObjectName { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        _ => Err("expected NAMESPACE/NAME, such as energy/energy-agent".to_owned()),
+    }
 }
 
 fn retention(text: &str) -> Result<Duration, String> {

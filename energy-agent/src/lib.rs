@@ -24,10 +24,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tracing::{error, info};
 
-use config::{Config, Level};
+use config::Config;
 use export::http::{Web, serve};
 use export::own::SelfMetrics;
 use export::page::Published;
+use export::selection_source::{self, InForce, SelectionSource};
 use node::Node;
 
 /// Runs the exporter until SIGTERM or SIGINT.
@@ -44,13 +45,18 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let listener = listen(config.listen_address).await?;
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
+    let base = selection_source::at_start(config).map_err(anyhow::Error::msg)?;
     let node = Node::open(config)?;
     let own = Arc::new(SelfMetrics::new());
-    let levels: Arc<[Level]> = config.levels.clone().into();
-    let (publish, snapshots) = watch::channel(Arc::new(Published::new(node.blank(), Arc::clone(&levels))));
+    let blank = node.blank();
+    let ebpf = blank.meters.iter().any(|state| state.meter == "ebpf" && state.up);
+    let selection = SelectionSource::open(config, base, ebpf, Arc::clone(&own));
+    let export = selection.in_force();
+    let first = Published::new(blank, Arc::clone(&export.borrow()));
+    let (publish, snapshots) = watch::channel(Arc::new(first));
     let (end, ended) = mpsc::channel::<()>();
     let (ticking, mut stopped) = oneshot::channel::<()>();
-    let ticker = Ticker { node, interval: config.interval, levels, publish, own: Arc::clone(&own), _ticking: ticking };
+    let ticker = Ticker { node, interval: config.interval, export, publish, own: Arc::clone(&own), _ticking: ticking };
     let ticker =
         thread::Builder::new().name("tick".to_owned()).spawn(move || ticker.run(&ended)).context("tick thread")?;
 
@@ -64,7 +70,9 @@ async fn run_until_signal(config: &Config) -> Result<()> {
             _ = &mut stopped => error!("the tick thread is gone, ending"),
         }
     };
+    let follow = tokio::spawn(selection.follow(futures_util::stream::pending()));
     let served = serve(listener, web, signalled).await;
+    follow.abort();
     drop(end);
     if ticker.join().is_err() {
         anyhow::bail!("the tick thread panicked");
@@ -96,7 +104,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
 struct Ticker {
     node: Node,
     interval: Duration,
-    levels: Arc<[Level]>,
+    export: watch::Receiver<Arc<InForce>>,
     publish: watch::Sender<Arc<Published>>,
     own: Arc<SelfMetrics>,
     /// Dropped with the thread, however that ends.
@@ -113,7 +121,8 @@ impl Ticker {
             let began = Instant::now();
             let late = began.saturating_duration_since(due) > self.interval / 2;
             let snapshot = self.node.tick(late);
-            self.publish.send_replace(Arc::new(Published::new(snapshot, Arc::clone(&self.levels))));
+            let export = Arc::clone(&self.export.borrow());
+            self.publish.send_replace(Arc::new(Published::new(snapshot, export)));
             self.own.tick_took(began.elapsed());
             due += self.interval;
             // Ticks that were missed (the machine slept) are not made up for; their time is in this one.
