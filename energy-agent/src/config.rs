@@ -90,7 +90,8 @@ pub struct Config {
         value_name = "DIR"
     )]
     pub cgroupfs: PathBuf,
-    /// Value of the label node_name; the host name when not given.
+    /// Name of this node: the label node_name, and the Node object whose pods are named. When not given, NODE_NAME (from
+    /// the downward API, fieldRef spec.nodeName), else the host name.
     #[arg(long = "node.name", env = "ENERGY_AGENT_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
     /// Time between two readings of all meters, 100ms to 1m.
@@ -135,15 +136,33 @@ pub struct Config {
         value_name = "DIR"
     )]
     pub state_directory: PathBuf,
-    /// Where pod names come from. `none`, the only source so far, shows pods by uid and containers by id.
+    /// Where pod names come from. `api`: a watch of the API server for this node's pods (get, list, watch on pods).
+    /// `kubelet`: the node's kubelet, asked at an interval (nodes/proxy). `auto`: api where there is a service account or
+    /// a kubeconfig, else `none`, which shows pods by uid and containers by id.
     #[arg(
         long = "pods.source",
         env = "ENERGY_AGENT_PODS_SOURCE",
         value_enum,
-        default_value_t = Nothing::None,
+        default_value_t = PodsSource::Auto,
         value_name = "SOURCE"
     )]
-    pub pods_source: Nothing,
+    pub pods_source: PodsSource,
+    /// Credentials for the API server outside a pod; KUBECONFIG when not given, as kubectl has it. Its current context
+    /// counts, and the server's certificate is always verified.
+    #[arg(long = "kubeconfig", env = "ENERGY_AGENT_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Address of the kubelet; https on port 10250 of NODE_IP, or of 127.0.0.1. Over http:// no credentials are sent.
+    #[arg(long = "pods.kubelet-url", env = "ENERGY_AGENT_PODS_KUBELET_URL", value_name = "URL")]
+    pub kubelet_url: Option<String>,
+    /// Authority (PEM) that the kubelet's certificate must be signed by; the cluster's when not given.
+    #[arg(long = "pods.kubelet-ca", env = "ENERGY_AGENT_PODS_KUBELET_CA", value_name = "FILE")]
+    pub kubelet_ca: Option<PathBuf>,
+    /// Time between two questions to the kubelet, 1s or more; a pod that is new brings one forward.
+    #[arg(long = "pods.kubelet-interval", env = "ENERGY_AGENT_PODS_KUBELET_INTERVAL", default_value = "30s", value_parser = kubelet_interval, value_name = "DURATION")]
+    pub kubelet_interval: Duration,
+    /// Pod labels to export in energy_agent_pod_labels, as kube-state-metrics has them: `app` becomes label_app.
+    #[arg(long = "pods.labels", env = "ENERGY_AGENT_PODS_LABELS", value_delimiter = ',', value_name = "LABEL,...")]
+    pub pod_labels: Vec<String>,
     /// GPU energy. Not measured so far: only `off`.
     #[arg(long = "gpu", env = "ENERGY_AGENT_GPU", value_enum, default_value_t = Off::Off, value_name = "MODE")]
     pub gpu: Off,
@@ -251,6 +270,14 @@ pub enum IdleMethod {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PodsSource {
+    Auto,
+    Api,
+    Kubelet,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Nothing {
     None,
 }
@@ -318,6 +345,12 @@ fn object_name(text: &str) -> Result<ObjectName, String> {
 
 fn retention(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; expected a duration such as 2m or 90s"))
+}
+
+fn kubelet_interval(text: &str) -> Result<Duration, String> {
+    let parsed =
+        humantime::parse_duration(text).map_err(|error| format!("{error}; expected a duration such as 30s"))?;
+    if parsed < Duration::from_secs(1) { Err("expected 1s or more".to_owned()) } else { Ok(parsed) }
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

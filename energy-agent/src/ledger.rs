@@ -16,6 +16,7 @@ use crate::meter::Zone;
 use crate::snapshot::{EnergyKey, Row, Snapshot, State, WorkloadEnergy, ZoneTotals};
 use crate::units::Microjoules;
 use crate::workload::Workload;
+use crate::workload::names::Names;
 
 /// Totals since the agent started.
 ///
@@ -64,12 +65,24 @@ impl Ledger {
     }
 
     /// Adds one interval. `usage` is what the attribution was made from, `alive` the workloads whose cgroup exists
-    /// (the kernel always does), `now` a clock that does not go backwards.
-    pub fn apply(&mut self, attribution: &Attribution, usage: &Usage, alive: &BTreeSet<Arc<Workload>>, now: Duration) {
+    /// (the kernel always does), `names` what containers are called, `now` a clock that does not go backwards.
+    pub fn apply(
+        &mut self,
+        attribution: &Attribution,
+        usage: &Usage,
+        alive: &BTreeSet<Arc<Workload>>,
+        names: &Names,
+        now: Duration,
+    ) {
         self.charge_zones(attribution);
         self.admit(usage, alive);
         self.charge_rows(attribution, usage, alive, now);
-        self.retire(now);
+        self.retire(names, now);
+    }
+
+    /// The workloads that have a row.
+    pub fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
+        self.rows.iter().map(|entry| &entry.row.workload)
     }
 
     /// Copies the totals into `snapshot`.

@@ -12,6 +12,7 @@ pub mod snapshot;
 pub mod units;
 pub mod workload;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, mpsc};
@@ -21,15 +22,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tracing::{error, info};
 
 use config::Config;
+use export::configmap;
 use export::http::{Web, serve};
 use export::own::SelfMetrics;
 use export::page::Published;
 use export::selection_source::{self, InForce, SelectionSource};
-use node::Node;
+use node::{Node, node_name};
+use workload::kubernetes::Credentials;
+use workload::pods::{self, Source, Told};
 
 /// Runs the exporter until SIGTERM or SIGINT.
 ///
@@ -56,7 +60,9 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let (publish, snapshots) = watch::channel(Arc::new(first));
     let (end, ended) = mpsc::channel::<()>();
     let (ticking, mut stopped) = oneshot::channel::<()>();
-    let ticker = Ticker { node, interval: config.interval, export, publish, own: Arc::clone(&own), _ticking: ticking };
+    let pods = PodsEnd::start(config);
+    let ticker =
+        Ticker { node, pods, interval: config.interval, export, publish, own: Arc::clone(&own), _ticking: ticking };
     let ticker =
         thread::Builder::new().name("tick".to_owned()).spawn(move || ticker.run(&ended)).context("tick thread")?;
 
@@ -70,7 +76,11 @@ async fn run_until_signal(config: &Config) -> Result<()> {
             _ = &mut stopped => error!("the tick thread is gone, ending"),
         }
     };
-    let follow = tokio::spawn(selection.follow(futures_util::stream::pending()));
+    let (tell, changes) = tokio::sync::mpsc::channel(1);
+    if let Some(object) = config.export_configmap.clone() {
+        tokio::spawn(configmap::run(Credentials::find(config.kubeconfig.as_deref()), object, tell));
+    }
+    let follow = tokio::spawn(selection.follow(changes));
     let served = serve(listener, web, signalled).await;
     follow.abort();
     drop(end);
@@ -100,9 +110,39 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
     })
 }
 
+/// The tick thread's end of what is known of the pods.
+struct PodsEnd {
+    told: watch::Receiver<Told>,
+    /// Asks a kubelet before its time.
+    unknown: Option<Arc<Notify>>,
+    /// Pods without a name at the last tick; each brings forward one question at most.
+    unnamed: BTreeSet<Arc<str>>,
+}
+
+impl PodsEnd {
+    fn start(config: &Config) -> Self {
+        let (told, unknown) = pods::start(Source::choose(config), &node_name(config));
+        Self { told, unknown, unnamed: BTreeSet::new() }
+    }
+
+    fn told(&self) -> Told {
+        self.told.borrow().clone()
+    }
+
+    fn ask_for_unnamed(&mut self, node: &Node) {
+        let Some(unknown) = &self.unknown else { return };
+        let unnamed: BTreeSet<_> = node.unnamed_pods().cloned().collect();
+        if !unnamed.is_subset(&self.unnamed) {
+            unknown.notify_one();
+        }
+        self.unnamed = unnamed;
+    }
+}
+
 /// The tick loop: at a fixed rate, whatever the scrapes do.
 struct Ticker {
     node: Node,
+    pods: PodsEnd,
     interval: Duration,
     export: watch::Receiver<Arc<InForce>>,
     publish: watch::Sender<Arc<Published>>,
@@ -120,7 +160,8 @@ impl Ticker {
         {
             let began = Instant::now();
             let late = began.saturating_duration_since(due) > self.interval / 2;
-            let snapshot = self.node.tick(late);
+            let snapshot = self.node.tick(late, &self.pods.told());
+            self.pods.ask_for_unnamed(&self.node);
             let export = Arc::clone(&self.export.borrow());
             self.publish.send_replace(Arc::new(Published::new(snapshot, export)));
             self.own.tick_took(began.elapsed());

@@ -4,9 +4,9 @@
 mod state;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
+use std::{env, fs};
 
 use anyhow::Result;
 use tracing::warn;
@@ -24,7 +24,9 @@ use crate::meter::{Sample, Source};
 use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::Workload;
 use crate::workload::cgroup::UNKNOWN_UNIT;
+use crate::workload::names::Names;
 use crate::workload::owners::Owners;
+use crate::workload::pods::Told;
 
 /// Everything that a tick changes.
 pub struct Node {
@@ -40,6 +42,7 @@ pub struct Node {
     ticks: u64,
     late_ticks: u64,
     state: StateFile,
+    names: Arc<Names>,
 }
 
 impl Node {
@@ -73,6 +76,7 @@ impl Node {
             ticks: 0,
             late_ticks: 0,
             state,
+            names: Arc::default(),
         })
     }
 
@@ -82,8 +86,9 @@ impl Node {
         Snapshot { meters: self.sampler.states(), cpu_info: Arc::clone(&self.cpu_info), ..Snapshot::empty(&self.name) }
     }
 
-    /// Reads, divides and adds up. `late` says that this tick began more than half an interval late.
-    pub fn tick(&mut self, late: bool) -> Snapshot {
+    /// Reads, divides and adds up. `late` says that this tick began more than half an interval late, `told` is what is
+    /// known of the pods by now.
+    pub fn tick(&mut self, late: bool, told: &Told) -> Snapshot {
         let sample = self.sampler.read();
         self.late_ticks += u64::from(late);
         let now = Instant::now();
@@ -117,7 +122,11 @@ impl Node {
         // Without a hierarchy all work is the unknown unit's, which never ends.
         let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
         let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
-        self.ledger.apply(&attribution, &usage, alive, now.duration_since(self.started));
+        // Before rows are folded by name, and after the readings that the names are for.
+        if let Some(names) = self.names.after(&told.pods, self.ledger.workloads()) {
+            self.names = Arc::new(names);
+        }
+        self.ledger.apply(&attribution, &usage, alive, &self.names, now.duration_since(self.started));
         self.ticks += 1;
         if self.idle_method == IdleMethod::Learned {
             self.state.save_now_and_then(&self.idle, now);
@@ -145,8 +154,10 @@ impl Node {
             cpu_usage_ratio: self.sampler.cpu_usage_ratio(),
             attribution: info,
             health,
+            names: Arc::clone(&self.names),
             ..self.blank()
         };
+        snapshot.meters.push(told.state.clone());
         self.ledger.fill(&mut snapshot);
         snapshot
     }
@@ -165,6 +176,11 @@ impl Node {
         Usage::group(shares.collect())
     }
 
+    /// The pods that have a row, by what their cgroups are named by, and that nobody told of.
+    pub fn unnamed_pods(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.ledger.workloads().filter_map(|workload| workload.pod_uid()).filter(|uid| !self.names.knows(uid))
+    }
+
     /// Keeps what was learned for the next start.
     pub fn close(&mut self) {
         if self.idle_method == IdleMethod::Learned {
@@ -173,11 +189,14 @@ impl Node {
     }
 }
 
-/// What `--node.name` says, else the host's name.
-fn node_name(config: &Config) -> Arc<str> {
+/// What `--node.name` says, else `NODE_NAME`, by which manifests hand down the name of the Node object, else the host's
+/// name.
+#[must_use]
+pub fn node_name(config: &Config) -> Arc<str> {
     let host = || {
         let name = fs::read_to_string(config.procfs.join("sys/kernel/hostname")).unwrap_or_default();
         name.trim().to_owned()
     };
-    config.node_name.clone().unwrap_or_else(host).into()
+    let given = config.node_name.clone().or_else(|| env::var("NODE_NAME").ok()).filter(|name| !name.is_empty());
+    given.unwrap_or_else(host).into()
 }

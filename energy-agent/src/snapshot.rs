@@ -8,6 +8,7 @@ use crate::meter::cpu::CpuInfo;
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
 use crate::units::{Microjoules, Watts};
 use crate::workload::Workload;
+use crate::workload::names::Names;
 
 /// Totals of one zone since the agent started. For zones whose kind is not attributed, the parts stay `None`.
 #[derive(Clone, Debug)]
@@ -121,6 +122,8 @@ pub struct Snapshot {
     pub cpu_usage_ratio: Option<f64>,
     pub zones: Vec<ZoneTotals>,
     pub rows: Vec<Row>,
+    /// What the pods and containers of the rows are called.
+    pub names: Arc<Names>,
     /// Active energy of workloads whose series have ended.
     pub retired: Vec<(EnergyKey, Microjoules)>,
     pub cpu_info: Arc<[CpuInfo]>,
@@ -141,6 +144,7 @@ impl Snapshot {
             cpu_usage_ratio: None,
             zones: Vec::new(),
             rows: Vec::new(),
+            names: Arc::default(),
             retired: Vec::new(),
             cpu_info: Arc::from([]),
             meters: Vec::new(),

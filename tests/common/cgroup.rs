@@ -74,30 +74,55 @@ fn remove(dir: &Path) {
     let _ = fs::remove_dir(dir);
 }
 
-/// A pod with one container, laid out as the kubelet does.
+/// Who lays out the cgroups of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// The kubelet itself; leaves the runtime open.
+    Cgroupfs,
+    /// systemd, with containerd as the runtime.
+    Systemd,
+}
+
+/// A pod with one container or more, laid out as the kubelet does.
 pub struct Pod {
     /// The pod's own cgroup.
     pub cgroup: Cgroup,
-    /// Folder of the container's cgroup.
+    /// Folder of the first container's cgroup.
     pub container: PathBuf,
     pub uid: String,
     pub container_id: String,
+    driver: Driver,
 }
 
 impl Pod {
-    /// With the cgroupfs driver, which leaves the runtime open.
+    /// With the cgroupfs driver.
     pub fn new() -> Self {
         let (uid, container_id) = ids();
-        let cgroup = Cgroup::new(&format!("kubepods/burstable/pod{uid}"));
-        Self { container: cgroup.child(&container_id), cgroup, uid, container_id }
+        Self::named(Driver::Cgroupfs, &uid, &container_id)
     }
 
-    /// With the systemd driver and containerd.
+    /// With the systemd driver.
     pub fn systemd() -> Self {
         let (uid, container_id) = ids();
-        let slice = format!("kubepods-burstable-pod{}.slice", uid.replace('-', "_"));
-        let cgroup = Cgroup::new(&format!("kubepods.slice/kubepods-burstable.slice/{slice}"));
-        Self { container: cgroup.child(&format!("cri-containerd-{container_id}.scope")), cgroup, uid, container_id }
+        Self::named(Driver::Systemd, &uid, &container_id)
+    }
+
+    /// With this uid, or hash of a static pod, and the id of its first container.
+    pub fn named(driver: Driver, uid: &str, container_id: &str) -> Self {
+        let cgroup = Cgroup::new(&match driver {
+            Driver::Cgroupfs => format!("kubepods/burstable/pod{uid}"),
+            Driver::Systemd => {
+                let slice = format!("kubepods-burstable-pod{}.slice", uid.replace('-', "_"));
+                format!("kubepods.slice/kubepods-burstable.slice/{slice}")
+            }
+        });
+        let container = cgroup.child(&folder_name(driver, container_id));
+        Self { container, cgroup, uid: uid.to_owned(), container_id: container_id.to_owned(), driver }
+    }
+
+    /// The folder of another container, made if it is not there.
+    pub fn another(&self, container_id: &str) -> PathBuf {
+        self.cgroup.child(&folder_name(self.driver, container_id))
     }
 
     /// Starts `load` in the container.
@@ -105,21 +130,34 @@ impl Pod {
         Load::start(&self.container, arguments)
     }
 
-    /// Removes container and pod, whose processes have to have ended.
+    /// Removes containers and pod, whose processes have to have ended.
     pub fn remove(&self) {
-        for dir in [&self.container, &self.cgroup.dir] {
-            // A process leaves its cgroup a moment after it was waited for.
-            let deadline = Instant::now() + Duration::from_secs(5);
-            while let Err(error) = fs::remove_dir(dir) {
-                assert!(Instant::now() < deadline, "{}: {error}", dir.display());
-                thread::sleep(Duration::from_millis(1));
-            }
-        }
+        let entries = fs::read_dir(&self.cgroup.dir).unwrap().flatten();
+        let containers = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        containers.for_each(|container| remove_ended(&container.path()));
+        remove_ended(&self.cgroup.dir);
+    }
+}
+
+fn folder_name(driver: Driver, container_id: &str) -> String {
+    match driver {
+        Driver::Cgroupfs => container_id.to_owned(),
+        Driver::Systemd => format!("cri-containerd-{container_id}.scope"),
+    }
+}
+
+/// Removes a cgroup whose processes have ended.
+pub fn remove_ended(dir: &Path) {
+    // A process leaves its cgroup a moment after it was waited for.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while let Err(error) = fs::remove_dir(dir) {
+        assert!(Instant::now() < deadline, "{}: {error}", dir.display());
+        thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// A pod uid and a container id that nobody else has.
-fn ids() -> (String, String) {
+pub fn ids() -> (String, String) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let (process, count) = (process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     (format!("{process:08x}-0000-4000-8000-{count:012x}"), format!("{process:032x}{count:032x}"))

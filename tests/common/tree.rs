@@ -138,6 +138,11 @@ impl Tree {
         fs::write(full, content).unwrap();
     }
 
+    /// A symbolic link to a place on this machine.
+    pub fn link(&self, path: &str, target: &Path) {
+        symlink(target, self.place(path)).unwrap();
+    }
+
     /// Makes reading a file fail.
     pub fn fail(&self, path: &str, errno: &str) {
         if errno == "EACCES" {

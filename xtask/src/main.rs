@@ -2,6 +2,7 @@
 
 mod bench;
 mod ebpf;
+mod kube_api;
 mod run;
 mod test;
 mod tools;
@@ -45,6 +46,8 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Build the Kubernetes API server of the tests, unless it is there; `test` does this by itself. About four minutes.
+    KubeApi,
     /// Measure what energy-agent has to reach, as ratios within one run; about twenty minutes.
     ///
     /// Needs root and cgroup v2, and a machine that is otherwise quiet. A missed goal is a result, not an error.
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Task::Test { arguments } => test::test(&arguments),
         Task::Fuzz { cases } => test::fuzz(cases),
         Task::Ebpf { check } => ebpf::make(check),
+        Task::KubeApi => kube_api::build(),
         Task::Bench(options) => bench::run(&options),
     };
     match outcome {

@@ -1,21 +1,49 @@
 //! Every test, with what they need set up first.
 
+use std::process::Command;
+
 use anyhow::Result;
 
-use crate::{cargo, checked, tools};
+use crate::{cargo, checked, kube_api, tools};
 
 /// Runs the whole suite, or what `arguments` select.
 ///
 /// # Errors
 /// When a tool can't be had or a test fails.
 pub fn test(arguments: &[String]) -> Result<()> {
-    let mut command = cargo();
-    command.args(["test", "--workspace", "--locked"]).args(arguments);
+    let mut command = cargo_test();
+    command.args(arguments);
     if !tools::on_path("promtool") {
         let prometheus = tools::unpacked("prometheus")?;
         command.env("PATH", tools::path_with(&prometheus.join("usr/bin"))?);
     }
+    // A newcomer who asks for one test does not wait for what it does not use.
+    let wanted = arguments.is_empty() || arguments.iter().any(|argument| argument.contains("kubernetes"));
+    if let Err(error) = if wanted { prepare_kube_api(arguments) } else { Ok(()) } {
+        println!("no Kubernetes API server, the tests use their own stub in its place: {error:#}");
+    }
+    if kube_api::is_built() {
+        command.envs(kube_api::programs());
+    }
     checked(&mut command)
+}
+
+fn cargo_test() -> Command {
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--locked"]);
+    command
+}
+
+/// Builds the API server while cargo builds the tests.
+fn prepare_kube_api(arguments: &[String]) -> Result<()> {
+    if kube_api::is_built() {
+        return Ok(());
+    }
+    let build = kube_api::Build::start()?;
+    let for_cargo = arguments.iter().take_while(|argument| *argument != "--");
+    // A failure is told when the tests are to run.
+    let _ = cargo_test().arg("--no-run").args(for_cargo).status();
+    build.finish()
 }
 
 /// Runs the unit tests, property tests among them, with `cases` random inputs for each property.

@@ -18,7 +18,7 @@ pub fn folder(package: &str) -> PathBuf {
 /// # Errors
 /// When apt can't find or fetch it.
 pub fn unpacked(package: &str) -> Result<PathBuf> {
-    unpack(package, &[])
+    unpack(package, &[package], &[])
 }
 
 /// Unpacks a package of another Debian suite, found through this machine's own mirror.
@@ -26,7 +26,15 @@ pub fn unpacked(package: &str) -> Result<PathBuf> {
 /// # Errors
 /// When there is no Debian mirror in apt's sources, or apt can't find or fetch the package.
 pub fn unpacked_from(package: &str, suite: &str) -> Result<PathBuf> {
-    let folder = folder(package);
+    unpacked_together(package, &[package], suite)
+}
+
+/// Unpacks packages of another Debian suite into one folder of this name.
+///
+/// # Errors
+/// As [`unpacked_from`].
+pub fn unpacked_together(name: &str, packages: &[&str], suite: &str) -> Result<PathBuf> {
+    let folder = folder(name);
     if folder.join("complete").exists() {
         return Ok(folder);
     }
@@ -47,29 +55,30 @@ pub fn unpacked_from(package: &str, suite: &str) -> Result<PathBuf> {
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     println!("reading the package list of Debian {suite}");
     checked(apt_get(&options).arg("update").stdout(Stdio::null()))?;
-    unpack(package, &options)
+    unpack(name, packages, &options)
 }
 
-fn unpack(package: &str, options: &[&str]) -> Result<PathBuf> {
-    let folder = folder(package);
+fn unpack(name: &str, packages: &[&str], options: &[&str]) -> Result<PathBuf> {
+    let folder = folder(name);
     if folder.join("complete").exists() {
         return Ok(folder);
     }
     fs::create_dir_all(&folder)?;
-    println!("fetching the Debian package {package}");
-    let fetch = || checked(apt_get(options).args(["download", package]).current_dir(&folder).stdout(Stdio::null()));
+    println!("fetching the Debian package{} {name}", if packages.len() > 1 { "s for" } else { "" });
+    let fetch = || checked(apt_get(options).arg("download").args(packages).current_dir(&folder).stdout(Stdio::null()));
     if fetch().is_err() {
         // A fresh machine has no package lists yet.
         checked(apt_get(options).arg("update").stdout(Stdio::null()))?;
-        fetch().with_context(|| format!("the Debian package {package}"))?;
+        fetch().with_context(|| format!("Debian packages for {name}"))?;
     }
-    let deb = fs::read_dir(&folder)?
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-        .with_context(|| format!("apt-get download {package} left no file"))?;
-    checked(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&folder))?;
-    fs::remove_file(deb)?;
+    let files = fs::read_dir(&folder)?.flatten().map(|entry| entry.path());
+    let debs: Vec<PathBuf> =
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect();
+    ensure!(debs.len() >= packages.len(), "apt-get download left {} of {} packages", debs.len(), packages.len());
+    for deb in debs {
+        checked(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&folder))?;
+        fs::remove_file(deb)?;
+    }
     fs::write(folder.join("complete"), "")?;
     Ok(folder)
 }

@@ -2,12 +2,10 @@
 //! while the agent runs. What cannot be had is said once, and what was in force stays.
 
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures_util::{Stream, StreamExt as _};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
@@ -40,6 +38,8 @@ pub struct SelectionSource {
     file: Option<PathBuf>,
     /// For messages.
     configmap: String,
+    /// The API server has answered: what it said holds while it is away.
+    answered: bool,
     /// What the file had when it was last looked at.
     seen: Option<Result<Vec<(String, String)>, String>>,
     publish: watch::Sender<Arc<InForce>>,
@@ -75,7 +75,8 @@ impl SelectionSource {
         let layers = Layers::new(base, ebpf);
         let (publish, _) = watch::channel(Arc::default());
         let configmap = config.export_configmap.as_ref().map(configmap::title).unwrap_or_default();
-        let mut source = Self { layers, file: config.export_config.clone(), configmap, seen: None, publish, own };
+        let mut source =
+            Self { layers, file: config.export_config.clone(), configmap, answered: false, seen: None, publish, own };
         if !source.configmap.is_empty() {
             // Until the API server has answered, what is in force is not what was asked for.
             let waiting = format!("{}: not read yet", source.configmap);
@@ -95,14 +96,13 @@ impl SelectionSource {
     }
 
     /// Follows the file and what happens to the ConfigMap, for ever.
-    pub async fn follow(mut self, changes: impl Stream<Item = Change>) {
+    pub async fn follow(mut self, mut changes: mpsc::Receiver<Change>) {
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut changes = pin!(changes.fuse());
         loop {
             tokio::select! {
                 _ = looks.tick(), if self.file.is_some() => self.look().await,
-                Some(change) = changes.next() => self.found_configmap(change),
+                Some(change) = changes.recv() => self.found_configmap(change),
                 else => return,
             }
         }
@@ -136,12 +136,17 @@ impl SelectionSource {
     fn found_configmap(&mut self, change: Change) {
         match change {
             Change::Found(entries) => {
+                self.answered = true;
                 let said = Settings::read(&entries, &format!("in {}", self.configmap));
                 self.update(Place::ConfigMap, said);
             }
             Change::Gone => {
+                self.answered = true;
                 info!(configmap = self.configmap, "not there; file, environment and flags say what is exported");
                 self.update(Place::ConfigMap, Ok(Settings::default()));
+            }
+            Change::Trouble(problem) if self.answered => {
+                warn!(configmap = self.configmap, %problem, "not to be read at present, what it last said holds");
             }
             Change::Trouble(problem) => self.update(Place::ConfigMap, Err(format!("{}: {problem}", self.configmap))),
         }

@@ -1,15 +1,18 @@
 //! Writes the series of a snapshot: each family of the table once, over zones, pods, containers and units.
 //! Pods and units are sums of rows, in whole microjoules, so that every identity holds on the text.
 
+mod containers;
+
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
+use self::containers::containers;
 use crate::config::Level;
 use crate::export::metrics::{self as m, Metric};
 use crate::export::text::{Labels, Value, Writer};
 use crate::snapshot::{EnergyKey, Row, Snapshot, State, ZoneParts, ZoneTotals};
 use crate::units::{Microjoules, Watts, nanos};
-use crate::workload::{Runtime, Workload};
+use crate::workload::Workload;
 
 /// Writes everything that a scrape shows of `snapshot`, apart from the agent's own metrics.
 pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
@@ -25,13 +28,12 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
     if levels.contains(&Level::Pod) {
         let pods = grouped(
             snapshot,
-            |workload| workload.pod_uid().map(|uid| &**uid),
-            |uid, state| {
-                let Names { pod_name, pod_namespace, .. } = names(uid, None);
+            |workload| workload.pod_uid().map(|uid| snapshot.names.pod(uid)),
+            |pod, state| {
                 Labels::new(&[
-                    ("pod_id", uid),
-                    ("pod_name", pod_name),
-                    ("pod_namespace", pod_namespace),
+                    ("pod_id", pod.id),
+                    ("pod_name", pod.name),
+                    ("pod_namespace", pod.namespace),
                     ("state", state.as_str()),
                     ("node_name", node),
                 ])
@@ -42,7 +44,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         write_usage(writer, &pods, counted, seconds, cycles, switches);
     }
     if levels.contains(&Level::Container) {
-        let containers: Vec<_> = snapshot.rows.iter().filter_map(|row| container(row, node)).collect();
+        let containers = containers(snapshot);
         write_energy(writer, &containers, &m::CONTAINER_JOULES, &m::CONTAINER_WATTS);
         family(writer, &m::CONTAINER_KEPLER_SECONDS);
         for container in &containers {
@@ -60,18 +62,6 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         write_usage(writer, &units, counted, seconds, cycles, switches);
     }
     write_agent(writer, snapshot, node);
-}
-
-/// Names of a pod and one of its containers. They are not known from cgroups, so empty and left out; here is where
-/// what the API server says will come in.
-struct Names<'a> {
-    pod_name: &'a str,
-    pod_namespace: &'a str,
-    container_name: &'a str,
-}
-
-const fn names<'a>(_pod_uid: &'a str, _container_id: Option<&'a str>) -> Names<'a> {
-    Names { pod_name: "", pod_namespace: "", container_name: "" }
 }
 
 /// Totals that one set of labels stands for.
@@ -105,10 +95,10 @@ impl Totals {
 }
 
 /// Sums the rows that have the same `key`; a sum is running while any of its rows is.
-fn grouped<'a>(
+fn grouped<'a, K: Ord>(
     snapshot: &'a Snapshot,
-    key: impl Fn(&'a Workload) -> Option<&'a str>,
-    labels: impl Fn(&str, State) -> Labels,
+    key: impl Fn(&'a Workload) -> Option<K>,
+    labels: impl Fn(K, State) -> Labels,
 ) -> Vec<Totals> {
     let mut groups = BTreeMap::new();
     for row in &snapshot.rows {
@@ -120,27 +110,6 @@ fn grouped<'a>(
         }
     }
     groups.into_iter().map(|(key, (state, totals))| Totals { labels: labels(key, state), ..totals }).collect()
-}
-
-/// The container that a row is; the pod's own cgroup is its container `POD`, as cAdvisor has it.
-fn container(row: &Row, node: &str) -> Option<Totals> {
-    let (pod, id, name, runtime): (&str, &str, &str, Runtime) = match &*row.workload {
-        Workload::Kernel | Workload::Unit { .. } | Workload::PodEnded { .. } => return None,
-        Workload::Container { unit: _, id, runtime } => ("", id, names("", Some(id)).container_name, *runtime),
-        Workload::PodOverhead { uid } => (uid, "POD", "POD", Runtime::Unknown),
-        Workload::PodContainer { uid, id, runtime } => (uid, id, names(uid, Some(id)).container_name, *runtime),
-    };
-    let labels = Labels::new(&[
-        ("container_id", id),
-        ("container_name", name),
-        ("runtime", runtime.as_str()),
-        ("state", row.state.as_str()),
-        ("pod_id", pod),
-        ("node_name", node),
-    ]);
-    let mut totals = Totals { labels, ..Totals::new() };
-    totals.add(row);
-    Some(totals)
 }
 
 fn family(writer: &mut Writer, metric: &Metric) {

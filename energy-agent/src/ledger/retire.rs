@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::{Entry, Ledger, cover, key_index};
 use crate::snapshot::{Row, State};
-use crate::workload::Workload;
+use crate::workload::names::Names;
+use crate::workload::{POD_OVERHEAD, Workload};
 
 /// What a workload is summed under: the series that outlives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,7 +22,7 @@ impl<'a> Group<'a> {
         match workload {
             Workload::Kernel => Self::Unit("kernel"),
             Workload::Unit { unit } | Workload::Container { unit, .. } => Self::Unit(unit),
-            Workload::PodOverhead { uid } | Workload::PodContainer { uid, .. } | Workload::PodEnded { uid } => {
+            Workload::PodOverhead { uid } | Workload::PodContainer { uid, .. } | Workload::PodEnded { uid, .. } => {
                 Self::Pod(uid)
             }
         }
@@ -39,7 +40,7 @@ enum Fate {
 }
 
 impl Ledger {
-    pub(super) fn retire(&mut self, now: Duration) {
+    pub(super) fn retire(&mut self, names: &Names, now: Duration) {
         let due = self.due(now);
         if !due.contains(&true) {
             return;
@@ -60,7 +61,7 @@ impl Ledger {
         }
         self.rows = stay;
         for row in fold {
-            self.fold(row, now);
+            self.fold(row, names, now);
         }
     }
 
@@ -107,11 +108,15 @@ impl Ledger {
             .collect()
     }
 
-    fn fold(&mut self, ended: Row, now: Duration) {
+    fn fold(&mut self, ended: Row, names: &Names, now: Duration) {
         let heir = match &*ended.workload {
-            Workload::PodOverhead { uid } | Workload::PodContainer { uid, .. } | Workload::PodEnded { uid } => {
-                Workload::PodEnded { uid: Arc::clone(uid) }
+            Workload::PodContainer { uid, id, .. } => {
+                Workload::PodEnded { uid: Arc::clone(uid), name: names.container(uid, id).cloned() }
             }
+            Workload::PodOverhead { uid } => {
+                Workload::PodEnded { uid: Arc::clone(uid), name: Some(Arc::from(POD_OVERHEAD)) }
+            }
+            Workload::PodEnded { uid, name } => Workload::PodEnded { uid: Arc::clone(uid), name: name.clone() },
             Workload::Container { unit, .. } | Workload::Unit { unit } => Workload::Unit { unit: Arc::clone(unit) },
             Workload::Kernel => Workload::Kernel,
         };

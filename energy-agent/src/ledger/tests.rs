@@ -17,6 +17,7 @@ const PACKAGE: EnergyKey = EnergyKey { zone: ZoneKind::Package, source: Source::
 /// A node of one busy socket whose whole energy is active, driven one second at a time.
 struct Node {
     ledger: Ledger,
+    names: Names,
     now_s: u64,
 }
 
@@ -46,7 +47,7 @@ impl Node {
     }
 
     fn with_max(terminated_max: usize) -> Self {
-        Self { ledger: Ledger::new(RETENTION, terminated_max), now_s: 0 }
+        Self { ledger: Ledger::new(RETENTION, terminated_max), names: Names::default(), now_s: 0 }
     }
 
     /// One second in which each of `work` ran for as many milliseconds; checks the identities and returns the snapshot.
@@ -72,7 +73,13 @@ impl Node {
             usage: &usage,
         };
         self.now_s += 1;
-        self.ledger.apply(&attribute(&interval, Idle::None), &usage, alive, Duration::from_secs(self.now_s));
+        self.ledger.apply(
+            &attribute(&interval, Idle::None),
+            &usage,
+            alive,
+            &self.names,
+            Duration::from_secs(self.now_s),
+        );
         self.snapshot()
     }
 
@@ -292,7 +299,7 @@ fn the_oldest_go_first_when_too_many_ended() {
 fn a_pod_total_does_not_fall_when_a_container_of_it_ends() {
     let mut node = Node::new();
     let (init, main) = (container("pod", "init"), container("pod", "main"));
-    let ended = Arc::new(Workload::PodEnded { uid: "pod".into() });
+    let ended = Arc::new(Workload::PodEnded { uid: "pod".into(), name: None });
     node.tick(&[package(10)], &[(&init, 1)], &alive(&[&init, &main]));
     node.tick(&[package(5)], &[(&main, 1)], &alive(&[&main]));
     let folded = node.wait(120, &alive(&[&main]));

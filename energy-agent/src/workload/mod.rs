@@ -1,14 +1,19 @@
 //! Who ran: cgroup ids become workloads (containers, pods, units, the kernel).
 
 pub mod cgroup;
+pub mod kubernetes;
 pub mod names;
 pub mod owners;
+pub mod pods;
 pub mod tree;
 
 use std::fmt;
 use std::sync::Arc;
 
 use cgroup::{Container, Placement};
+
+/// Name of the container that stands for a pod's own cgroup, as cAdvisor has it.
+pub const POD_OVERHEAD: &str = "POD";
 
 /// Container runtime as the cgroup path tells it; the value of Kepler's label `runtime`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,9 +52,10 @@ pub enum Workload {
     PodOverhead { uid: Arc<str> },
     /// A container of a pod.
     PodContainer { uid: Arc<str>, id: Arc<str>, runtime: Runtime },
-    /// What a living pod's containers used whose own series have ended: keeps the pod's totals from falling when a
-    /// container restarts. Made by the ledger alone, part of the pod's sum, and no container of its own.
-    PodEnded { uid: Arc<str> },
+    /// What ended instances of a living pod's containers used, by container name where that is known: keeps the totals
+    /// of the pod and of the named container from falling when a container restarts. Made by the ledger alone; without
+    /// a name it is part of the pod's sum, and no container of its own.
+    PodEnded { uid: Arc<str>, name: Option<Arc<str>> },
 }
 
 impl Workload {
@@ -57,7 +63,7 @@ impl Workload {
     #[must_use]
     pub fn pod_uid(&self) -> Option<&Arc<str>> {
         match self {
-            Self::PodOverhead { uid } | Self::PodContainer { uid, .. } | Self::PodEnded { uid } => Some(uid),
+            Self::PodOverhead { uid } | Self::PodContainer { uid, .. } | Self::PodEnded { uid, .. } => Some(uid),
             Self::Kernel | Self::Unit { .. } | Self::Container { .. } => None,
         }
     }
@@ -100,7 +106,8 @@ impl fmt::Display for Workload {
             Self::Container { id, .. } => write!(f, "container {id}"),
             Self::PodOverhead { uid } => write!(f, "pod {uid}"),
             Self::PodContainer { uid, id, .. } => write!(f, "pod {uid} container {id}"),
-            Self::PodEnded { uid } => write!(f, "pod {uid} ended containers"),
+            Self::PodEnded { uid, name: None } => write!(f, "pod {uid} ended containers"),
+            Self::PodEnded { uid, name: Some(name) } => write!(f, "pod {uid} container {name}, ended"),
         }
     }
 }

@@ -1,0 +1,151 @@
+//! The pods of this node from its kubelet, asked at an interval, and once before its time when a pod comes up that nobody
+//! told of. For clusters that give the agent no access to pods through the API server.
+
+use std::env;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::http;
+use kube::runtime::utils::Backoff as _;
+use kube::runtime::watcher::DefaultBackoff;
+use kube::{Client, Error};
+use serde::Deserialize;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Teller;
+use super::object::Object;
+use crate::config::Config;
+use crate::workload::kubernetes::{self, Credentials, Trouble, silence, trouble};
+use crate::workload::names::Pod;
+
+/// What is asked for, in the words of RBAC: the kubelet asks the API server whether the agent may.
+/// <https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/>
+const OBJECT: &str = "nodes/proxy at cluster scope (the kubelet's pods)";
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A pod that has just come up has its first container ids a moment later.
+const SETTLE: Duration = Duration::from_secs(2);
+/// Between two questions, whatever comes up.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// How to ask the kubelet.
+#[derive(Clone, Debug)]
+pub struct Kubelet {
+    pub url: String,
+    ca: Option<PathBuf>,
+    interval: Duration,
+    credentials: Option<Credentials>,
+}
+
+impl Kubelet {
+    #[must_use]
+    pub fn new(config: &Config, credentials: Option<Credentials>) -> Self {
+        let local = || {
+            let address =
+                env::var("NODE_IP").ok().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "127.0.0.1".to_owned());
+            if address.contains(':') {
+                format!("https://[{address}]:10250")
+            } else {
+                format!("https://{address}:10250")
+            }
+        };
+        Self {
+            url: config.kubelet_url.clone().unwrap_or_else(local),
+            ca: config.kubelet_ca.clone(),
+            interval: config.kubelet_interval,
+            credentials,
+        }
+    }
+
+    /// A client that sends the agent's token to a kubelet whose certificate it has verified; without encryption it sends
+    /// none.
+    ///
+    /// # Errors
+    /// When the address, the token or the authority's certificate cannot be used.
+    pub async fn client(&self) -> Result<Client, Trouble> {
+        let unusable = |message: String| Trouble { reason: "config", message };
+        let url: http::Uri =
+            self.url.parse().map_err(|error| unusable(format!("--pods.kubelet-url={}: {error}", self.url)))?;
+        let plain = url.scheme_str() == Some("http");
+        let mut config = match &self.credentials {
+            Some(credentials) if !plain => credentials.config().await?,
+            _ => kube::Config::new(url.clone()),
+        };
+        config.cluster_url = url;
+        config.tls_server_name = None;
+        config.proxy_url = None;
+        config.default_retry = false;
+        if let Some(ca) = &self.ca {
+            config.root_cert = None;
+            config.root_cert_file = Some(ca.clone());
+        }
+        kubernetes::client(config, &format!("kubelet at {}", self.url))
+    }
+
+    /// All pods that the kubelet runs.
+    ///
+    /// # Errors
+    /// When it does not answer, refuses, or answers with something else.
+    pub async fn list(&self, client: &Client) -> Result<Vec<Pod>, Trouble> {
+        #[derive(Deserialize)]
+        struct List {
+            #[serde(default)]
+            items: Option<Vec<Object>>,
+            kind: String,
+        }
+        let request = http::Request::get("/pods").body(Vec::new()).map_err(Error::HttpError);
+        let request = request.map_err(|error| trouble(&error, "get", OBJECT))?;
+        let answer = timeout(ANSWER_TIMEOUT, client.request_text(request)).await;
+        let text = answer
+            .map_err(|_| silence("get", OBJECT, ANSWER_TIMEOUT))?
+            .map_err(|error| trouble(&error, "get", OBJECT))?;
+        match serde_json::from_str(&text) {
+            Ok(List { items, kind }) if kind == "PodList" => {
+                Ok(items.unwrap_or_default().into_iter().map(Pod::from).collect())
+            }
+            Ok(List { kind, .. }) => {
+                Err(Trouble { reason: "error", message: format!("{}/pods: a {kind} in place of a PodList", self.url) })
+            }
+            Err(error) => Err(Trouble { reason: "error", message: format!("{}/pods: {error}", self.url) }),
+        }
+    }
+
+    /// Asks for ever.
+    pub(super) async fn run(self, mut teller: Teller, unknown: Arc<Notify>) {
+        let source = format!("kubelet at {}", self.url);
+        let mut backoff = DefaultBackoff::default();
+        let mut client = None;
+        loop {
+            let asked = Instant::now();
+            match self.ask(&mut client).await {
+                Ok(pods) => {
+                    teller.replace(pods);
+                    teller.answered(&source);
+                    backoff.reset();
+                    tokio::select! {
+                        () = sleep(self.interval) => {}
+                        () = async { unknown.notified().await; sleep(SETTLE).await } => {
+                            tokio::time::sleep_until(asked + PAUSE).await;
+                        }
+                    }
+                }
+                Err(trouble) => {
+                    teller.failed(&trouble);
+                    if !matches!(trouble.reason, "unreachable" | "error" | "forbidden") {
+                        client = None;
+                    }
+                    sleep(backoff.next().unwrap_or(PAUSE).max(PAUSE.min(self.interval))).await;
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, client: &mut Option<Client>) -> Result<Vec<Pod>, Trouble> {
+        if client.is_none() {
+            *client = Some(self.client().await?);
+        }
+        let client = client.as_ref().expect("made just now");
+        self.list(client).await
+    }
+}

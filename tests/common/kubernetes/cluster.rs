@@ -1,0 +1,191 @@
+//! The API server that the tests of one program share: a real one with etcd where `cargo xtask test` has built it, else
+//! the stub, both over TLS with a token.
+
+use std::any::Any;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use std::{env, fs, io, thread};
+
+use axum::http::{Method, Request};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::server::runtime;
+use super::stub_api::StubApi;
+
+/// The token that the server takes for an administrator's.
+pub const TOKEN: &str = "administrator";
+
+pub struct Cluster {
+    /// `https://127.0.0.1:PORT`.
+    pub url: String,
+    /// File with the certificate of the server's authority.
+    pub authority: PathBuf,
+    pub client: Client,
+    /// The servers, which end with it.
+    _servers: Box<dyn Any + Send + Sync>,
+    _folder: TempDir,
+}
+
+/// A process that is killed on drop.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Cluster {
+    /// The one that other tests of this program use at the moment, else a new one.
+    pub fn shared() -> Arc<Self> {
+        static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.upgrade().unwrap_or_else(|| {
+            let cluster = Arc::new(Self::start());
+            *shared = Arc::downgrade(&cluster);
+            cluster
+        })
+    }
+
+    fn start() -> Self {
+        let folder = TempDir::new().unwrap();
+        match (env::var_os("TEST_KUBE_API"), env::var_os("TEST_ETCD")) {
+            (Some(api), Some(etcd)) => (0..3)
+                .find_map(|_| Self::real(Path::new(&api), Path::new(&etcd)))
+                .expect("the API server did not start three times"),
+            _ => {
+                // Past the capture of a test's output.
+                let _ = writeln!(
+                    io::stderr(),
+                    "NOTE: no real Kubernetes API server (TEST_KUBE_API, TEST_ETCD; `cargo xtask test` sets them): a stub \
+                     serves these tests"
+                );
+                let stub = StubApi::start(TOKEN);
+                let (url, authority) = (format!("https://{}", stub.server.address), stub.authority.file());
+                let client = client(&folder, &url, &authority);
+                Self { url, authority, client, _servers: Box::new(stub), _folder: folder }
+            }
+        }
+    }
+
+    /// A server of its own, unless somebody else took its ports.
+    fn real(api: &Path, etcd: &Path) -> Option<Self> {
+        let folder = TempDir::new().unwrap();
+        let [clients, peers, port] = free_ports();
+        let (clients, peers) = (format!("http://127.0.0.1:{clients}"), format!("http://127.0.0.1:{peers}"));
+        let log = |name: &str| fs::File::create(folder.path().join(name)).unwrap();
+        let spawn = |command: &mut Command, name: &str| {
+            command.stdin(Stdio::null()).stdout(log(&format!("{name}.out"))).stderr(log(&format!("{name}.log")));
+            Ended(command.spawn().unwrap_or_else(|error| panic!("{}: {error}", command.get_program().display())))
+        };
+        let mut command = Command::new(etcd);
+        command.args(["--unsafe-no-fsync", "--data-dir"]).arg(folder.path().join("etcd"));
+        command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+        command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+        command.args(["--initial-cluster", &format!("default={peers}")]);
+        let etcd = spawn(&mut command, "etcd");
+        let certificates = folder.path().join("certificates");
+        let mut command = Command::new(api);
+        command.args(["--etcd", &clients, "--port", &port.to_string(), "--token", TOKEN, "--cert-dir"]);
+        let mut api = spawn(command.arg(&certificates), "kube-api");
+
+        let (url, authority) = (format!("https://127.0.0.1:{port}"), certificates.join("apiserver.crt"));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < deadline && api.0.try_wait().unwrap().is_none() {
+            if fs::metadata(&authority).is_ok_and(|file| file.len() > 0) {
+                let client = client(&folder, &url, &authority);
+                let ready = client.request_text(request(Method::GET, "/api/v1/pods?limit=1", None));
+                if runtime().block_on(ready).is_ok() {
+                    return Some(Self { url, authority, client, _servers: Box::new([api, etcd]), _folder: folder });
+                }
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        for name in ["etcd.log", "kube-api.log"] {
+            println!("{name}: {}", fs::read_to_string(folder.path().join(name)).unwrap_or_default());
+        }
+        None
+    }
+
+    /// Creates a pod, with its status; the object as the server keeps it, which has chosen the uid.
+    pub fn create(&self, pod: &Value) -> Value {
+        let namespace = pod["metadata"]["namespace"].as_str().unwrap();
+        self.ask(Method::POST, &format!("/api/v1/namespaces/{namespace}/pods"), Some(pod))
+    }
+
+    /// Gives a pod metadata and spec anew.
+    pub fn update(&self, pod: &Value) -> Value {
+        self.ask(Method::PUT, &path(pod), Some(&without_version(pod)))
+    }
+
+    /// Gives a pod its status anew, as the kubelet does.
+    pub fn update_status(&self, pod: &Value) -> Value {
+        self.ask(Method::PUT, &format!("{}/status", path(pod)), Some(&without_version(pod)))
+    }
+
+    pub fn delete(&self, pod: &Value) {
+        self.ask(Method::DELETE, &path(pod), None);
+    }
+
+    fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Value {
+        let answer = self.client.request(request(method.clone(), path, body));
+        runtime().block_on(answer).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+    }
+}
+
+/// Whatever version the object has now is replaced.
+fn without_version(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    pod["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    pod
+}
+
+fn path(pod: &Value) -> String {
+    let metadata = &pod["metadata"];
+    let (namespace, name) = (metadata["namespace"].as_str().unwrap(), metadata["name"].as_str().unwrap());
+    format!("/api/v1/namespaces/{namespace}/pods/{name}")
+}
+
+fn request(method: Method, path: &str, body: Option<&Value>) -> Request<Vec<u8>> {
+    let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+    Request::builder().method(method).uri(path).header("content-type", "application/json").body(body).unwrap()
+}
+
+fn client(folder: &TempDir, url: &str, authority: &Path) -> Client {
+    let file = kubeconfig(folder.path(), url, Some(authority), &json!({"token": TOKEN}));
+    runtime().block_on(async {
+        let config = Kubeconfig::read_from(file).unwrap();
+        let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap();
+        Client::try_from(config).unwrap()
+    })
+}
+
+/// Writes a kubeconfig file for a server; `user` is what the file says of the user.
+pub fn kubeconfig(folder: &Path, server: &str, authority: Option<&Path>, user: &Value) -> PathBuf {
+    let mut cluster = json!({"server": server});
+    if let Some(authority) = authority {
+        cluster["certificate-authority"] = json!(authority);
+    }
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": "test", "user": user}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+    });
+    let file = folder.join("kubeconfig");
+    fs::write(&file, text.to_string()).unwrap();
+    file
+}
+
+/// Ports that nobody used a moment ago.
+fn free_ports<const N: usize>() -> [u16; N] {
+    [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap()).map(|listener| listener.local_addr().unwrap().port())
+}

@@ -1,0 +1,196 @@
+//! Where names come from: the API server over TLS with the credentials that there are, the kubelet, or nowhere.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::common::agent::{Agent, PROGRAM, wait_for};
+use crate::common::cgroup::{self, Load};
+use crate::kubernetes::cluster::{TOKEN, kubeconfig};
+use crate::kubernetes::kubelet::Kubelet;
+use crate::kubernetes::node::{Node, POD_JOULES, wait_for_source};
+use crate::kubernetes::server::Authority;
+
+const INTERVAL: &str = "--interval=250ms";
+
+/// Flags for the API server itself, without the proxy.
+fn direct(node: &Node, authority: &Path) -> [String; 3] {
+    let file = kubeconfig(node.folder(), &node.cluster.url, Some(authority), &json!({"token": TOKEN}));
+    ["--pods.source=api".to_owned(), format!("--kubeconfig={}", file.display()), format!("--node.name={}", node.name)]
+}
+
+fn start(flags: &[String]) -> Agent {
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    Agent::start(&[&[INTERVAL], flags.as_slice()].concat())
+}
+
+#[test]
+fn an_api_server_with_the_right_certificate_tells_names_over_tls() {
+    let node = Node::new();
+    let pod = node.pod("shop", "cart", &["main"]);
+    let agent = start(&direct(&node, &node.cluster.authority));
+    pod.burn("main", 20);
+    let page = pod.wait_for_name(&agent);
+    page.assert_conserved();
+    wait_for_source(&agent, "1");
+    assert_eq!(node.proxy.asked().len(), 0, "it went by the proxy");
+    node.cluster.delete(&pod.object);
+}
+
+#[test]
+fn an_api_server_with_another_certificate_is_refused_and_told() {
+    let node = Node::new();
+    let pod = node.pod("shop", "cart", &["main"]);
+    let stranger = Authority::new();
+    let mut agent = start(&direct(&node, &stranger.file()));
+    pod.burn("main", 20);
+    assert_eq!(wait_for_source(&agent, "0"), "tls");
+    let page = agent.after_ticks(2);
+    page.assert_conserved();
+    assert!(pod.used(&page).0 > 0 && !pod.is_named(&page));
+    let told = agent.logged(" WARN ").into_iter().filter(|line| line.contains("pods:")).collect::<Vec<_>>();
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert!(told[0].contains("certificate") && told[0].contains(&node.cluster.url), "{}", told[0]);
+    agent.assert_well();
+    node.cluster.delete(&pod.object);
+}
+
+/// A service account's files, where a pod has them.
+#[test]
+fn inside_a_cluster_the_service_account_is_used_without_a_flag() {
+    let node = Node::new();
+    let pod = node.pod("shop", "cart", &["main"]);
+    std::fs::write(node.folder().join("token"), TOKEN).unwrap();
+    std::fs::copy(&node.cluster.authority, node.folder().join("ca.crt")).unwrap();
+    std::fs::write(node.folder().join("namespace"), "energy").unwrap();
+    let (host, port) = node.cluster.url.strip_prefix("https://").unwrap().rsplit_once(':').unwrap();
+    let script = format!(
+        "set -e; mount -t tmpfs tmpfs /run; mkdir -p /run/secrets/kubernetes.io; \
+         cp -r {} /run/secrets/kubernetes.io/serviceaccount; test -e /var/run/secrets; exec \"$0\" \"$@\"",
+        node.folder().display()
+    );
+    let variables = [
+        format!("KUBERNETES_SERVICE_HOST={host}"),
+        format!("KUBERNETES_SERVICE_PORT={port}"),
+        format!("NODE_NAME={}", node.name),
+        "HOME=/nonexistent".to_owned(),
+    ];
+    let mut command = vec!["unshare", "--mount", "env", "-u", "KUBECONFIG"];
+    command.extend(variables.iter().map(String::as_str));
+    command.extend(["sh", "-c", &script, PROGRAM]);
+    let agent = Agent::spawn(&command, &[INTERVAL]);
+    agent.wait_until_ready();
+    pod.burn("main", 20);
+    let page = pod.wait_for_name(&agent);
+    assert_eq!(page.select(POD_JOULES, &pod.labels())[0].label("node_name"), node.name);
+    wait_for_source(&agent, "1");
+    node.cluster.delete(&pod.object);
+}
+
+/// Flags for the kubelet, with credentials of the kubeconfig file.
+fn kubelet_flags(node: &Node, kubelet: &Kubelet, authority: &Path) -> [String; 5] {
+    [
+        "--pods.source=kubelet".to_owned(),
+        format!("--kubeconfig={}", node.kubeconfig.display()),
+        format!("--node.name={}", node.name),
+        format!("--pods.kubelet-url={}", kubelet.url()),
+        format!("--pods.kubelet-ca={}", authority.display()),
+    ]
+}
+
+/// Pods of the kubelet, whose uids and everything else the cluster has made up.
+#[test]
+fn the_kubelet_tells_names_and_is_asked_early_for_a_new_pod_alone() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(TOKEN);
+    let known = node.pod("shop", "cart", &["main", "helper"]);
+    kubelet.tell(std::slice::from_ref(&known.object));
+    let agent = start(&kubelet_flags(&node, &kubelet, &kubelet.authority.file()));
+    known.burn("main", 20);
+    known.burn("helper", 20);
+    let page = known.wait_for_name(&agent);
+    assert!(known.container_used(&page, "helper").0 > 0);
+    wait_for_source(&agent, "1");
+
+    // A new pod is asked for once, though the next regular request is half a minute away.
+    let new = node.pod("shop", "new", &["main"]);
+    kubelet.tell(&[known.object.clone(), new.object.clone()]);
+    let asked = kubelet.asked();
+    new.burn("main", 20);
+    let page = new.wait_for_name(&agent);
+    page.assert_conserved();
+    assert!(kubelet.asked() - asked <= 1, "{} requests for one pod", kubelet.asked() - asked);
+
+    // Work of pause containers asks for nothing, and a pod that the kubelet does not know is no reason to ask for ever.
+    let stranger = cgroup::Pod::new();
+    stranger.load(&["burn", "5000"]).wait();
+    agent.after_ticks(8);
+    let asked = kubelet.asked();
+    for _ in 0..20 {
+        Load::start(&known.cgroup.container, &["burn", "1000"]).wait();
+        Load::start(&new.cgroup.container, &["burn", "1000"]).wait();
+        stranger.load(&["burn", "1000"]).wait();
+        agent.after_ticks(1);
+        thread::sleep(Duration::from_millis(200));
+    }
+    assert!(kubelet.asked() - asked <= 1, "{} requests in 10 s", kubelet.asked() - asked);
+    assert_eq!(node.proxy.asked().len(), 0, "the API server was asked");
+    for pod in [&known, &new] {
+        node.cluster.delete(&pod.object);
+    }
+}
+
+/// Fault "kubelet certificates not verified".
+#[test]
+fn a_kubelet_with_another_certificate_is_refused_before_it_sees_the_token() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(TOKEN);
+    let pod = node.pod("shop", "cart", &["main"]);
+    kubelet.tell(std::slice::from_ref(&pod.object));
+    let stranger = Authority::new();
+    let mut agent = start(&kubelet_flags(&node, &kubelet, &stranger.file()));
+    pod.burn("main", 20);
+    assert_eq!(wait_for_source(&agent, "0"), "tls");
+    let page = agent.after_ticks(2);
+    page.assert_conserved();
+    assert!(pod.used(&page).0 > 0 && !pod.is_named(&page));
+    assert_eq!(kubelet.asked(), 0, "a request was sent");
+    let told = wait_for("a warning", || agent.logged("pods:").into_iter().find(|line| line.contains(" WARN ")));
+    assert!(told.contains("certificate") && told.contains("--pods.kubelet-ca"), "{told}");
+    agent.assert_well();
+    node.cluster.delete(&pod.object);
+}
+
+#[test]
+fn a_node_outside_any_cluster_works_without_names_and_without_complaint() {
+    let outside = [
+        "env",
+        "-u",
+        "KUBECONFIG",
+        "-u",
+        "KUBERNETES_SERVICE_HOST",
+        "-u",
+        "KUBERNETES_SERVICE_PORT",
+        "HOME=/nonexistent",
+        PROGRAM,
+    ];
+    for (flags, reason) in [(&[INTERVAL][..], "absent"), (&[INTERVAL, "--pods.source=none"][..], "off")] {
+        let mut agent = Agent::spawn(&outside, flags);
+        agent.wait_until_ready();
+        let pod = cgroup::Pod::new();
+        pod.load(&["burn", "50000"]).wait();
+        let page = agent.after_ticks(2);
+        page.assert_conserved();
+        let labels = [("pod_id", pod.uid.as_str())];
+        assert!(page.microjoules(POD_JOULES, &labels) > 0);
+        assert_eq!(page.select(POD_JOULES, &labels)[0].label("pod_name"), "");
+        assert_eq!(page.one("energy_agent_meter_up", &[("meter", "pods")]).label("reason"), reason);
+        assert_eq!(page.one("energy_agent_meter_up", &[("meter", "pods")]).value, "0");
+        let complaints: Vec<String> =
+            agent.logged("pod").into_iter().filter(|line| line.contains(" WARN ") || line.contains("ERROR")).collect();
+        assert_eq!(complaints, Vec::<String>::new());
+        agent.assert_well();
+    }
+}
