@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 use energy_agent::config::{Cli, Command, Config, LogFormat, LogLevel};
 use energy_agent::export::selection_source::at_start;
 use energy_agent::report;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
 fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| usage_error(error));
@@ -57,7 +57,10 @@ fn log_to_stderr(config: &Config) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr).with_target(false);
+    // The kube crate reports each try at a server that is away; the agent itself says what is wrong, once.
+    let others = if level >= LevelFilter::DEBUG { "" } else { ",kube_runtime=off,kube_client=off" };
+    let filter = EnvFilter::new(format!("{level}{others}"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
     match config.log_format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),

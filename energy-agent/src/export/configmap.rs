@@ -46,7 +46,7 @@ pub async fn run(credentials: Option<Credentials>, object: ObjectName, tell: mps
     let client = loop {
         match credentials.client().await {
             Ok(client) => break client,
-            Err(trouble) if !teller.tell(Change::Trouble(trouble.message)).await => return,
+            Err(trouble) if !teller.tell(Change::Trouble(trouble.message.clone())).await => return,
             Err(_) => tokio::time::sleep(RETRY).await,
         }
     };

@@ -35,7 +35,10 @@ struct Page {
 
 impl Published {
     #[must_use]
-    pub fn new(snapshot: Snapshot, export: Arc<InForce>) -> Self {
+    pub fn new(mut snapshot: Snapshot, export: Arc<InForce>) -> Self {
+        if !export.selection.names() {
+            snapshot.names = Arc::default();
+        }
         let [text, open_metrics] = [Page::default(), Page::default()];
         Self { snapshot, completed: Instant::now(), export, text, open_metrics }
     }

@@ -72,16 +72,17 @@ pub fn at_start(config: &Config) -> Result<Settings, String> {
 impl SelectionSource {
     /// Reads the file, if there is one. `base` is what [`at_start`] found, `ebpf` whether it is in use.
     pub fn open(config: &Config, base: Settings, ebpf: bool, own: Arc<SelfMetrics>) -> Self {
-        let layers = Layers::new(base, ebpf);
-        let (publish, _) = watch::channel(Arc::default());
+        let mut layers = Layers::new(base, ebpf);
         let configmap = config.export_configmap.as_ref().map(configmap::title).unwrap_or_default();
+        let mut first = InForce::default();
+        if !configmap.is_empty() {
+            // Until the API server has answered, what is in force is not what was asked for; that alone is no news.
+            layers.update(Place::ConfigMap, Err(format!("{configmap}: not read yet")));
+            first.problem = layers.problem();
+        }
+        let (publish, _) = watch::channel(Arc::new(first));
         let mut source =
             Self { layers, file: config.export_config.clone(), configmap, answered: false, seen: None, publish, own };
-        if !source.configmap.is_empty() {
-            // Until the API server has answered, what is in force is not what was asked for.
-            let waiting = format!("{}: not read yet", source.configmap);
-            source.layers.update(Place::ConfigMap, Err(waiting));
-        }
         if let Some(file) = source.file.clone() {
             source.found_file(&file, settings_file::read(&file));
         } else {

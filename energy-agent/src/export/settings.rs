@@ -15,7 +15,7 @@ pub enum Source {
     Counter,
     /// What is accounted per cgroup beside energy: CPU time and context switches of units, pods and containers.
     Cgroup,
-    /// Names of pods, namespaces and containers, which the API server or the kubelet tells; ids stay.
+    /// What the API server or the kubelet tells of pods: they are shown by uid and id, as with `--pods.source=none`.
     Kubelet,
     /// Every family about GPUs.
     Gpu,
