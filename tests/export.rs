@@ -27,7 +27,7 @@ use energy_agent::snapshot::{Snapshot, State};
 use proptest::prelude::*;
 
 use crate::server::{Server, gunzip};
-use crate::world::{UID, case, container, named, page, published, rich, row, text, zone};
+use crate::world::{UID, case, container, export, named, page, published, rich, row, text, zone};
 
 /// Microjoules of a value with six decimals, without a float.
 fn microjoules(value: &str) -> u64 {
@@ -262,7 +262,8 @@ fn levels_select_the_families() {
         (Level::Container, "kepler_container_cpu_joules_total"),
         (Level::Node, "energy_agent_system_cpu_joules_total"),
     ] {
-        let body = Published::new(rich(), Arc::from([level])).body(Format::Text, Coding::Identity, &own);
+        let export = export(&[("EXPORT_LEVELS", level.as_str())]);
+        let body = Published::new(rich(), export).body(Format::Text, Coding::Identity, &own);
         for sample in samples(std::str::from_utf8(&body).unwrap()).unwrap() {
             let metric = metrics::ALL.iter().find(|metric| metric.name == sample.name);
             assert!(metric.is_none_or(|metric| metric.level.is_none_or(|of| of == level)), "{sample:?}");

@@ -182,9 +182,7 @@ pub struct Config {
     /// Power capping. Not done so far: only `off`, nothing is ever written to hardware.
     #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Off::Off, value_name = "MODE")]
     pub capping: Off,
-    /// Metric levels to export. `node` includes services and whatever else runs outside pods. `process` is for a closer
-    /// look: it needs eBPF, makes a switch between two processes somewhat slower (docs/accuracy.md has figures) and adds
-    /// three series or more a process; the other levels cost nothing when they are off.
+    /// Metric levels to export, each at its cost. What a level leaves out is still part of the sums above it.
     #[arg(
         long = "export.levels",
         env = "ENERGY_AGENT_EXPORT_LEVELS",
@@ -194,6 +192,28 @@ pub struct Config {
         value_name = "LEVEL,..."
     )]
     pub levels: Vec<Level>,
+    /// Metrics to export of these levels, by name or with `*`; `-NAME` leaves out; a level's name stands for all of it.
+    ///
+    /// Empty exports all of the levels. `kepler_*,-*_watts` are Kepler's totals without power. The agent's own metrics
+    /// are always there. The variable EXPORT_METRICS, the name in the old Kepler's ConfigMap, goes before this flag.
+    #[arg(
+        long = "export.metrics",
+        env = "ENERGY_AGENT_EXPORT_METRICS",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "NAME,..."
+    )]
+    pub metrics: String,
+    /// File of `KEY: value` lines, or folder with a file a key (a mounted ConfigMap), that selects levels and metrics.
+    ///
+    /// Looked at twice a second, no restart is needed. Keys: EXPORT_LEVELS, EXPORT_METRICS (as the flags), and
+    /// SOURCE.COUNTER, SOURCE.CGROUP, SOURCE.KUBELET, SOURCE.GPU: enabled or disabled. A key here goes before the same
+    /// variable in the environment, and that before the flag. A bad value keeps what was in force.
+    #[arg(long = "export.config", env = "ENERGY_AGENT_EXPORT_CONFIG", value_name = "PATH")]
+    pub export_config: Option<PathBuf>,
+    /// ConfigMap to watch for the same keys; they go before those of the file.
+    #[arg(long = "export.configmap", env = "ENERGY_AGENT_EXPORT_CONFIGMAP", value_parser = object_name, value_name = "NAMESPACE/NAME")]
+    pub export_configmap: Option<ObjectName>,
     /// How long the last value of an ended workload stays (state="terminated").
     #[arg(long = "export.terminated-retention", env = "ENERGY_AGENT_EXPORT_TERMINATED_RETENTION", default_value = "2m", value_parser = retention, value_name = "DURATION")]
     pub terminated_retention: Duration,
@@ -315,12 +335,38 @@ pub enum GpuMode {
     Off,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// Ordered from the whole to its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Level {
+    /// The node's zones, services and whatever else runs outside pods: some 50 series of 150 bytes, and 7 a unit
     Node,
+    /// Pods: 7 series or 1 kB of page a pod, with two zones
     Pod,
+    /// Containers, in pods and outside: 8 series or 2 kB of page a container, with two zones
     Container,
+    /// Processes, of which there are many more and short ones: as much again for each, and a second eBPF map that is written at every switch between processes; needs eBPF
     Process,
+}
+
+impl Level {
+    pub const ALL: [Self; 4] = [Self::Node, Self::Pod, Self::Container, Self::Process];
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Pod => "pod",
+            Self::Container => "container",
+            Self::Process => "process",
+        }
+    }
+}
+
+/// A namespaced object of the Kubernetes API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectName {
+    pub namespace: String,
+    pub name: String,
 }
 
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
@@ -334,6 +380,15 @@ fn telemetry_path(text: &str) -> Result<String, String> {
         return Err(format!("expected a path such as /metrics, other than {}", reserved.join(", ")));
     }
     Ok(text.to_owned())
+}
+
+fn object_name(text: &str) -> Result<ObjectName, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+            Ok(ObjectName { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        _ => Err("expected NAMESPACE/NAME, such as energy/energy-agent".to_owned()),
+    }
 }
 
 fn retention(text: &str) -> Result<Duration, String> {

@@ -27,11 +27,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::{error, info, warn};
 
-use config::{Config, IdlePolicy, Level};
+use config::{Config, IdlePolicy};
+use export::configmap;
 use export::http::{Web, serve};
 use export::own::SelfMetrics;
 use export::page::Published;
+use export::selection_source::{self, InForce, SelectionSource};
 use node::{Node, node_name};
+use workload::kubernetes::Credentials;
 use workload::pods::{self, Source, Told};
 
 /// Runs the exporter until SIGTERM or SIGINT.
@@ -49,15 +52,20 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let listener = listen(config.listen_address).await?;
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
+    let base = selection_source::at_start(config).map_err(anyhow::Error::msg)?;
     let node = Node::open(config)?;
     let own = Arc::new(SelfMetrics::new());
-    let levels: Arc<[Level]> = config.levels.clone().into();
-    let (publish, snapshots) = watch::channel(Arc::new(Published::new(node.blank(), Arc::clone(&levels))));
+    let blank = node.blank();
+    let ebpf = blank.meters.iter().any(|state| state.meter == "ebpf" && state.up);
+    let selection = SelectionSource::open(config, base, ebpf, Arc::clone(&own));
+    let export = selection.in_force();
+    let first = Published::new(blank, Arc::clone(&export.borrow()));
+    let (publish, snapshots) = watch::channel(Arc::new(first));
     let (end, ended) = mpsc::channel::<()>();
     let (ticking, mut stopped) = oneshot::channel::<()>();
     let pods = PodsEnd::start(config);
     let ticker =
-        Ticker { node, pods, interval: config.interval, levels, publish, own: Arc::clone(&own), _ticking: ticking };
+        Ticker { node, pods, interval: config.interval, export, publish, own: Arc::clone(&own), _ticking: ticking };
     let ticker =
         thread::Builder::new().name("tick".to_owned()).spawn(move || ticker.run(&ended)).context("tick thread")?;
 
@@ -71,7 +79,13 @@ async fn run_until_signal(config: &Config) -> Result<()> {
             _ = &mut stopped => error!("the tick thread is gone, ending"),
         }
     };
+    let (tell, changes) = tokio::sync::mpsc::channel(1);
+    if let Some(object) = config.export_configmap.clone() {
+        tokio::spawn(configmap::run(Credentials::find(config.kubeconfig.as_deref()), object, tell));
+    }
+    let follow = tokio::spawn(selection.follow(changes));
     let served = serve(listener, web, signalled).await;
+    follow.abort();
     drop(end);
     if ticker.join().is_err() {
         anyhow::bail!("the tick thread panicked");
@@ -140,7 +154,7 @@ struct Ticker {
     node: Node,
     pods: PodsEnd,
     interval: Duration,
-    levels: Arc<[Level]>,
+    export: watch::Receiver<Arc<InForce>>,
     publish: watch::Sender<Arc<Published>>,
     own: Arc<SelfMetrics>,
     /// Dropped with the thread, however that ends.
@@ -158,7 +172,8 @@ impl Ticker {
             let late = began.saturating_duration_since(due) > self.interval / 2;
             let snapshot = self.node.tick(late, &self.pods.told());
             self.pods.ask_for_unnamed(&self.node);
-            self.publish.send_replace(Arc::new(Published::new(snapshot, Arc::clone(&self.levels))));
+            let export = Arc::clone(&self.export.borrow());
+            self.publish.send_replace(Arc::new(Published::new(snapshot, export)));
             self.own.tick_took(began.elapsed());
             due += self.interval;
             // Ticks that were missed (the machine slept) are not made up for; their time is in this one.

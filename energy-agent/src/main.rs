@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use energy_agent::config::{Cli, Command, Config, LogFormat, LogLevel};
+use energy_agent::export::selection_source::at_start;
 use energy_agent::report;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
@@ -25,6 +26,9 @@ fn main() -> ExitCode {
 }
 
 fn run(config: &Config) -> anyhow::Result<ExitCode> {
+    if let Err(problem) = at_start(config) {
+        Cli::command().error(ErrorKind::ValueValidation, problem).exit();
+    }
     log_to_stderr(config);
     energy_agent::run(config)?;
     Ok(ExitCode::SUCCESS)

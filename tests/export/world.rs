@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use energy_agent::config::Level;
+use energy_agent::export::metrics;
 use energy_agent::export::negotiate::Coding;
 use energy_agent::export::own::SelfMetrics;
 use energy_agent::export::page::Published;
 use energy_agent::export::parse::{Sample, samples};
+use energy_agent::export::selection::Selection;
+use energy_agent::export::selection_source::InForce;
+use energy_agent::export::settings::Settings;
 use energy_agent::export::text::Format;
 use energy_agent::meter::cpu::CpuInfo;
 use energy_agent::meter::gpu::reading::{Gpu, GpuState};
@@ -23,7 +26,6 @@ use energy_agent::workload::podresources::Holder;
 use energy_agent::workload::{Runtime, Workload};
 
 pub const UID: &str = "1f7c0bb6-3b1e-4f0e-9f5c-0c6d1f1d5a11";
-pub const LEVELS: [Level; 4] = [Level::Node, Level::Pod, Level::Container, Level::Process];
 pub const PACKAGE: EnergyKey = EnergyKey { zone: ZoneKind::Package, source: Source::Rapl };
 pub const GPU: EnergyKey = EnergyKey { zone: ZoneKind::Gpu, source: Source::Nvml };
 pub const DRAM: EnergyKey = EnergyKey { zone: ZoneKind::Dram, source: Source::Rapl };
@@ -200,8 +202,15 @@ pub fn named() -> Snapshot {
     snapshot
 }
 
+/// What these settings choose.
+pub fn export(entries: &[(&str, &str)]) -> Arc<InForce> {
+    let entries: Vec<_> = entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let settings = Settings::read(&entries, "in a test").unwrap();
+    Arc::new(InForce { selection: Selection::new(&settings, metrics::ALL, true).unwrap(), problem: None })
+}
+
 pub fn published(snapshot: Snapshot) -> Published {
-    Published::new(snapshot, Arc::from(LEVELS))
+    Published::new(snapshot, export(&[("EXPORT_LEVELS", "node,pod,container,process")]))
 }
 
 pub fn page(snapshot: Snapshot) -> Vec<Sample> {

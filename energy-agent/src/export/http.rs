@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use crate::export::negotiate::{self, Coding};
 use crate::export::own::SelfMetrics;
 use crate::export::page::Published;
+use crate::export::selection_source::InForce;
 
 /// A client has this long to send its request's headers; an idle connection is kept as long. More than the usual
 /// minute between two scrapes.
@@ -201,7 +202,8 @@ async fn landing(State(web): State<Arc<Web>>) -> Html<String> {
          <h1>energy-agent</h1>\n<p>Which pod, container and service on <b>{node}</b> used how many joules. Version {version}.</p>\n\
          <ul>\n<li><a href=\"{path}\">Metrics</a> (Prometheus text or OpenMetrics)</li>\n\
          <li><a href=\"/healthz\">Health</a>, <a href=\"/readyz\">readiness</a>: {state}</li>\n\
-         <li>CPU usage by {meter} {program}, weight {weight}, idle split {idle}</li>\n</ul>\n\
+         <li>CPU usage by {meter} {program}, weight {weight}, idle split {idle}</li>\n\
+         <li>Exported: {export}</li>\n</ul>\n\
          <table>\n<tr><th>meter</th><th>state</th><th>reason</th><th>detail</th></tr>\n",
         node = escaped(&snapshot.node),
         version = env!("CARGO_PKG_VERSION"),
@@ -211,6 +213,7 @@ async fn landing(State(web): State<Arc<Web>>) -> Html<String> {
         program = how.program,
         weight = or_none(how.weight),
         idle = or_none(how.idle),
+        export = escaped(&exported(&published.export)),
     );
     for meter in &snapshot.meters {
         let up = if meter.up { "up" } else { "down" };
@@ -220,6 +223,11 @@ async fn landing(State(web): State<Arc<Web>>) -> Html<String> {
     }
     page.push_str("</table>\n</body>\n</html>\n");
     Html(page)
+}
+
+fn exported(export: &InForce) -> String {
+    let text = export.selection.text();
+    export.problem.as_ref().map_or_else(|| text.to_owned(), |problem| format!("{text}. Not in force: {problem}"))
 }
 
 const fn or_none(word: &str) -> &str {

@@ -14,7 +14,7 @@ pub struct Metric {
     pub kind: Kind,
     /// Labels that a series may have; one with an empty value is left out.
     pub labels: &'static [&'static str],
-    /// Exported when this level is among `--export.levels`; always where it is `None`.
+    /// Exported as `--export.levels` and `--export.metrics` choose; always where it is `None`.
     pub level: Option<Level>,
     pub help: &'static str,
 }
@@ -233,6 +233,10 @@ metrics! {
         "CPU time of the agent's eBPF programs as the kernel counts it; absent while kernel.bpf_stats_enabled is 0.";
     DUPLICATES = "energy_agent_duplicate_series_total" Counter None, &[],
         "Series left out of a page because it had them already; more than 0 is a bug in the agent.";
+    EXPORT_VALID = "energy_agent_export_config_valid" Gauge None, &[],
+        "Whether all that flags, environment, --export.config and --export.configmap ask for is exported (1), or something is not to be had and what was in force before stays (0); the landing page and the log say what.";
+    EXPORT_CHANGED = "energy_agent_export_config_last_change_timestamp_seconds" Gauge None, &[],
+        "Unix time since when the present selection of levels and metrics is exported.";
     TICK_DURATION = "energy_agent_tick_duration_seconds" Histogram None, &[],
         "Time to read all meters and divide the energy.";
     SCRAPE_DURATION = "energy_agent_scrape_duration_seconds" Histogram None, &[],
@@ -256,6 +260,9 @@ pub fn documentation(process: &[(String, Kind, String)]) -> String {
         (None, "The agent itself (always)"),
     ];
     for (level, title) in sections {
+        if ALL.iter().all(|metric| metric.level != level) {
+            continue;
+        }
         write!(text, "\n## {title}\n\n| name | type | labels | meaning |\n| --- | --- | --- | --- |\n")
             .expect("a String takes every write");
         for metric in ALL.iter().filter(|metric| metric.level == level) {

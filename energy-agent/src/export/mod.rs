@@ -1,12 +1,19 @@
 //! What a scrape sees: the snapshot of the last tick as Prometheus text or OpenMetrics, over HTTP.
 
+pub mod configmap;
 pub mod gpu_meter;
 pub mod http;
+pub mod layers;
 pub mod metrics;
+pub mod nearest;
 pub mod negotiate;
 pub mod own;
 pub mod page;
 pub mod parse;
 mod processes;
+pub mod selection;
+pub mod selection_source;
 pub mod series;
+pub mod settings;
+pub mod settings_file;
 pub mod text;

@@ -1,11 +1,11 @@
 //! What the agent measures about itself, kept in a `prometheus` registry: durations, duplicates and the process.
 //! The registry's families go through the writer that the workload series go through, into either format.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{MetricFamily, MetricType};
-use prometheus::{Histogram, HistogramOpts, IntCounter, Registry};
+use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, Registry};
 
 use crate::export::metrics::{self, Metric};
 use crate::export::text::{Kind, Labels, Value, Writer};
@@ -17,6 +17,8 @@ pub struct SelfMetrics {
     tick_duration: Histogram,
     scrape_duration: Histogram,
     duplicates: IntCounter,
+    export_valid: Gauge,
+    export_changed: Gauge,
 }
 
 impl Default for SelfMetrics {
@@ -33,15 +35,19 @@ impl SelfMetrics {
         let scrape_duration = histogram(&metrics::SCRAPE_DURATION);
         let duplicates =
             IntCounter::new(metrics::DUPLICATES.name, metrics::DUPLICATES.help).expect("the table has valid names");
+        let export_valid = gauge(&metrics::EXPORT_VALID);
+        let export_changed = gauge(&metrics::EXPORT_CHANGED);
         for collector in [
             Box::new(tick_duration.clone()) as Box<dyn prometheus::core::Collector>,
             Box::new(scrape_duration.clone()),
             Box::new(duplicates.clone()),
+            Box::new(export_valid.clone()),
+            Box::new(export_changed.clone()),
             Box::new(ProcessCollector::for_self()),
         ] {
             registry.register(collector).expect("the names differ");
         }
-        Self { registry, tick_duration, scrape_duration, duplicates }
+        Self { registry, tick_duration, scrape_duration, duplicates, export_valid, export_changed }
     }
 
     /// One tick took this long, from the first reading to the finished snapshot.
@@ -52,6 +58,16 @@ impl SelfMetrics {
     /// One request for metrics was answered in this time.
     pub(crate) fn scrape_took(&self, duration: Duration) {
         self.scrape_duration.observe(duration.as_secs_f64());
+    }
+
+    /// Whether all that was asked for of the export is in force.
+    pub(crate) fn export_valid(&self, valid: bool) {
+        self.export_valid.set(f64::from(u8::from(valid)));
+    }
+
+    /// Something else is exported since `at`.
+    pub(crate) fn export_changed(&self, at: SystemTime) {
+        self.export_changed.set(at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
     }
 
     /// Counts series that a page had twice; the first ever are logged, a bug in the agent must not fill the log.
@@ -93,6 +109,10 @@ fn histogram(metric: &Metric) -> Histogram {
     let buckets = vec![0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
     Histogram::with_opts(HistogramOpts::new(metric.name, metric.help).buckets(buckets))
         .expect("the table has valid names and the buckets rise")
+}
+
+fn gauge(metric: &Metric) -> Gauge {
+    Gauge::new(metric.name, metric.help).expect("the table has valid names")
 }
 
 fn kind(family: &MetricFamily) -> Option<Kind> {

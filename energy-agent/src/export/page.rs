@@ -8,9 +8,9 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::config::Level;
 use crate::export::negotiate::Coding;
 use crate::export::own::SelfMetrics;
+use crate::export::selection_source::InForce;
 use crate::export::series;
 use crate::export::text::{Format, Writer};
 use crate::snapshot::Snapshot;
@@ -21,7 +21,8 @@ pub struct Published {
     pub snapshot: Snapshot,
     /// When the tick was completed, for liveness.
     pub completed: Instant,
-    levels: Arc<[Level]>,
+    /// What of it is exported.
+    pub export: Arc<InForce>,
     text: Page,
     open_metrics: Page,
 }
@@ -34,9 +35,12 @@ struct Page {
 
 impl Published {
     #[must_use]
-    pub fn new(snapshot: Snapshot, levels: Arc<[Level]>) -> Self {
+    pub fn new(mut snapshot: Snapshot, export: Arc<InForce>) -> Self {
+        if !export.selection.names() {
+            snapshot.names = Arc::default();
+        }
         let [text, open_metrics] = [Page::default(), Page::default()];
-        Self { snapshot, completed: Instant::now(), levels, text, open_metrics }
+        Self { snapshot, completed: Instant::now(), export, text, open_metrics }
     }
 
     /// The metrics page, encoded on the first call for this format and coding; everyone after gets the same bytes.
@@ -44,8 +48,9 @@ impl Published {
     pub fn body(&self, format: Format, coding: Coding, own: &SelfMetrics) -> Bytes {
         let page = self.page(format);
         let plain = page.plain.get_or_init(|| {
-            let mut writer = Writer::new(format);
-            series::write(&mut writer, &self.snapshot, &self.levels);
+            let selection = &self.export.selection;
+            let mut writer = Writer::selecting(format, selection.clone());
+            series::write(&mut writer, &self.snapshot, selection.levels());
             own.write(&mut writer);
             let (body, duplicates) = writer.finish();
             own.found_duplicates(&duplicates);

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 
+use crate::export::selection::Selection;
 use crate::units::{Microjoules, Watts};
 
 /// Which exposition format is written; decides the `Content-Type` too, so that body and header belong together.
@@ -82,6 +83,10 @@ pub struct Writer {
     name: String,
     /// Where the current family's header begins and ends.
     header: (usize, usize),
+    /// What is left out of the page.
+    selection: Selection,
+    /// The current family is left out.
+    hidden: bool,
     /// Series of the current family by hash: where the series is in `text`.
     seen: HashMap<u64, (usize, usize)>,
     duplicates: Vec<String>,
@@ -90,8 +95,16 @@ pub struct Writer {
 impl Writer {
     #[must_use]
     pub fn new(format: Format) -> Self {
+        Self::selecting(format, Selection::default())
+    }
+
+    /// A page that has only the families of `selection`; whoever writes need not know.
+    #[must_use]
+    pub fn selecting(format: Format, selection: Selection) -> Self {
         Self {
             format,
+            selection,
+            hidden: false,
             text: String::with_capacity(64 * 1024),
             name: String::new(),
             header: (0, 0),
@@ -103,6 +116,10 @@ impl Writer {
     /// Begins the family of `name`, which for a counter ends in `_total`. Without a sample it leaves no trace.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
         self.drop_empty_family();
+        self.hidden = !self.selection.shows(name);
+        if self.hidden {
+            return;
+        }
         let base = if kind == Kind::Counter { name.strip_suffix("_total").unwrap_or(name) } else { name };
         let family = match self.format {
             Format::Text => name,
@@ -137,6 +154,9 @@ impl Writer {
 
     /// [`Self::sample`] of a histogram's part: `suffix` is `_bucket`, `_sum` or `_count`.
     pub fn sample_of(&mut self, suffix: &str, labels: &Labels, more: &[(&str, &str)], value: Value) {
+        if self.hidden {
+            return;
+        }
         if let Value::Float(number) | Value::Power(Watts(number)) = value
             && !number.is_finite()
         {

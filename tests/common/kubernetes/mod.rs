@@ -49,11 +49,12 @@ impl Query {
         matches!(self.get("watch"), "true" | "1")
     }
 
-    /// Whether the field selector lets a pod through; it may only name the node.
+    /// Whether the field selector lets an object through; it may only name the node of a pod, or the object.
     pub fn selects(&self, pod: &Value) -> bool {
         match self.get("fieldSelector").split_once('=') {
             None => true,
             Some(("spec.nodeName", node)) => pod["spec"]["nodeName"] == node.trim_start_matches('='),
+            Some(("metadata.name", name)) => pod["metadata"]["name"] == name.trim_start_matches('='),
             Some((field, _)) => panic!("a field selector for {field}"),
         }
     }

@@ -1,4 +1,4 @@
-//! A small API server for pods over TLS, for machines where a real one can't be built: list, watch, create, update and
+//! A small API server for pods and ConfigMaps over TLS, for machines where a real one can't be built: list, watch, create, update and
 //! delete, with resource versions, bookmarks, expiry (410), the node's field selector and token authentication.
 
 use std::collections::BTreeMap;
@@ -33,7 +33,9 @@ struct Store {
     changes: Vec<(u64, &'static str, Value)>,
 }
 
+/// One kind of object.
 struct Shared {
+    list_kind: &'static str,
     store: Mutex<Store>,
     version: watch::Sender<u64>,
     token: String,
@@ -42,15 +44,19 @@ struct Shared {
 impl StubApi {
     pub fn start(token: &str) -> Self {
         let authority = Authority::new();
-        let shared = Arc::new(Shared {
-            store: Mutex::default(),
-            version: watch::channel(0).0,
-            token: format!("Bearer {token}"),
+        let kinds = ["PodList", "ConfigMapList"].map(|list_kind| {
+            Arc::new(Shared {
+                list_kind,
+                store: Mutex::default(),
+                version: watch::channel(0).0,
+                token: format!("Bearer {token}"),
+            })
         });
         let server = Server::start(
             Some(&authority),
             Arc::new(move |request| {
-                let shared = Arc::clone(&shared);
+                let is_configmap = request.uri().path().split('/').any(|part| part == "configmaps");
+                let shared = Arc::clone(&kinds[usize::from(is_configmap)]);
                 Box::pin(async move { answer(&shared, request).await })
             }),
         );
@@ -66,9 +72,11 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
     let query = Query::of(&parts.uri);
     let path: Vec<&str> = parts.uri.path().trim_matches('/').split('/').collect();
     match (&parts.method, path.as_slice()) {
-        (&Method::GET, ["api", "v1", "pods"]) if query.is_watch() => follow(shared, &query),
-        (&Method::GET, ["api", "v1", "pods"]) => list(shared, &query),
-        (&Method::POST, ["api", "v1", "namespaces", namespace, "pods"]) => {
+        (&Method::GET, ["api", "v1", "pods"] | ["api", "v1", "namespaces", _, "configmaps"]) if query.is_watch() => {
+            follow(shared, &query)
+        }
+        (&Method::GET, ["api", "v1", "pods"] | ["api", "v1", "namespaces", _, "configmaps"]) => list(shared, &query),
+        (&Method::POST, ["api", "v1", "namespaces", namespace, _]) => {
             let mut pod: Value = serde_json::from_slice(&to_bytes(Body::new(body), 1 << 20).await.unwrap()).unwrap();
             let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
             let key = ((*namespace).to_owned(), name);
@@ -78,7 +86,7 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
             pod["metadata"]["namespace"] = json!(namespace);
             shared.change("ADDED", key, pod)
         }
-        (&Method::PUT, ["api", "v1", "namespaces", namespace, "pods", name, rest @ ..]) => {
+        (&Method::PUT, ["api", "v1", "namespaces", namespace, _, name, rest @ ..]) => {
             let new: Value = serde_json::from_slice(&to_bytes(Body::new(body), 1 << 20).await.unwrap()).unwrap();
             let key = ((*namespace).to_owned(), (*name).to_owned());
             let Some(mut pod) = shared.store.lock().unwrap().pods.get(&key).cloned() else {
@@ -87,12 +95,13 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
             if rest.is_empty() {
                 pod["metadata"] = new["metadata"].clone();
                 pod["spec"] = new["spec"].clone();
+                pod["data"] = new["data"].clone();
             } else {
                 pod["status"] = new["status"].clone();
             }
             shared.change("MODIFIED", key, pod)
         }
-        (&Method::DELETE, ["api", "v1", "namespaces", namespace, "pods", name]) => {
+        (&Method::DELETE, ["api", "v1", "namespaces", namespace, _, name]) => {
             let key = ((*namespace).to_owned(), (*name).to_owned());
             let Some(pod) = shared.store.lock().unwrap().pods.get(&key).cloned() else {
                 return status(404, "NotFound", "pod not found");
@@ -132,7 +141,7 @@ fn list(shared: &Shared, query: &Query) -> Response<Body> {
     let store = shared.store.lock().unwrap();
     let items: Vec<&Value> = store.pods.values().filter(|pod| query.selects(pod)).collect();
     let list = json!({
-        "kind": "PodList", "apiVersion": "v1",
+        "kind": shared.list_kind, "apiVersion": "v1",
         "metadata": {"resourceVersion": store.version.to_string()},
         "items": items,
     });

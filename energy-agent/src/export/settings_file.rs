@@ -1,0 +1,155 @@
+//! Reads export settings from a file of `KEY: value` or `KEY=value` lines, or from a folder with one file a key, as a
+//! mounted ConfigMap is.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+/// The API server takes no larger ConfigMap.
+const MAX_BYTES: u64 = 1 << 20;
+/// Times to start over when files go away while they are read: the kubelet has put a new version in place.
+const TRIES: usize = 3;
+
+/// The keys and values at `path`, in a stable order.
+///
+/// # Errors
+/// One line with the path and what is wrong: it is not there or not readable, is no text, or a line is no pair.
+pub fn read(path: &Path) -> Result<Vec<(String, String)>, String> {
+    let metadata = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    if !metadata.is_dir() {
+        return pairs(&text(path).map_err(|error| format!("{}: {error}", path.display()))?)
+            .map_err(|problem| format!("{} {problem}", path.display()));
+    }
+    let mut tries = 1;
+    loop {
+        match read_folder(path) {
+            Err((_, error)) if error.kind() == io::ErrorKind::NotFound && tries < TRIES => tries += 1,
+            outcome => return outcome.map_err(|(file, error)| format!("{}: {error}", file.display())),
+        }
+    }
+}
+
+/// One version of a folder. The kubelet keeps it in a folder of its own that the link `..data` leads to, and changes the
+/// link in one step; the files beside it are links through that one, and could change half way.
+fn read_folder(folder: &Path) -> Result<Vec<(String, String)>, (PathBuf, io::Error)> {
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |error| (path, error)
+    };
+    let data = folder.join("..data");
+    let version = match fs::canonicalize(&data) {
+        Ok(version) => version,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&data).is_err() => {
+            folder.to_owned()
+        }
+        Err(error) => return Err((data, error)),
+    };
+    let mut pairs = Vec::new();
+    for entry in fs::read_dir(&version).map_err(at(&version))? {
+        let path = entry.map_err(at(&version))?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if !name.starts_with('.') && fs::metadata(&path).map_err(at(&path))?.is_file() {
+            pairs.push((name, text(&path).map_err(at(&path))?));
+        }
+    }
+    pairs.sort();
+    Ok(pairs)
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if u64::try_from(text.len()).is_ok_and(|length| length > MAX_BYTES) {
+        return Err(io::Error::other("larger than 1 MiB"));
+    }
+    Ok(text)
+}
+
+/// The pairs of a file's lines. Blank lines and comments (`#`) are left out, quotes around a value are dropped.
+fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut pairs = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.split_once(" #").map_or(line, |(line, _)| line).trim();
+        if line.is_empty() || line.starts_with('#') || line == "---" {
+            continue;
+        }
+        let pair = line.split_once([':', '=']).filter(|(key, _)| !key.trim().is_empty() && !key.trim().contains(' '));
+        let Some((key, value)) = pair else {
+            return Err(format!("line {}: {line:?} is neither KEY: value nor KEY=value", index + 1));
+        };
+        let value = value.trim();
+        let quoted = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
+        pairs.push((key.trim().to_owned(), quoted.unwrap_or(value).to_owned()));
+    }
+    Ok(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn lines_are_yaml_or_shell() {
+        let text = "---\n# what we need\nEXPORT_METRICS: pod, kepler_node_*  # all of pods\n\n SOURCE.GPU = disabled\r\n\
+                    A=\nB: \"x=y: z\"\nC='*'";
+        assert_eq!(
+            pairs(text).unwrap(),
+            owned(&[
+                ("EXPORT_METRICS", "pod, kepler_node_*"),
+                ("SOURCE.GPU", "disabled"),
+                ("A", ""),
+                ("B", "x=y: z"),
+                ("C", "*")
+            ])
+        );
+        for (text, problem) in [
+            ("A: b\nnonsense", "line 2: \"nonsense\" is neither"),
+            (": x", "line 1"),
+            ("two words: x", "line 1: \"two words: x\""),
+        ] {
+            assert!(pairs(text).unwrap_err().starts_with(problem), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_folder_has_a_file_a_key_and_a_mounted_one_its_version() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path();
+        fs::write(path.join("SOURCE.GPU"), "disabled\n").unwrap();
+        fs::write(path.join(".hidden"), "x").unwrap();
+        assert_eq!(read(path).unwrap(), owned(&[("SOURCE.GPU", "disabled\n")]));
+        // As the kubelet has it: a key that is gone may still have its link beside `..data`.
+        fs::create_dir(path.join("..1")).unwrap();
+        fs::write(path.join("..1/EXPORT_METRICS"), "pod").unwrap();
+        symlink("..1", path.join("..data")).unwrap();
+        symlink("..data/EXPORT_METRICS", path.join("EXPORT_METRICS")).unwrap();
+        assert_eq!(read(path).unwrap(), owned(&[("EXPORT_METRICS", "pod")]));
+        fs::remove_file(path.join("..1/EXPORT_METRICS")).unwrap();
+        fs::remove_dir(path.join("..1")).unwrap();
+        assert!(read(path).unwrap_err().contains("..data: No such file"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("export");
+        assert!(read(&path).unwrap_err().starts_with(&format!("{}: No such file", path.display())));
+        fs::write(&path, [0xff, 0xfe]).unwrap();
+        assert!(read(&path).unwrap_err().contains("UTF-8"));
+        fs::write(&path, vec![b'#'; 1_048_577]).unwrap();
+        assert!(read(&path).unwrap_err().ends_with("larger than 1 MiB"));
+        fs::write(&path, "A").unwrap();
+        assert_eq!(
+            read(&path).unwrap_err(),
+            format!("{} line 1: \"A\" is neither KEY: value nor KEY=value", path.display())
+        );
+    }
+}
