@@ -1,7 +1,8 @@
 //! A CUDA process of a chosen load, for trying the agent on a machine with an NVIDIA GPU. Needs the driver only: the
 //! kernel is PTX that the driver compiles.
 //!
-//! `cuda-load DUTY SECONDS`: busy for DUTY (0 to 1) of each tenth of a second.
+//! `cuda-load DUTY SECONDS`: busy for DUTY (0 to 1) of each period. The period is no fraction of the fifth of a second in
+//! which drivers look at the GPU, and longer for a higher duty: loads in step with the driver or each other would fool it.
 
 #![expect(clippy::unwrap_used, reason = "tried by people; it ends at the first thing that is wrong")]
 
@@ -10,7 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, mem, process, ptr};
 
-const PERIOD: Duration = Duration::from_millis(100);
+const SHORTEST_PERIOD: Duration = Duration::from_millis(31);
 /// About half a millisecond on a GPU of today.
 const CYCLES: u64 = 1_000_000;
 const BLOCKS: u32 = 1024;
@@ -60,12 +61,13 @@ fn main() {
     let gpu = Gpu::open();
     println!("ready: {}", if gpu.function.is_null() { "memset" } else { "fma kernel" });
     let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let period = SHORTEST_PERIOD.mul_f64(1.0 + duty / 3.0);
     while Instant::now() < end {
         let began = Instant::now();
-        while began.elapsed() < PERIOD.mul_f64(duty) {
+        while began.elapsed() < period.mul_f64(duty) {
             gpu.work();
         }
-        sleep(PERIOD.saturating_sub(began.elapsed()));
+        sleep(period.saturating_sub(began.elapsed()));
     }
 }
 

@@ -1,4 +1,9 @@
-//! Utilisation samples of processes become work: each sample is used once, for the time since the one before it.
+//! Utilisation samples of processes become work: each sample is used once, for the time that it is the mean of.
+//!
+//! What the driver answers (seen with 580 on an H200): it looks at the GPU five times a second, credits the process it finds
+//! with all of that moment's utilisation, and gives for each process the mean of its credits since the time it was asked
+//! for, stamped with the last moment in which it found it. So all means of one answer are over the same time, whatever
+//! their stamps, and one answer's end is the next one's beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,17 +13,13 @@ use crate::units::micros;
 /// How far a sample may lie ahead of this machine's clock; microseconds.
 pub const AHEAD_US: u64 = 2_000_000;
 
-/// Samples of the processes of one GPU lie this far apart at most; microseconds. What a process had before is not asked
-/// for again.
-const SPREAD_US: u64 = 10_000_000;
-
 /// SM utilisation of one process, as NVML gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UtilSample {
     pub pid: u32,
     /// Microseconds on the driver's clock.
     pub at_us: u64,
-    /// Percent of the SMs' time since the process's previous sample.
+    /// Percent of the SMs' time; a mean since the time that the driver was asked for.
     pub sm: u32,
 }
 
@@ -60,26 +61,22 @@ impl std::ops::AddAssign for Ignored {
     }
 }
 
-/// Up to when each process's samples were used (FC-053).
+/// Up to when samples were used (FC-053).
 #[derive(Debug, Default)]
 pub struct Cursor {
-    /// Newest sample used, of processes that are there.
-    used_us: BTreeMap<u32, u64>,
-    /// Newest sample of any process.
+    /// Newest sample used, of any process.
     newest_us: u64,
+    /// Processes that were there at the previous reading.
+    present: BTreeSet<u32>,
     /// There was a reading before.
     primed: bool,
 }
 
 impl Cursor {
     /// The time after which the driver is asked for samples; 0 asks for all.
-    ///
-    /// The processes' samples are not taken at the same time, so this is the oldest of their newest; the newest of all
-    /// would lose those of the others.
     #[must_use]
-    pub fn last_seen_us(&self) -> u64 {
-        let oldest = self.used_us.values().copied().min().unwrap_or(self.newest_us);
-        oldest.max(self.newest_us.saturating_sub(SPREAD_US))
+    pub const fn last_seen_us(&self) -> u64 {
+        self.newest_us
     }
 
     /// Takes the answer to a question after `last_seen_us`. `alive` are the processes that are there now, `elapsed` is the
@@ -97,46 +94,52 @@ impl Cursor {
     ) -> BTreeMap<u32, u64> {
         if self.newest_us > now_us.saturating_add(AHEAD_US) {
             // The clock was set back. Waiting until it has caught up would be endless zero.
-            *self = Self { primed: self.primed, ..Self::default() };
+            self.newest_us = 0;
         }
-        let (asked_us, primed) = (self.last_seen_us(), std::mem::replace(&mut self.primed, true));
-        // Work, and the time it stands for.
-        let mut work: BTreeMap<u32, (u64, Duration)> = BTreeMap::new();
-        let mut sorted = samples.to_vec();
-        sorted.sort_by_key(|sample| sample.at_us);
-        for UtilSample { pid, at_us, sm } in sorted {
-            let known = self.used_us.get(&pid).copied();
-            let reason = if pid == 0 {
+        let asked_us = self.newest_us;
+        let mut used: BTreeMap<u32, Vec<UtilSample>> = BTreeMap::new();
+        for sample in samples {
+            let reason = if sample.pid == 0 {
                 &mut ignored.no_process
-            } else if sm > 100 {
+            } else if sample.sm > 100 {
                 &mut ignored.over_100_percent
-            } else if at_us > now_us.saturating_add(AHEAD_US) {
+            } else if sample.at_us > now_us.saturating_add(AHEAD_US) {
                 &mut ignored.future
-            } else if at_us < asked_us || (at_us == asked_us && known.is_none()) {
+            } else if sample.at_us <= asked_us {
                 &mut ignored.past
-            } else if known.is_none() && !alive.contains(&pid) {
+            } else if !alive.contains(&sample.pid) && !self.present.contains(&sample.pid) {
                 &mut ignored.exited
             } else {
-                if known.is_some_and(|used_us| at_us <= used_us) {
-                    // Used before; asked for again because another process's are older.
-                    continue;
-                }
-                if primed {
-                    let (work, spent) = work.entry(pid).or_default();
-                    let since = known.map_or(elapsed, |used_us| Duration::from_micros(at_us - used_us));
-                    let since = since.min(elapsed.saturating_sub(*spent));
-                    *work += u64::from(sm) * micros(since);
-                    *spent += since;
-                }
-                self.used_us.insert(pid, at_us);
-                self.newest_us = self.newest_us.max(at_us);
+                self.newest_us = self.newest_us.max(sample.at_us);
+                used.entry(sample.pid).or_default().push(*sample);
                 continue;
             };
             *reason += 1;
         }
-        self.used_us.retain(|pid, _| alive.contains(pid));
-        work.into_iter().map(|(pid, (work, _))| (pid, work)).collect()
+        self.present.clone_from(alive);
+        if !std::mem::replace(&mut self.primed, true) {
+            return BTreeMap::new();
+        }
+        let elapsed_us = micros(elapsed);
+        // After the clock was set back, or with nothing used before, the samples are of the interval.
+        let window_us = if asked_us == 0 { elapsed_us } else { elapsed_us.min(self.newest_us - asked_us) };
+        used.into_iter().map(|(pid, samples)| (pid, work(samples, asked_us, window_us))).collect()
     }
+}
+
+/// Work of one process: its only sample is the mean of the whole window; of several, each counts since the one before.
+fn work(mut samples: Vec<UtilSample>, asked_us: u64, window_us: u64) -> u64 {
+    if let [only] = samples[..] {
+        return u64::from(only.sm) * window_us;
+    }
+    samples.sort_by_key(|sample| sample.at_us);
+    let (mut since_us, mut left_us, mut work) = (asked_us, window_us, 0);
+    for UtilSample { pid: _, at_us, sm } in samples {
+        let spent_us = (at_us - since_us).min(left_us);
+        work += u64::from(sm) * spent_us;
+        (since_us, left_us) = (at_us, left_us - spent_us);
+    }
+    work
 }
 
 #[cfg(test)]
@@ -153,34 +156,53 @@ mod tests {
     }
 
     #[test]
-    fn each_sample_is_used_once_for_the_time_since_the_one_before_fc_053() {
+    fn each_sample_is_used_once_fc_053() {
         let (mut cursor, mut ignored) = (Cursor::default(), Ignored::default());
         let first = [sample(18429, 29_331_552, 1), sample(7044, 33_175_692, 12), sample(7180, 32_005_826, 7)];
         let all = BTreeSet::from([18429, 7044, 7180]);
         let live = BTreeSet::from([7044, 7180]);
         assert_eq!(cursor.last_seen_us(), 0);
         assert!(cursor.advance(&first, &all, SECOND, NOW, &mut ignored).is_empty(), "of the time before");
-        assert_eq!(cursor.last_seen_us(), T + 29_331_552, "the oldest of the newest");
+        assert_eq!(cursor.last_seen_us(), T + 33_175_692);
 
         // 18429 ended; its old sample comes again.
         let second = [sample(7044, 37_687_768, 4), sample(7180, 39_191_912, 16), sample(18429, 29_331_552, 1)];
         let work = cursor.advance(&second, &live, Duration::from_secs(10), NOW, &mut ignored);
-        // 4 % of 4512076 us, 16 % of 7186086 us.
-        assert_eq!(work, BTreeMap::from([(7044, 18_048_304), (7180, 114_977_376)]));
-        assert_eq!(cursor.last_seen_us(), T + 37_687_768);
-        assert_eq!(ignored, Ignored::default());
+        // 4 % and 16 % of 39191912 - 33175692 = 6016220 us.
+        assert_eq!(work, BTreeMap::from([(7044, 24_064_880), (7180, 96_259_520)]));
+        assert_eq!(ignored, Ignored { past: 1, ..Ignored::default() });
 
-        let work = cursor.advance(&second, &live, SECOND, NOW, &mut ignored);
-        assert!(work.is_empty(), "replayed");
-        assert_eq!(ignored.past, 1, "the ended process's");
-
+        assert!(cursor.advance(&second, &live, SECOND, NOW, &mut ignored).is_empty(), "replayed");
         let back = [sample(7044, 31_000_000, 50)];
         assert!(cursor.advance(&back, &live, SECOND, NOW, &mut ignored).is_empty());
-        assert_eq!(ignored, Ignored { past: 2, ..Ignored::default() });
+        assert_eq!(ignored, Ignored { past: 5, ..Ignored::default() });
 
         let on = [sample(7044, 40_687_768, 50)];
         let work = cursor.advance(&on, &live, Duration::from_secs(3), NOW, &mut ignored);
-        assert_eq!(work, BTreeMap::from([(7044, 150_000_000)]));
+        // 50 % of 1495856 us.
+        assert_eq!(work, BTreeMap::from([(7044, 74_792_800)]));
+    }
+
+    /// An H200 under two processes that never pause: it was asked for the last second, and found the second one last.
+    #[test]
+    fn means_of_one_answer_are_over_the_same_time_whenever_the_process_was_last_found() {
+        let (mut cursor, mut ignored) = (Cursor::default(), Ignored::default());
+        let live = BTreeSet::from([453, 454]);
+        cursor.advance(&[sample(453, 9_000_000, 50), sample(454, 8_800_000, 50)], &live, SECOND, NOW, &mut ignored);
+        let answer = [sample(454, 9_800_000, 40), sample(453, 10_000_000, 60)];
+        let work = cursor.advance(&answer, &live, SECOND, NOW, &mut ignored);
+        assert_eq!(work, BTreeMap::from([(453, 60_000_000), (454, 40_000_000)]));
+    }
+
+    #[test]
+    fn of_several_samples_each_counts_since_the_one_before() {
+        let (mut cursor, mut ignored) = (Cursor::default(), Ignored::default());
+        let live = BTreeSet::from([1]);
+        cursor.advance(&[sample(1, 1_000_000, 10)], &live, SECOND, NOW, &mut ignored);
+        let samples = [sample(1, 2_000_000, 80), sample(1, 1_250_000, 20)];
+        let work = cursor.advance(&samples, &live, SECOND, NOW, &mut ignored);
+        // 20 % of 0.25 s and 80 % of 0.75 s.
+        assert_eq!(work, BTreeMap::from([(1, 65_000_000)]));
     }
 
     #[test]
@@ -235,14 +257,5 @@ mod tests {
         let work = cursor.advance(&[sample(1, 2_500_000, 10)], &BTreeSet::new(), SECOND, NOW, &mut ignored);
         assert!(work.is_empty());
         assert_eq!(ignored.exited, 1);
-    }
-
-    #[test]
-    fn an_idle_process_does_not_hold_the_cursor_back_for_ever() {
-        let (mut cursor, mut ignored) = (Cursor::default(), Ignored::default());
-        let live = BTreeSet::from([1, 2]);
-        cursor.advance(&[sample(1, 1_000_000, 0), sample(2, 1_000_000, 5)], &live, SECOND, NOW, &mut ignored);
-        cursor.advance(&[sample(2, 40_000_000, 5)], &live, SECOND, NOW, &mut ignored);
-        assert_eq!(cursor.last_seen_us(), T + 30_000_000);
     }
 }
