@@ -133,7 +133,7 @@ fn a_process_that_ran_has_its_gpu_energy_and_the_rest_is_other() {
     let nvml = FakeNvml::new().gpu(plant("GPU-a", &[(spinner, 0.4), (sleeper, 0.4)]));
     nvml.play();
     let flag = nvml.flag();
-    let levels = "--export.metrics=node,pod,container,process,system";
+    let levels = "--export.levels=node,pod,container,process";
     let agent = Agent::start(&["--interval=200ms", "--pods.source=none", levels, &flag]);
     let name = "kepler_process_gpu_joules_total";
     let pid = spinner.to_string();
