@@ -122,3 +122,36 @@ fn a_lost_gpu_keeps_its_totals_and_loses_power_and_state() {
     assert!(named(&page, "GPU-a", "kepler_node_gpu_watts"));
     page.assert_conserved();
 }
+
+#[test]
+fn a_process_that_ran_has_its_gpu_energy_and_the_rest_is_other() {
+    let _alone = common::alone();
+    let pod = Pod::new();
+    // The second was asleep before the agent came: it never gets a row.
+    let loads = [pod.load(&["spin", "0"]), pod.load(&["sleep", "0"])];
+    let [spinner, sleeper] = [0, 1].map(|index: usize| loads[index].0.id());
+    let nvml = FakeNvml::new().gpu(plant("GPU-a", &[(spinner, 0.4), (sleeper, 0.4)]));
+    nvml.play();
+    let flag = nvml.flag();
+    let levels = "--export.levels=node,pod,container,process";
+    let agent = Agent::start(&["--interval=200ms", "--pods.source=none", levels, &flag]);
+    let name = "kepler_process_gpu_joules_total";
+    let pid = spinner.to_string();
+    let own = [("pid", pid.as_str()), ("container_id", &pod.container_id), ("source", "nvml")];
+    let page = wait_for("GPU energy of the process", || {
+        let page = agent.scrape();
+        page.assert_conserved();
+        Some(page).filter(|page| page.microjoules(name, &own) > 50_000_000)
+    });
+    assert!(page.microjoules(name, &[("type", "other")]) > 0);
+    assert!(page.number_of("kepler_process_gpu_watts", &own) > 10.0);
+    assert!(!page.has("kepler_process_cpu_joules_total", &[("zone", "gpu")]));
+    // Others that ran on a CPU used no GPU.
+    assert_eq!(page.select(name, &[]).len(), 2);
+    let later = wait_for("more of it", || {
+        let more = |now: &Page| now.microjoules(name, &own) > page.microjoules(name, &own);
+        Some(agent.scrape()).filter(more)
+    });
+    later.assert_not_below(&page);
+    later.assert_conserved();
+}

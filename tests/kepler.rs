@@ -16,8 +16,7 @@ use fake_nvml::plant::Plant;
 const CONTRACT: &str = include_str!("kepler-contract.tsv");
 
 /// Rows that do not apply, by the beginning of the name, and why.
-const NOT_YET: [(&str, &str); 3] = [
-    ("kepler_process_gpu_", "GPU energy is not shown by process yet"),
+const NOT_YET: [(&str, &str); 2] = [
     ("kepler_vm_", "virtual machines are cgroups like any other here"),
     ("kepler_platform_", "power of the platform from a BMC is not read"),
 ];
@@ -81,7 +80,7 @@ fn every_metric_of_kepler_that_applies_is_there_with_its_type_and_labels() {
     let page = agent.scrape();
     let ours = |label: &str| pods.iter().any(|pod| pod.uid == label);
     let rows = rows();
-    assert_eq!(rows.len(), 28, "{rows:#?}");
+    assert_eq!(rows.len(), 30, "{rows:#?}");
     for (name, kind, labels) in rows {
         assert!(page.text.contains(&format!("# TYPE {name} {kind}\n")), "no # TYPE {name} {kind}");
         let mut samples = page.select(name, &[]);

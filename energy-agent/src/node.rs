@@ -128,6 +128,7 @@ impl Node {
             owners.apply(now, &sample.events, sample.events_complete);
         }
         let charges = self.gpus.divide(&sample.gpus, self.owners.as_ref(), &told.pods, &mut self.idle, now);
+        let gpu_charges = self.gpus.charges(&charges);
         let usage = self.usage(&sample, gpus::shares(&charges));
         if let Some(owners) = &mut self.owners {
             for id in owners.take_removed() {
@@ -169,7 +170,8 @@ impl Node {
                 Some(owners) => owners.owner(cgroup),
                 None => Arc::clone(&self.unknown),
             };
-            let ended = processes.tick(&sample, &interval, &attribution, owner, now.duration_since(self.started));
+            let ended =
+                processes.tick(&sample, &interval, &attribution, &gpu_charges, owner, now.duration_since(self.started));
             for process in ended {
                 self.sampler.forget_process(process);
             }
@@ -213,6 +215,7 @@ impl Node {
         self.gpus.fill(&mut snapshot, now);
         if let Some(processes) = &self.processes {
             snapshot.processes = processes.ledger.rows(sample.elapsed, |key| self.ledger.powered(key));
+            self.gpus.fill_processes(&mut snapshot, now);
         }
         snapshot
     }

@@ -20,6 +20,9 @@ pub const TERMINATED_MAX: usize = 500;
 /// How long an ended process is remembered whose row has gone: work of it may still be read.
 const REMEMBER: Duration = Duration::from_secs(300);
 
+/// Nanoseconds of a clock tick as the kernel shows it (`USER_HZ` is 100).
+const TICK_NS: u64 = 10_000_000;
+
 /// What bounds the number of rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -115,6 +118,13 @@ impl ProcessLedger {
     #[must_use]
     pub fn identity(&self, process: Process) -> Option<&Identity> {
         self.rows.get(&process).map(|row| &row.identity)
+    }
+
+    /// The process with a row that has this id and began in this clock tick, a hundredth of a second.
+    #[must_use]
+    pub fn started_in(&self, pid: u32, ticks: u64) -> Option<Process> {
+        let mut rows = self.rows.keys().rev().filter(|process| u32::try_from(process.pid) == Ok(pid));
+        rows.find(|process| process.start_ns / TICK_NS == ticks).copied()
     }
 
     /// A process with a row is called something else.

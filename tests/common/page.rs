@@ -148,6 +148,12 @@ impl Page {
             let unit = [("unit", "kernel"), labels[0], labels[1]];
             assert_eq!(kernel, self.microjoules("energy_agent_system_cpu_joules_total", &unit), "{zone} {source}");
         }
+        for source in ["nvml", "nvml_integrated"] {
+            let sum = |name: &str| self.microjoules(name, &[("source", source)]);
+            let processes = sum("kepler_process_gpu_joules_total");
+            let unattributed = sum("energy_agent_node_gpu_unattributed_joules_total");
+            assert_eq!(sum("kepler_node_gpu_active_joules_total"), processes + unattributed, "{source}");
+        }
         let mut pids = BTreeSet::new();
         for sample in self.select("kepler_process_cpu_seconds_total", &[]) {
             assert!(

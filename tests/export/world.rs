@@ -64,6 +64,11 @@ fn on_gpu(mut row: Row, energy: u64) -> Row {
     row
 }
 
+fn process_on_gpu(mut row: ProcessRow, energy: u64) -> ProcessRow {
+    row.energy.push(WorkloadEnergy { key: GPU, total: Microjoules(energy), power: row.pid.map(|_| Watts(50.5)) });
+    row
+}
+
 /// A GPU of 100 J: 60 idle, 40 active = pod 25 + unit 10 + retired 3 + unattributed 2.
 fn gpu() -> (ZoneTotals, GpuNow) {
     let name = Gpu { uuid: Arc::from("GPU-1"), index: 3, name: Arc::from("NVIDIA H100 80GB HBM3") };
@@ -150,8 +155,11 @@ pub fn rich() -> Snapshot {
         }),
         processes: vec![
             process(None, ProcessKind::Kernel, "kernel", 7_000_000),
-            process(None, ProcessKind::Other, "other", 1),
-            process(Some(4242), ProcessKind::Container(Arc::from("c1")), "od\"d\nna\\me", 30_000_001),
+            process_on_gpu(process(None, ProcessKind::Other, "other", 1), 13_000_000),
+            process_on_gpu(
+                process(Some(4242), ProcessKind::Container(Arc::from("c1")), "od\"d\nna\\me", 30_000_001),
+                25_000_000,
+            ),
         ],
         cpu_info: Arc::from([CpuInfo {
             processor: "0".to_owned(),

@@ -37,6 +37,8 @@ const IDLE: &[&str] = &["policy", "zone", "source", "node_name"];
 const PROCESS: &[&str] = &["pid", "comm", "exe", "type", "container_id", "vm_id", "node_name"];
 const PROCESS_ZONE: &[&str] =
     &["pid", "comm", "exe", "type", "state", "container_id", "vm_id", "node_name", "zone", "source"];
+const PROCESS_SOURCE: &[&str] =
+    &["pid", "comm", "exe", "type", "state", "container_id", "vm_id", "node_name", "source"];
 const UNIT: &[&str] = &["unit", "state", "node_name"];
 const UNIT_ZONE: &[&str] = &["unit", "state", "node_name", "zone", "source"];
 
@@ -181,6 +183,10 @@ metrics! {
         "Active energy of a process: its workload's divided by CPU time among the workload's processes. type=kernel are all kernel threads, comm=other without pid is what has no series of its own or no longer has one; with the unattributed energy they are the node's active energy, exactly.";
     PROCESS_WATTS = "kepler_process_cpu_watts" Gauge Some(Level::Process), PROCESS_ZONE,
         "Mean active power of a process over the last interval.";
+    PROCESS_GPU_JOULES = "kepler_process_gpu_joules_total" Counter Some(Level::Process), PROCESS_SOURCE,
+        "Active GPU energy of a process over all GPUs, as far as it can be told by process; comm=other without pid is what workloads were charged with beyond that. With the unattributed energy they are the node's active GPU energy, exactly. Only with eBPF process accounting.";
+    PROCESS_GPU_WATTS = "kepler_process_gpu_watts" Gauge Some(Level::Process), PROCESS_SOURCE,
+        "Mean active GPU power of a process over the GPUs' last readings.";
     PROCESS_SECONDS = "kepler_process_cpu_seconds_total" Counter Some(Level::Process), PROCESS,
         "Time that the process's threads ran on a CPU since it got its series, counted by eBPF.";
     BUILD_INFO = "kepler_build_info" Gauge None, &["arch", "branch", "revision", "version", "node_name"],

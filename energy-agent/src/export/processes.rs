@@ -3,7 +3,8 @@
 use crate::export::metrics as m;
 use crate::export::series::{energy_labels, family, single};
 use crate::export::text::{Labels, Value, Writer};
-use crate::snapshot::{ProcessKind, ProcessRow, Snapshot};
+use crate::meter::ZoneKind;
+use crate::snapshot::{ProcessKind, ProcessRow, Snapshot, WorkloadEnergy};
 
 /// Writes nothing where processes are not accounted.
 pub fn write(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
@@ -13,15 +14,31 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
     let rows: Vec<_> = snapshot.processes.iter().map(|row| (labels(row, node), row)).collect();
     family(writer, &m::PROCESS_JOULES);
     for (labels, row) in &rows {
-        for energy in &row.energy {
+        for energy in cpu(row) {
             writer.sample(labels, &with_state(row, energy_labels(energy.key)), Value::Energy(energy.total));
         }
     }
     family(writer, &m::PROCESS_WATTS);
     for (labels, row) in &rows {
-        for energy in &row.energy {
+        for energy in cpu(row) {
             if let Some(power) = energy.power {
                 writer.sample(labels, &with_state(row, energy_labels(energy.key)), Value::Power(power));
+            }
+        }
+    }
+    family(writer, &m::PROCESS_GPU_JOULES);
+    for (labels, row) in &rows {
+        for energy in gpu(row) {
+            let [_, source] = energy_labels(energy.key);
+            writer.sample(labels, &[("state", row.state.as_str()), source], Value::Energy(energy.total));
+        }
+    }
+    family(writer, &m::PROCESS_GPU_WATTS);
+    for (labels, row) in &rows {
+        for energy in gpu(row) {
+            if let Some(power) = energy.power {
+                let [_, source] = energy_labels(energy.key);
+                writer.sample(labels, &[("state", row.state.as_str()), source], Value::Power(power));
             }
         }
     }
@@ -34,7 +51,16 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
     single(writer, &m::PROCESS_EXE_ERRORS, Value::Integer(snapshot.health.process_exe_errors));
 }
 
-/// Labels of all three families; the one of CPU seconds has no `state`.
+fn cpu(row: &ProcessRow) -> impl Iterator<Item = &WorkloadEnergy> {
+    row.energy.iter().filter(|energy| energy.key.zone != ZoneKind::Gpu)
+}
+
+/// Of processes that used a GPU.
+fn gpu(row: &ProcessRow) -> impl Iterator<Item = &WorkloadEnergy> {
+    row.energy.iter().filter(|energy| energy.key.zone == ZoneKind::Gpu && energy.total.0 > 0)
+}
+
+/// Labels of all families; the one of CPU seconds has no `state`.
 fn labels(row: &ProcessRow, node: &str) -> Labels {
     let pid = row.pid.map(|pid| pid.to_string()).unwrap_or_default();
     let container = match &row.kind {

@@ -13,7 +13,7 @@ use crate::config::{Config, IdleMethod};
 use crate::meter::gpu::reading::{Gpu, GpuEnergy, GpuReading};
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
 use crate::snapshot::{EnergyKey, GpuNow, GpuProcessEnergy, Snapshot, State};
-use crate::units::Watts;
+use crate::units::{Microjoules, Watts};
 use crate::workload::Workload;
 use crate::workload::allocation::Allocations;
 use crate::workload::names::Pods;
@@ -55,6 +55,14 @@ struct Powers {
     active: Watts,
     idle: Watts,
     shares: Vec<(Arc<Workload>, Watts)>,
+    processes: Vec<(u32, Watts)>,
+}
+
+/// What workloads were charged of all GPUs in the interval, and what of it can be told by process.
+#[derive(Clone, Debug, Default)]
+pub struct GpuCharges {
+    pub shares: BTreeMap<Source, Microjoules>,
+    pub processes: Vec<GpuProcessEnergy>,
 }
 
 /// One GPU's energy of the interval, divided.
@@ -159,6 +167,7 @@ impl Gpus {
             active: division.active.over(elapsed),
             idle: division.idle.over(elapsed),
             shares: division.shares.iter().map(|(owner, part)| (Arc::clone(owner), part.over(elapsed))).collect(),
+            processes: division.processes.iter().map(|&(pid, part)| (pid, part.over(elapsed))).collect(),
         });
         let start = |pid| self.pids.start(pid);
         let processes = division.processes.iter();
@@ -170,6 +179,40 @@ impl Gpus {
             energy,
         }));
         Some(Charge { zone, energy, division })
+    }
+
+    /// What [`Self::divide`] charged, for the process level.
+    #[must_use]
+    pub fn charges(&self, charges: &[Charge]) -> GpuCharges {
+        let mut shares = BTreeMap::new();
+        for charge in charges {
+            let sum: &mut Microjoules = shares.entry(charge.energy.source).or_default();
+            for (_, energy) in &charge.division.shares {
+                *sum += *energy;
+            }
+        }
+        GpuCharges { shares, processes: self.processes.clone() }
+    }
+
+    /// Puts power into the GPU energies of processes: of the GPUs' intervals, not the tick's.
+    pub fn fill_processes(&self, snapshot: &mut Snapshot, now: Instant) {
+        let mut watts: BTreeMap<(Source, u32), Watts> = BTreeMap::new();
+        let mut powered = BTreeSet::new();
+        for seen in self.seen.values().filter(|seen| now.saturating_duration_since(seen.read) < self.hold) {
+            let (Some(power), Some(zone)) = (&seen.power, &seen.zone) else { continue };
+            powered.insert(zone.source);
+            for (pid, part) in &power.processes {
+                watts.entry((zone.source, *pid)).or_default().0 += part.0;
+            }
+        }
+        for row in &mut snapshot.processes {
+            let living = row.state == State::Running;
+            for energy in row.energy.iter_mut().filter(|energy| energy.key.zone == ZoneKind::Gpu) {
+                let source = energy.key.source;
+                let own = row.pid.map(|pid| watts.get(&(source, pid)).copied().unwrap_or_default());
+                energy.power = own.filter(|_| living && powered.contains(&source));
+            }
+        }
     }
 
     /// Copies what is known of each GPU into `snapshot`, and power into its zones and rows.

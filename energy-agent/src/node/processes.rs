@@ -5,12 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attribution::process::{ProcessShare, divide, position};
+use crate::attribution::process::{Charge, Part, ProcessShare, divide, position};
 use crate::attribution::usage::Usage;
 use crate::attribution::{Attribution, Interval};
 use crate::meter::process::{Process, ProcessEvent, ProcessSample, ProcessWork};
-use crate::meter::{CgroupId, KERNEL_THREADS, Sample};
+use crate::meter::{CgroupId, KERNEL_THREADS, Sample, ZoneKind};
+use crate::node::gpus::GpuCharges;
 use crate::process_ledger::{Limits, ProcessLedger, Ran};
+use crate::snapshot::EnergyKey;
 use crate::workload::Workload;
 use crate::workload::process::{Exe, Identity, Look, Processes as Names};
 
@@ -43,6 +45,7 @@ impl Processes {
         sample: &Sample,
         interval: &Interval<'_>,
         attribution: &Attribution,
+        gpus: &GpuCharges,
         owner: impl FnMut(CgroupId) -> Arc<Workload>,
         now: Duration,
     ) -> Vec<Process> {
@@ -69,9 +72,28 @@ impl Processes {
         let ended = self.sweep(*events_complete, now);
         let kernel = sample.work.iter().filter(|work| work.cgroup == KERNEL_THREADS);
         let kernel_ns = kernel.map(|work| work.runtime_ns).sum();
-        let charges = divide(attribution, interval.usage, interval.domains, shares);
+        let mut charges = divide(attribution, interval.usage, interval.domains, shares);
+        self.charge_gpus(gpus, &mut charges);
         self.ledger.apply(&charges, &ran, kernel_ns, now);
         ended
+    }
+
+    /// What workloads were charged of GPUs: each process's own, and the rest.
+    fn charge_gpus(&self, gpus: &GpuCharges, charges: &mut Vec<Charge>) {
+        let mut rest = gpus.shares.clone();
+        for used in &gpus.processes {
+            let key = EnergyKey { zone: ZoneKind::Gpu, source: used.source };
+            let process = used.start.and_then(|start| self.ledger.started_in(used.pid, start));
+            let (Some(process), Some(rest)) = (process, rest.get_mut(&used.source)) else { continue };
+            let energy = used.energy.min(*rest);
+            *rest = *rest - energy;
+            charges.push(Charge { key, part: Part::Process(process), energy });
+        }
+        charges.extend(rest.into_iter().map(|(source, energy)| Charge {
+            key: EnergyKey { zone: ZoneKind::Gpu, source },
+            part: Part::Rest,
+            energy,
+        }));
     }
 
     /// After lost events, a step through the living: who is gone has ended, who is called otherwise is renamed.
