@@ -123,8 +123,10 @@ impl ProcessLedger {
     /// The process with a row that has this id and began in this clock tick, a hundredth of a second.
     #[must_use]
     pub fn started_in(&self, pid: u32, ticks: u64) -> Option<Process> {
-        let mut rows = self.rows.keys().rev().filter(|process| u32::try_from(process.pid) == Ok(pid));
-        rows.find(|process| process.start_ns / TICK_NS == ticks).copied()
+        let pid = u64::from(pid);
+        let start_ns = ticks.saturating_mul(TICK_NS);
+        let last = Process { pid, start_ns: start_ns.saturating_add(TICK_NS - 1) };
+        self.rows.range(Process { pid, start_ns }..=last).next_back().map(|(process, _)| *process)
     }
 
     /// A process with a row is called something else.

@@ -12,7 +12,7 @@ use crate::attribution::{Division, Idle, Weight, ZoneAttribution};
 use crate::config::{Config, IdleMethod};
 use crate::meter::gpu::reading::{Gpu, GpuEnergy, GpuReading};
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
-use crate::snapshot::{EnergyKey, GpuNow, GpuProcessEnergy, Snapshot, State};
+use crate::snapshot::{EnergyKey, GpuNow, GpuProcessEnergy, ProcessKind, Snapshot, State, WorkloadEnergy};
 use crate::units::{Microjoules, Watts};
 use crate::workload::Workload;
 use crate::workload::allocation::Allocations;
@@ -197,20 +197,32 @@ impl Gpus {
     /// Puts power into the GPU energies of processes: of the GPUs' intervals, not the tick's.
     pub fn fill_processes(&self, snapshot: &mut Snapshot, now: Instant) {
         let mut watts: BTreeMap<(Source, u32), Watts> = BTreeMap::new();
-        let mut powered = BTreeSet::new();
+        // What no process has a row for, by source.
+        let mut rest: BTreeMap<Source, Watts> = BTreeMap::new();
         for seen in self.seen.values().filter(|seen| now.saturating_duration_since(seen.read) < self.hold) {
             let (Some(power), Some(zone)) = (&seen.power, &seen.zone) else { continue };
-            powered.insert(zone.source);
+            let charged: f64 = power.shares.iter().map(|(_, part)| part.0).sum();
+            rest.entry(zone.source).or_default().0 += charged;
             for (pid, part) in &power.processes {
                 watts.entry((zone.source, *pid)).or_default().0 += part.0;
             }
         }
+        let gpu = |energy: &&mut WorkloadEnergy| energy.key.zone == ZoneKind::Gpu;
         for row in &mut snapshot.processes {
             let living = row.state == State::Running;
-            for energy in row.energy.iter_mut().filter(|energy| energy.key.zone == ZoneKind::Gpu) {
-                let source = energy.key.source;
-                let own = row.pid.map(|pid| watts.get(&(source, pid)).copied().unwrap_or_default());
-                energy.power = own.filter(|_| living && powered.contains(&source));
+            for energy in row.energy.iter_mut().filter(gpu) {
+                let own = row.pid.and_then(|pid| watts.remove(&(energy.key.source, pid))).unwrap_or_default();
+                let rest = rest.get_mut(&energy.key.source).filter(|_| living && row.pid.is_some());
+                energy.power = rest.map(|rest| {
+                    rest.0 -= own.0;
+                    own
+                });
+            }
+        }
+        for row in snapshot.processes.iter_mut().filter(|row| row.kind == ProcessKind::Other) {
+            for energy in row.energy.iter_mut().filter(gpu) {
+                // A sum of differences may end a hair below zero.
+                energy.power = rest.get(&energy.key.source).map(|rest| Watts(rest.0.max(0.0)));
             }
         }
     }

@@ -29,7 +29,7 @@ pub struct Plant {
     pub average_s: f64,
     /// Between a change of load, lock or limit and the clock; seconds.
     pub delay_s: f64,
-    /// Between two utilisation samples of a process; seconds, 1/6 to 1.
+    /// Between two looks at what the processes do; seconds, 1/6 to 1.
     pub spacing_s: f64,
 }
 

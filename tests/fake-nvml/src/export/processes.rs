@@ -98,27 +98,32 @@ fn running(device: &Device, wanted: fn(ProcessKind) -> bool) -> Result<Vec<nvmlP
     Ok(processes.iter().filter(|process| wanted(process.kind)).filter(here).map(info).collect())
 }
 
+/// How far back the driver's samples reach; microseconds.
+const BUFFER_US: u64 = 10_000_000;
+
 /// The samples the caller has not seen.
 fn samples_of(device: &Device, last_seen_us: u64) -> Result<Vec<Sample>, Return> {
     let gpu = device.gpu();
     let played = gpu.samples.as_ref().ok_or(Return::NotSupported)?;
-    let samples = if gpu.plant.is_some() { plant_samples(device) } else { played.clone() };
+    let samples = if gpu.plant.is_some() { plant_samples(device, last_seen_us) } else { played.clone() };
     let new: Vec<_> =
         samples.into_iter().filter(|sample| sample.at_us > last_seen_us || gpu.ignore_last_seen).collect();
     if new.is_empty() { Err(Return::NotFound) } else { Ok(new) }
 }
 
-/// The last sample of each process that did anything in the last sample period. Each process has its own times.
-fn plant_samples(device: &Device) -> Vec<Sample> {
+/// What a driver of today answers: it looks at the GPU at times that are the same for all processes, and gives for each
+/// process that did anything the mean of the looks since the caller's last, stamped with the newest.
+fn plant_samples(device: &Device, last_seen_us: u64) -> Vec<Sample> {
     let gpu = device.gpu();
     let (Some(plant), Some(running)) = (gpu.plant.as_ref(), device.running()) else { return Vec::new() };
     let since_1970_us = clock::wall_us().saturating_sub(running.at_us);
     let spacing_us = whole(plant.spacing_s * 1e6).max(1);
+    let at_us = running.at_us - running.at_us % spacing_us;
+    let asked_us = last_seen_us.saturating_sub(since_1970_us).max(at_us.saturating_sub(BUFFER_US)).min(at_us);
+    let span_us = if last_seen_us == 0 { spacing_us } else { at_us - asked_us };
     let sample = |process: &Process| {
-        let phase_us = u64::from(process.pid) * 7919 % spacing_us;
-        let at_us = running.at_us - (running.at_us + phase_us) % spacing_us;
         let parts = 20;
-        let middle = |part: u64| at_us.saturating_sub(spacing_us * (2 * part + 1) / (2 * parts));
+        let middle = |part: u64| at_us.saturating_sub(span_us * (2 * part + 1) / (2 * parts));
         let load: f64 = (0..parts).map(|part| gpu.load_of(process, middle(part))).sum::<f64>() / 20.0;
         let sm = whole32(load * 100.0);
         (sm > 0).then_some(Sample { pid: process.pid, at_us: since_1970_us + at_us, sm, memory: 0 })
