@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test panics, its helpers too")]
 
 mod common;
+#[path = "common/kubernetes/mod.rs"]
+mod kubernetes;
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -10,23 +12,15 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use common::agent::{Agent, wait_for};
-use common::cgroup::Pod;
+use common::nvml::{FakeNvml, gpu, process};
 use common::powercap::Powercap;
+use fake_nvml::plant::Plant;
+use kubernetes::node::Node;
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// The queries of the dashboards: generation, dashboard, metrics, labels, shape, here.
 const QUERIES: &str = include_str!("kepler-dashboards.tsv");
-
-/// What `here` says of queries that cannot give data yet, and why.
-const NOT_YET: [(&str, &str); 2] = [
-    ("process", "processes are not accounted one by one yet"),
-    ("gpu", "needs an NVIDIA GPU, which is not metered yet"),
-];
-
-/// Labels that are not there yet, and why.
-const EMPTY: [(&str, &str); 2] =
-    [("pod_name", "comes from the API server"), ("pod_namespace", "comes from the API server")];
 
 /// A Prometheus server with one target, scraped every second; ended on drop.
 struct Prometheus {
@@ -79,13 +73,15 @@ impl Drop for Prometheus {
 }
 
 /// A query as Grafana would send it, of a day that is short.
-fn filled_in(shape: &str) -> String {
+fn filled_in(shape: &str, pid: u32) -> String {
+    let pid = pid.to_string();
     let values = [
         ("$job", "power-monitor"),
         ("$node", ".*"),
         ("$zone", "package"),
         ("$namespace", ".*"),
         ("$pod", ".*"),
+        ("$pid", &pid),
         ("$day", "1m"),
         ("$step", "1s"),
     ];
@@ -95,9 +91,22 @@ fn filled_in(shape: &str) -> String {
 #[test]
 fn every_query_of_keplers_dashboards_that_applies_gives_data() {
     let powercap = Powercap::two_sockets();
-    let agent = Agent::start(&["--interval=500ms", "--meter.trust-guest", &powercap.sysfs_flag()]);
-    let pods = [Pod::systemd(), Pod::new()];
-    let _loads = pods.each_ref().map(|pod| pod.load(&["sleepers", "0", "2000", "8000"]));
+    let node = Node::new();
+    let pods = [node.pod("web", &["main"]), node.pod("train", &["main"])];
+    let loads = pods.each_ref().map(|pod| pod.load("main", &["sleepers", "0", "2000", "8000"]));
+    let mut user = process(loads[1].0.id());
+    user.load = 0.5;
+    let mut card = gpu("GPU-a");
+    (card.plant, card.processes) = (Some(Plant::default()), Some(vec![user]));
+    let nvml = FakeNvml::new().gpu(card);
+    nvml.play();
+    let agent = node.agent(&[
+        "--interval=500ms",
+        "--meter.trust-guest",
+        "--export.levels=node,pod,container,process",
+        &powercap.sysfs_flag(),
+        &nvml.flag(),
+    ]);
     let prometheus = Prometheus::scraping(&agent);
     // Two samples make a rate, and a day of some seconds has to begin somewhere.
     wait_for("scrapes", || {
@@ -109,19 +118,15 @@ fn every_query_of_keplers_dashboards_that_applies_gives_data() {
 
     let rows: Vec<Vec<&str>> =
         QUERIES.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect()).collect();
-    let (mut asked, mut not_yet) = (0, 0);
+    let mut asked = 0;
     for row in &rows {
         let [generation, _, metrics, labels, shape, here] = row[..] else { panic!("not a row: {row:?}") };
         assert!(["0.9", "0.10"].contains(&generation), "{row:?}");
-        if NOT_YET.iter().any(|(needs, _)| *needs == here) {
-            not_yet += 1;
-            continue;
-        }
         if here.starts_with("none: ") {
             assert_eq!(generation, "0.9", "{row:?}");
             continue;
         }
-        let query = filled_in(if here == "same" { shape } else { here });
+        let query = filled_in(if here == "same" { shape } else { here }, loads[0].0.id());
         let series = prometheus.query(&query);
         assert!(!series.is_empty(), "no data: {query}");
         assert!(series.iter().all(|(_, value)| value.is_finite()), "{query}: {series:?}");
@@ -132,17 +137,18 @@ fn every_query_of_keplers_dashboards_that_applies_gives_data() {
         }
         for (metric, label) in metrics.split(',').flat_map(|metric| labels.split(',').map(move |label| (metric, label)))
         {
-            if label.is_empty() || EMPTY.iter().any(|(empty, _)| *empty == label) {
+            if label.is_empty() {
                 continue;
             }
             assert!(!prometheus.query(&format!("{metric}{{{label}!=\"\"}}")).is_empty(), "{metric} has no {label}");
         }
     }
-    println!("{asked} queries gave data, {not_yet} are not there yet, of {}", rows.len());
-    assert!(asked > 35 && not_yet > 0, "{asked} of {}, {not_yet} not yet", rows.len());
+    println!("{asked} queries gave data, of {}", rows.len());
+    assert_eq!(asked, 60);
 
     // The old metrics are not there at all, which their equivalents are for.
-    for row in rows.iter().filter(|row| row[0] == "0.9" && !row[2].starts_with("kepler:") && row[5] != "gpu") {
+    for row in rows.iter().filter(|row| row[0] == "0.9" && !row[2].starts_with("kepler:") && !row[2].contains("_gpu_"))
+    {
         assert!(prometheus.query(row[2]).is_empty(), "{}", row[2]);
     }
 }
