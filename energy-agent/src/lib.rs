@@ -44,7 +44,10 @@ use workload::pods::{self, Source, Told};
 pub fn run(config: &Config) -> Result<()> {
     memory::bound_what_is_kept();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
-    runtime.block_on(run_until_signal(config))
+    let outcome = runtime.block_on(run_until_signal(config));
+    // A look at a file system that hangs, or at a name server that is silent, must not keep the program from ending.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn run_until_signal(config: &Config) -> Result<()> {
