@@ -56,11 +56,11 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
     let base = selection_source::at_start(config).map_err(anyhow::Error::msg)?;
-    let node = Node::open(config)?;
+    let node = Node::open(&selection_source::with_processes(config, &base))?;
     let own = Arc::new(SelfMetrics::new());
     let blank = node.blank();
-    let ebpf = blank.meters.iter().any(|state| state.meter == "ebpf" && state.up);
-    let selection = SelectionSource::open(config, base, ebpf, Arc::clone(&own));
+    let processes = blank.meters.iter().any(|state| state.meter == "processes" && state.up);
+    let selection = SelectionSource::open(config, base, processes, Arc::clone(&own));
     let export = selection.in_force();
     let first = Published::new(blank, Arc::clone(&export.borrow()));
     let (publish, snapshots) = watch::channel(Arc::new(first));
