@@ -24,6 +24,7 @@ use tempfile::TempDir;
 const POD: &str = "kepler_pod_cpu_joules_total";
 const CONTAINER: &str = "kepler_container_cpu_joules_total";
 const NODE: &str = "kepler_node_cpu_joules_total";
+const PROCESS: &str = "kepler_process_cpu_joules_total";
 const SECONDS: &str = "kepler_container_cpu_seconds_total";
 const VALID: &str = "energy_agent_export_config_valid";
 const CHANGED: &str = "energy_agent_export_config_last_change_timestamp_seconds";
@@ -196,6 +197,46 @@ fn a_bad_edit_or_no_file_keeps_what_was_and_is_said_once() {
     let page = wait_until(&agent, "the good file", |names| names.contains(&"kepler_node_cpu_watts"));
     assert_eq!(page.count(VALID), 1);
     agent.assert_well();
+}
+
+#[test]
+fn processes_are_accounted_whichever_key_asks_for_them_at_the_start() {
+    let shown = |agent: &Agent| wait_for("processes", || Some(agent.scrape()).filter(|page| page.has(PROCESS, &[])));
+    for variable in ["EXPORT_METRICS=node,process", "ENABLE_PROCESS_METRICS=true"] {
+        let agent = Agent::spawn(&["env", variable, PROGRAM], &["--interval=200ms"]);
+        agent.wait_until_ready();
+        shown(&agent);
+    }
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("export");
+    fs::write(&path, "EXPORT_LEVELS: node, process").unwrap();
+    shown(&start(&path));
+    // Too late: nothing counts them.
+    fs::write(&path, "").unwrap();
+    let agent = start(&path);
+    replace(&path, "EXPORT_LEVELS: node, process");
+    let line = wait_for("a line in the log", || agent.logged("stays as it was").first().cloned());
+    assert!(line.contains("when the agent starts (--export.levels"), "{line}");
+    let page = agent.after_ticks(2);
+    assert!(!page.has(PROCESS, &[]) && page.has(NODE, &[]), "{:?}", page.names());
+    assert_eq!(page.count(VALID), 0);
+}
+
+#[test]
+fn a_file_that_hangs_does_not_keep_the_agent_from_ending() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("export");
+    fs::write(&path, "EXPORT_METRICS: node").unwrap();
+    let mut agent = start(&path);
+    agent.after_ticks(1);
+    // A pipe that nobody writes to stands for a file system that is away; the agent looks twice a second.
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::rename(&pipe, &path).unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    agent.after_ticks(1);
+    let (status, took) = agent.end("TERM");
+    assert!(status.success() && took < Duration::from_secs(5), "{status} after {took:?}");
 }
 
 /// A ConfigMap as the kubelet mounts it: a new version in a folder of its own, and one link that is changed.

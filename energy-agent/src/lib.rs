@@ -44,7 +44,10 @@ use workload::pods::{self, Source, Told};
 pub fn run(config: &Config) -> Result<()> {
     memory::bound_what_is_kept();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
-    runtime.block_on(run_until_signal(config))
+    let outcome = runtime.block_on(run_until_signal(config));
+    // A look at a file system that hangs, or at a name server that is silent, must not keep the program from ending.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn run_until_signal(config: &Config) -> Result<()> {
@@ -53,11 +56,11 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
     let base = selection_source::at_start(config).map_err(anyhow::Error::msg)?;
-    let node = Node::open(config)?;
+    let node = Node::open(&selection_source::with_processes(config, &base))?;
     let own = Arc::new(SelfMetrics::new());
     let blank = node.blank();
-    let ebpf = blank.meters.iter().any(|state| state.meter == "ebpf" && state.up);
-    let selection = SelectionSource::open(config, base, ebpf, Arc::clone(&own));
+    let processes = blank.meters.iter().any(|state| state.meter == "processes" && state.up);
+    let selection = SelectionSource::open(config, base, processes, Arc::clone(&own));
     let export = selection.in_force();
     let first = Published::new(blank, Arc::clone(&export.borrow()));
     let (publish, snapshots) = watch::channel(Arc::new(first));

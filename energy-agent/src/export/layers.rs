@@ -30,25 +30,25 @@ struct Layer {
 #[derive(Debug)]
 pub struct Layers {
     base: Settings,
-    /// Why not all of the base can be had: processes, and there is no eBPF.
+    /// Why not all of the base can be had: processes, and they are not accounted.
     refused: Option<String>,
     file: Layer,
     configmap: Layer,
-    ebpf: bool,
+    processes: bool,
     selection: Selection,
 }
 
 impl Layers {
-    /// `base` is what could be had with eBPF; without it, it goes on without processes.
+    /// `base` is what could be had with eBPF; where processes are not accounted, it goes on without them.
     #[must_use]
-    pub fn new(mut base: Settings, ebpf: bool) -> Self {
-        let refused = Selection::new(&base, metrics::ALL, ebpf).err();
+    pub fn new(mut base: Settings, processes: bool) -> Self {
+        let refused = Selection::new(&base, metrics::ALL, processes).err();
         if refused.is_some() {
             without_processes(&mut base);
         }
-        let selection = Selection::new(&base, metrics::ALL, ebpf).unwrap_or_default();
+        let selection = Selection::new(&base, metrics::ALL, processes).unwrap_or_default();
         let [file, configmap] = [Layer::default(), Layer::default()];
-        Self { base, refused, file, configmap, ebpf, selection }
+        Self { base, refused, file, configmap, processes, selection }
     }
 
     #[must_use]
@@ -106,7 +106,7 @@ impl Layers {
 
     fn resolve(&self, layers: [&Settings; 2]) -> Result<Selection, String> {
         let settings = layers.into_iter().fold(self.base.clone(), |below, layer| below.below(layer));
-        Selection::new(&settings, metrics::ALL, self.ebpf)
+        Selection::new(&settings, metrics::ALL, self.processes)
     }
 
     const fn layer(&mut self, place: Place) -> &mut Layer {

@@ -19,12 +19,12 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Chooses among the families of `table`. `ebpf` says whether processes can be accounted at all.
+    /// Chooses among the families of `table`. `processes` says whether they are accounted.
     ///
     /// # Errors
     /// One line that names the setting, its value and a remedy: a word that is neither level nor metric, or a set that
     /// cannot be had, such as a metric whose level or source is off.
-    pub fn new(settings: &Settings, table: &[Metric], ebpf: bool) -> Result<Self, String> {
+    pub fn new(settings: &Settings, table: &[Metric], processes: bool) -> Result<Self, String> {
         let request = Request::new(settings);
         if let Some(metrics) = &settings.metrics {
             for term in &metrics.value {
@@ -36,10 +36,13 @@ impl Selection {
         let levels: Vec<Level> = Level::ALL.into_iter().filter(any_shown).collect();
         if (levels.contains(&Level::Process) || request.whole.contains(&Level::Process))
             && !request.terms().any(|term| term.without && term.level == Some(Level::Process))
-            && !ebpf
+            && !processes
         {
             let by = request.by(Level::Process);
-            return Err(format!("{by}: level process needs eBPF, which is not in use (energy-agent doctor says why)"));
+            return Err(format!(
+                "{by}: level process needs eBPF, and to be asked for when the agent starts (--export.levels, which a file \
+                 or ConfigMap may then narrow); energy-agent doctor says whether eBPF works"
+            ));
         }
         let hides = |metric: &&Metric| metric.level.is_some_and(|level| !shown(metric, level));
         let mut hidden: Vec<_> = table.iter().filter(hides).map(|metric| metric.name).collect();

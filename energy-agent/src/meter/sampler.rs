@@ -351,8 +351,8 @@ fn process_entries(config: &Config, topology: &Topology) -> u32 {
     if !config.levels.contains(&Level::Process) {
         return 0;
     }
-    let wanted = (config.process_max * topology.domains.len().max(1) * 2).max(MIN_MAP_ENTRIES).next_power_of_two();
-    u32::try_from(wanted).unwrap_or(1 << 22).min(1 << 22)
+    let wanted = config.process_max.saturating_mul(topology.domains.len().max(1) * 2);
+    u32::try_from(wanted.clamp(MIN_MAP_ENTRIES, 1 << 22).next_power_of_two()).unwrap_or(1 << 22)
 }
 
 /// Whether the level that is asked for can be had.

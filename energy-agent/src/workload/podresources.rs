@@ -21,6 +21,8 @@ use crate::meter::MeterState;
 
 /// The kubelet answers from memory.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// The answer names every pod of the node, its CPUs and its memory; tonic by itself takes 4 MiB.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// Only devices of this vendor are looked at.
 const VENDOR: &str = "nvidia.com/";
 
@@ -124,7 +126,7 @@ fn state(up: bool, reason: &'static str, detail: String) -> MeterState {
 async fn list(socket: &Path) -> Result<Resources> {
     let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display())).context("address of the socket")?;
     let channel = endpoint.connect().await.context("connecting")?;
-    let mut client = tonic::client::Grpc::new(channel);
+    let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
     client.ready().await.context("connecting")?;
     let path = PathAndQuery::from_static("/v1.PodResourcesLister/List");
     let codec = Messages::<ListRequest, ListResponse>(PhantomData);

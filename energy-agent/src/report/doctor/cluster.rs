@@ -45,8 +45,11 @@ pub fn kubernetes(machine: &Machine<'_>) -> Row {
 fn ask(source: &Source, node: &str) -> Result<usize, Trouble> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Trouble { reason: "error", message: format!("tokio: {error}") })?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         let answer = tokio::time::timeout(PATIENCE, source.probe(node)).await;
         answer.unwrap_or_else(|_| Err(silence("list", "pods", PATIENCE)))
-    })
+    });
+    // A name server that is silent is not waited for either.
+    runtime.shutdown_background();
+    outcome
 }
