@@ -123,7 +123,7 @@ fn an_agent_starts_without_the_api_and_takes_a_new_token_from_its_file() {
     let case = case("FC-104");
     let node = Node::new();
     let file = node.folder().join("token");
-    fs::write(&file, "old").unwrap();
+    fs::write(&file, "old\n").unwrap();
     let server = format!("http://{}", node.proxy.address());
     kubeconfig(node.folder(), &server, None, &json!({"tokenFile": file}));
     node.proxy.faults().tokens = BTreeSet::from(["old".to_owned()]);
@@ -161,9 +161,11 @@ fn an_agent_starts_without_the_api_and_takes_a_new_token_from_its_file() {
             }
             ("up,", Some(agent)) => {
                 node.proxy.faults().tokens = BTreeSet::from(["new".to_owned()]);
-                fs::write(&file, "new").unwrap();
+                fs::write(&file, "new\n").unwrap();
                 node.proxy.come_back();
+                let back = Instant::now();
                 wait_for_names(agent);
+                assert!(back.elapsed() < Duration::from_secs(14), "it took {:?}", back.elapsed());
                 let second = second.as_ref().unwrap();
                 let page = second.wait_for_name(agent);
                 page.assert_conserved();
@@ -177,6 +179,30 @@ fn an_agent_starts_without_the_api_and_takes_a_new_token_from_its_file() {
     for pod in [Some(first), second].iter().flatten() {
         node.cluster.delete(&pod.object);
     }
+}
+
+/// A refused token is left for the one that its file holds by then, long before the next try would be due.
+#[test]
+fn after_a_refusal_a_new_token_in_the_file_is_tried_at_once() {
+    let node = Node::new();
+    let file = node.folder().join("token");
+    fs::write(&file, "old\n").unwrap();
+    let server = format!("http://{}", node.proxy.address());
+    kubeconfig(node.folder(), &server, None, &json!({"tokenFile": file}));
+    node.proxy.faults().tokens = BTreeSet::from(["new".to_owned()]);
+    let agent = node.agent_without_names(&[]);
+    assert_eq!(wait_for_source(&agent, "0"), "unauthorized");
+    // By the fourth refusal the pauses are of 5 s at least.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while node.proxy.asked().len() < 4 {
+        assert!(Instant::now() < deadline, "{:#?}", node.proxy.asked());
+        thread::sleep(Duration::from_millis(20));
+    }
+    fs::write(&file, "new\n").unwrap();
+    let renewed = Instant::now();
+    wait_for_names(&agent);
+    assert!(renewed.elapsed() < Duration::from_secs(4), "it took {:?}", renewed.elapsed());
+    assert_eq!(warnings(&agent).len(), 1, "{:#?}", warnings(&agent));
 }
 
 /// FC-105, by an event in the stream or by the HTTP status.

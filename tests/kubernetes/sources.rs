@@ -55,7 +55,8 @@ fn an_api_server_with_another_certificate_is_refused_and_told() {
     assert!(pod.used(&page).0 > 0 && !pod.is_named(&page));
     let told = agent.logged(" WARN ").into_iter().filter(|line| line.contains("pods are not told")).collect::<Vec<_>>();
     assert_eq!(told.len(), 1, "{told:#?}");
-    assert!(told[0].contains("certificate") && told[0].contains("authority"), "{}", told[0]);
+    let remedy = format!("correct certificate-authority in kubeconfig {}", node.kubeconfig.display());
+    assert!(told[0].contains(&node.cluster.url) && told[0].contains(&remedy), "{}", told[0]);
     agent.assert_well();
     node.cluster.delete(&pod.object);
 }
@@ -163,7 +164,8 @@ fn a_kubelet_with_another_certificate_is_refused_before_it_sees_the_token() {
     assert_eq!(kubelet.asked(), 0, "a request was sent");
     let told =
         wait_for("a warning", || agent.logged("pods are not told").into_iter().find(|line| line.contains(" WARN ")));
-    assert!(told.contains("certificate") && told.contains("authority"), "{told}");
+    let remedy = format!("correct --pods.kubelet-ca={}", stranger.file().display());
+    assert!(told.contains(&kubelet.url()) && told.contains(&remedy), "{told}");
     agent.assert_well();
     node.cluster.delete(&pod.object);
 }

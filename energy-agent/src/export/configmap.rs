@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client};
 use tokio::sync::mpsc;
 
 use crate::config::ObjectName;
-use crate::workload::kubernetes::{Credentials, trouble};
+use crate::workload::kubernetes::{Credentials, Server};
 
 /// Time between two tries to make use of credentials.
 const RETRY: Duration = Duration::from_secs(10);
@@ -43,19 +43,19 @@ pub async fn run(credentials: Option<Credentials>, object: ObjectName, tell: mps
         teller.tell(Change::Trouble(format!("no credentials for a cluster; {remedy}"))).await;
         return;
     };
-    let client = loop {
+    let server = loop {
         match credentials.client().await {
-            Ok(client) => break client,
+            Ok(server) => break server,
             Err(trouble) if !teller.tell(Change::Trouble(trouble.message.clone())).await => return,
             Err(_) => tokio::time::sleep(RETRY).await,
         }
     };
-    follow(client, &object, &mut teller).await;
+    follow(&server, &object, &mut teller).await;
 }
 
-async fn follow(client: Client, object: &ObjectName, teller: &mut Teller) {
+async fn follow(server: &Server, object: &ObjectName, teller: &mut Teller) {
     let config = watcher::Config::default().fields(&format!("metadata.name={}", object.name));
-    let events = watcher(Api::<ConfigMap>::namespaced(client, &object.namespace), config);
+    let events = watcher(Api::<ConfigMap>::namespaced(server.client.clone(), &object.namespace), config);
     let mut events = pin!(events.default_backoff());
     // What a list has found so far: only at its end it is known whether the object is there.
     let mut listed = Change::Gone;
@@ -72,7 +72,7 @@ async fn follow(client: Client, object: &ObjectName, teller: &mut Teller) {
             Ok(Event::InitDone) => listed.clone(),
             Ok(Event::Apply(map)) => found(map),
             Ok(Event::Delete(_)) => Change::Gone,
-            Err(error) => match problem(error, object) {
+            Err(error) => match problem(server, error, object) {
                 Some(problem) => Change::Trouble(problem),
                 None => continue,
             },
@@ -87,7 +87,7 @@ fn found(map: ConfigMap) -> Change {
     Change::Found(map.data.unwrap_or_default().into_iter().collect())
 }
 
-fn problem(error: watcher::Error, object: &ObjectName) -> Option<String> {
+fn problem(server: &Server, error: watcher::Error, object: &ObjectName) -> Option<String> {
     let of = format!("configmaps {} in namespace {}", object.name, object.namespace);
     let (error, verb) = match error {
         watcher::Error::InitialListFailed(error) => (error, "list"),
@@ -96,7 +96,7 @@ fn problem(error: watcher::Error, object: &ObjectName) -> Option<String> {
         watcher::Error::WatchError(status) => (kube::Error::Api(status), "watch"),
         watcher::Error::NoResourceVersion => return Some(format!("watch {of}: the server names no version")),
     };
-    Some(trouble(&error, verb, &of).message)
+    Some(server.trouble(&error, verb, &of).message)
 }
 
 struct Teller {

@@ -1,19 +1,29 @@
 //! Credentials that this machine has for a cluster into a client, and what goes wrong with one into a word and a
 //! sentence.
 
+mod token;
+
 use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use hyper::http::{Request, header};
+use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config, Error};
+use tokio::time::sleep;
+use tower::util::MapRequestLayer;
+
+use self::token::TokenFile;
 
 /// Where a pod finds the credentials of its service account.
 /// <https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/>
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// A server that is there answers sooner; one that is not costs this much per try.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a token file is looked at after its token was refused.
+const RENEWAL: Duration = Duration::from_secs(1);
 
 /// What keeps the agent from the cluster: a word from a fixed set, and for people the object and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,8 +90,15 @@ impl Credentials {
     ///
     /// # Errors
     /// As [`Self::config`], and when certificates, keys or the token cannot be used.
-    pub async fn client(&self) -> Result<Client, Trouble> {
-        client(self.config().await?, &self.to_string())
+    pub async fn client(&self) -> Result<Server, Trouble> {
+        let (address, authority) = match self {
+            Self::ServiceAccount => (
+                "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT".to_owned(),
+                format!("the service account's {SERVICE_ACCOUNT}/ca.crt"),
+            ),
+            Self::Kubeconfig(_) => (format!("server in {self}"), format!("certificate-authority in {self}")),
+        };
+        Server::new(self.config().await?, &self.to_string(), address, authority)
     }
 }
 
@@ -97,14 +114,114 @@ impl fmt::Display for Credentials {
     }
 }
 
-/// A client made of `config`, whose origin is named in the error.
-///
-/// # Errors
-/// When certificates, keys or the token cannot be used.
-pub fn client(config: Config, origin: &str) -> Result<Client, Trouble> {
-    Client::try_from(config).map_err(|error| {
-        unusable(format!("{origin}: {}; correct the certificates, key or token that it names", chain(&error)))
-    })
+/// A client for one server, and what people have to know about it when it fails.
+#[derive(Clone)]
+pub struct Server {
+    pub client: Client,
+    pub url: String,
+    token: Option<TokenFile>,
+    /// Where its address is set.
+    address: String,
+    /// Where the authority is set that has to have signed its certificate.
+    authority: String,
+}
+
+impl Server {
+    /// A client made of `config`, whose origin is named in the error. A token file is read at each request.
+    ///
+    /// # Errors
+    /// When certificates, keys or the token cannot be used.
+    pub fn new(mut config: Config, origin: &str, address: String, authority: String) -> Result<Self, Trouble> {
+        let unusable = |problem: String| {
+            unusable(format!("{origin}: {problem}; correct the certificates, key or token that it names"))
+        };
+        let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let account = &mut config.auth_info;
+        // These come first in kube too.
+        let basic = account.username.is_some() && account.password.is_some();
+        let other = basic || account.token.is_some() || account.auth_provider.is_some();
+        let token = account.token_file.take().filter(|_| !other).map(|file| TokenFile::open(file.into()));
+        let token = token.transpose().map_err(unusable)?;
+        let builder = ClientBuilder::try_from(config).map_err(|error| unusable(chain(&error)))?;
+        let client = match token.clone() {
+            None => builder.build(),
+            Some(token) => {
+                let authorize = move |mut request: Request<Body>| {
+                    request.headers_mut().insert(header::AUTHORIZATION, token.header());
+                    request
+                };
+                builder.with_layer(&MapRequestLayer::new(authorize)).build()
+            }
+        };
+        Ok(Self { client, url, token, address, authority })
+    }
+
+    /// Waits after its refusal of the credentials, and less long when the token file holds another token.
+    pub async fn wait(&self, pause: Duration) {
+        let end = Instant::now() + pause;
+        while let left = end.saturating_duration_since(Instant::now())
+            && !left.is_zero()
+        {
+            sleep(left.min(RENEWAL)).await;
+            if self.token.as_ref().is_some_and(TokenFile::is_renewed) {
+                return;
+            }
+        }
+    }
+
+    /// A request that was not answered in time.
+    #[must_use]
+    pub fn silence(&self, verb: &str, object: &str, after: Duration) -> Trouble {
+        let (Self { url, .. }, remedy, after) = (self, self.reach(), after.as_secs());
+        let message = format!("{verb} {object}: no answer from {url} within {after} s; {remedy}");
+        Trouble { reason: "unreachable", message }
+    }
+
+    fn reach(&self) -> String {
+        format!("see that the server is up and allowed through from this node, else correct {}", self.address)
+    }
+
+    /// What a failed request means. `verb` and `object` say what was asked for, in the words of RBAC: `list`, `pods at
+    /// cluster scope`.
+    #[must_use]
+    pub fn trouble(&self, error: &Error, verb: &str, object: &str) -> Trouble {
+        let (text, url) = (chain(error), &self.url);
+        let text = text.strip_prefix("ServiceError: ").unwrap_or(&text);
+        let (reason, message) = match error {
+            Error::Api(status) => match status.code {
+                401 => (
+                    "unauthorized",
+                    format!(
+                        "{verb} {object}: credentials refused (401 {}); renew the token or certificate",
+                        status.message
+                    ),
+                ),
+                403 => (
+                    "forbidden",
+                    format!(
+                        "no permission to {verb} {object} (403 {}); the agent needs get, list and watch on {object}: add them \
+                         to its role and bind it to the agent's account",
+                        status.message
+                    ),
+                ),
+                code => ("error", format!("{verb} {object}: {code} {} {}", status.reason, status.message)),
+            },
+            Error::Auth(_) | Error::RustlsTls(_) => ("config", format!("credentials: {text}")),
+            Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) if is_tls(text) => (
+                "tls",
+                format!(
+                    "{verb} {object} at {url}: {text}; the server's certificate must be signed by the configured authority \
+                     and name this address: correct {}",
+                    self.authority
+                ),
+            ),
+            Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => {
+                ("unreachable", format!("{verb} {object} at {url}: {text}; {}", self.reach()))
+            }
+            _ => ("error", format!("{verb} {object}: {text}")),
+        };
+        Trouble { reason, message }
+    }
 }
 
 /// kubectl leaves out files of `KUBECONFIG` that are not there, as long as one is.
@@ -135,48 +252,6 @@ fn unusable(message: String) -> Trouble {
     Trouble { reason: "config", message }
 }
 
-/// What a failed request means. `verb` and `object` say what was asked for, in the words of RBAC: `list`, `pods at
-/// cluster scope`.
-#[must_use]
-pub fn trouble(error: &Error, verb: &str, object: &str) -> Trouble {
-    let text = chain(error);
-    let text = text.strip_prefix("ServiceError: ").unwrap_or(&text);
-    let (reason, message) = match error {
-        Error::Api(status) => match status.code {
-            401 => (
-                "unauthorized",
-                format!(
-                    "{verb} {object}: credentials refused (401 {}); renew the token or certificate",
-                    status.message
-                ),
-            ),
-            403 => (
-                "forbidden",
-                format!(
-                    "no permission to {verb} {object} (403 {}); the agent needs get, list and watch on {object}: add them \
-                     to its role and bind it to the agent's account",
-                    status.message
-                ),
-            ),
-            code => ("error", format!("{verb} {object}: {code} {} {}", status.reason, status.message)),
-        },
-        Error::Auth(_) | Error::RustlsTls(_) => ("config", format!("credentials: {text}")),
-        // kube takes a token file as it is; kubectl would cut a line feed at its end.
-        Error::Service(_) if text.contains("bearer token") => {
-            ("config", format!("{text}; the token file must hold the token alone, without a line feed at its end"))
-        }
-        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) if is_tls(text) => (
-            "tls",
-            format!("{text}; the server's certificate must be signed by the configured authority and name its address"),
-        ),
-        Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => {
-            ("unreachable", format!("{verb} {object}: {text}; is the server up, and allowed through from this node?"))
-        }
-        _ => ("error", format!("{verb} {object}: {text}")),
-    };
-    Trouble { reason, message }
-}
-
 /// What rustls says when certificates or handshakes fail; its own error type is out of reach behind kube.
 fn is_tls(text: &str) -> bool {
     ["certificate", "fatal alert", "corrupt message", "TLS", "tls handshake"].iter().any(|word| text.contains(word))
@@ -194,12 +269,6 @@ pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         cause = error.source();
     }
     text
-}
-
-/// A request that was not answered in time.
-#[must_use]
-pub fn silence(verb: &str, object: &str, after: Duration) -> Trouble {
-    Trouble { reason: "unreachable", message: format!("{verb} {object}: no answer within {} s", after.as_secs()) }
 }
 
 /// Whether the agent runs in a pod, as far as its environment tells.

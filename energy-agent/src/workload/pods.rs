@@ -1,6 +1,7 @@
 //! Tells the tick thread about the pods of this node: one task asks the API server or the kubelet and publishes what it
 //! learns; whoever reads never waits.
 
+mod backoff;
 mod book;
 mod kubelet;
 mod object;
@@ -8,9 +9,10 @@ mod watch;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch as channel};
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use self::book::Book;
@@ -62,16 +64,23 @@ impl Source {
         }
     }
 
-    /// Asks once; the number of pods.
+    /// Asks once and waits no longer than `patience`; the number of pods.
     ///
     /// # Errors
     /// When the source cannot be reached or refuses.
-    pub async fn probe(&self, node: &str) -> Result<usize, Trouble> {
+    pub async fn probe(&self, node: &str, patience: Duration) -> Result<usize, Trouble> {
         match self {
             Self::Api(credentials) => {
-                watch::list(&credentials.client().await?, node, watch::Age::Any).await.map(|(pods, _)| pods.len())
+                let server = credentials.client().await?;
+                let answer = timeout(patience, watch::list(&server, node, watch::Age::Any)).await;
+                let (pods, _) = answer.map_err(|_| server.silence("list", watch::OBJECT, patience))??;
+                Ok(pods.len())
             }
-            Self::Kubelet(kubelet) => kubelet.list(&kubelet.client().await?).await.map(|pods| pods.len()),
+            Self::Kubelet(kubelet) => {
+                let server = kubelet.client().await?;
+                let answer = timeout(patience, kubelet.list(&server)).await;
+                Ok(answer.map_err(|_| server.silence("get", kubelet::OBJECT, patience))??.len())
+            }
             Self::None { reason, detail } => Err(Trouble { reason, message: detail.clone() }),
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Machine, Row, Status, plural};
 use crate::node::node_name;
-use crate::workload::kubernetes::{Trouble, silence};
+use crate::workload::kubernetes::Trouble;
 use crate::workload::pods::Source;
 
 /// A source that takes longer is reported as silent; `run` waits longer and tries again.
@@ -45,11 +45,8 @@ pub fn kubernetes(machine: &Machine<'_>) -> Row {
 fn ask(source: &Source, node: &str) -> Result<usize, Trouble> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Trouble { reason: "error", message: format!("tokio: {error}") })?;
-    let outcome = runtime.block_on(async {
-        let answer = tokio::time::timeout(PATIENCE, source.probe(node)).await;
-        answer.unwrap_or_else(|_| Err(silence("list", "pods", PATIENCE)))
-    });
-    // A name server that is silent is not waited for either.
+    let outcome = runtime.block_on(source.probe(node, PATIENCE));
+    // A name server that is silent is not waited for.
     runtime.shutdown_background();
     outcome
 }

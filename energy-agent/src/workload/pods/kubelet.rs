@@ -7,27 +7,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::http;
-use kube::runtime::utils::Backoff as _;
-use kube::runtime::watcher::DefaultBackoff;
-use kube::{Client, Error};
+use kube::Error;
 use serde::Deserialize;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Teller;
+use super::backoff::Backoff;
 use super::object::Object;
 use crate::config::Config;
-use crate::workload::kubernetes::{self, Credentials, Trouble, silence, trouble};
+use crate::workload::kubernetes::{Credentials, Server, Trouble};
 use crate::workload::names::Pod;
 
 /// What is asked for, in the words of RBAC: the kubelet asks the API server whether the agent may.
 /// <https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/>
-const OBJECT: &str = "nodes/proxy at cluster scope (the kubelet's pods)";
+pub const OBJECT: &str = "nodes/proxy at cluster scope (the kubelet's pods)";
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// A pod that has just come up has its first container ids a moment later.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Between two questions, whatever comes up.
 const PAUSE: Duration = Duration::from_secs(5);
+/// Permissions change seldom, and by hand.
+const FORBIDDEN_PAUSE: Duration = Duration::from_secs(30);
 
 /// How to ask the kubelet.
 #[derive(Clone, Debug)]
@@ -63,7 +64,7 @@ impl Kubelet {
     ///
     /// # Errors
     /// When the address, the token or the authority's certificate cannot be used.
-    pub async fn client(&self) -> Result<Client, Trouble> {
+    pub async fn client(&self) -> Result<Server, Trouble> {
         let unusable = |message: String| Trouble { reason: "config", message };
         let url: http::Uri =
             self.url.parse().map_err(|error| unusable(format!("--pods.kubelet-url={}: {error}", self.url)))?;
@@ -80,14 +81,19 @@ impl Kubelet {
             config.root_cert = None;
             config.root_cert_file = Some(ca.clone());
         }
-        kubernetes::client(config, &format!("kubelet at {}", self.url))
+        let authority = match &self.ca {
+            Some(file) => format!("--pods.kubelet-ca={}", file.display()),
+            None => "it by --pods.kubelet-ca, without which it is the API server's".to_owned(),
+        };
+        let address = format!("--pods.kubelet-url={}", self.url);
+        Server::new(config, &format!("kubelet at {}", self.url), address, authority)
     }
 
     /// All pods that the kubelet runs.
     ///
     /// # Errors
     /// When it does not answer, refuses, or answers with something else.
-    pub async fn list(&self, client: &Client) -> Result<Vec<Pod>, Trouble> {
+    pub async fn list(&self, server: &Server) -> Result<Vec<Pod>, Trouble> {
         #[derive(Deserialize)]
         struct List {
             #[serde(default)]
@@ -95,11 +101,11 @@ impl Kubelet {
             kind: String,
         }
         let request = http::Request::get("/pods").body(Vec::new()).map_err(Error::HttpError);
-        let request = request.map_err(|error| trouble(&error, "get", OBJECT))?;
-        let answer = timeout(ANSWER_TIMEOUT, client.request_text(request)).await;
+        let request = request.map_err(|error| server.trouble(&error, "get", OBJECT))?;
+        let answer = timeout(ANSWER_TIMEOUT, server.client.request_text(request)).await;
         let text = answer
-            .map_err(|_| silence("get", OBJECT, ANSWER_TIMEOUT))?
-            .map_err(|error| trouble(&error, "get", OBJECT))?;
+            .map_err(|_| server.silence("get", OBJECT, ANSWER_TIMEOUT))?
+            .map_err(|error| server.trouble(&error, "get", OBJECT))?;
         match serde_json::from_str(&text) {
             Ok(List { items, kind }) if kind == "PodList" => {
                 Ok(items.unwrap_or_default().into_iter().map(Pod::from).collect())
@@ -114,11 +120,11 @@ impl Kubelet {
     /// Asks for ever.
     pub(super) async fn run(self, mut teller: Teller, unknown: Arc<Notify>) {
         let source = format!("kubelet at {}", self.url);
-        let mut backoff = DefaultBackoff::default();
-        let mut client = None;
+        let mut backoff = Backoff::new();
+        let mut server = None;
         loop {
             let asked = Instant::now();
-            match self.ask(&mut client).await {
+            match self.ask(&mut server).await {
                 Ok(pods) => {
                     teller.replace(pods);
                     teller.answered(&source);
@@ -132,20 +138,25 @@ impl Kubelet {
                 }
                 Err(trouble) => {
                     teller.failed(&trouble);
-                    if !matches!(trouble.reason, "unreachable" | "error" | "forbidden") {
-                        client = None;
+                    let pause = backoff.pause().max(PAUSE.min(self.interval));
+                    match (trouble.reason, &server) {
+                        ("unauthorized", Some(server)) => Server::wait(server, pause).await,
+                        ("forbidden", _) => sleep(pause.max(FORBIDDEN_PAUSE)).await,
+                        _ => sleep(pause).await,
                     }
-                    sleep(backoff.next().unwrap_or(PAUSE).max(PAUSE.min(self.interval))).await;
+                    if !matches!(trouble.reason, "unreachable" | "error" | "forbidden") {
+                        server = None;
+                    }
                 }
             }
         }
     }
 
-    async fn ask(&self, client: &mut Option<Client>) -> Result<Vec<Pod>, Trouble> {
-        if client.is_none() {
-            *client = Some(self.client().await?);
+    async fn ask(&self, server: &mut Option<Server>) -> Result<Vec<Pod>, Trouble> {
+        if server.is_none() {
+            *server = Some(self.client().await?);
         }
-        let client = client.as_ref().expect("made just now");
-        self.list(client).await
+        let server = server.as_ref().expect("made just now");
+        self.list(server).await
     }
 }

@@ -5,23 +5,22 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt as _, StreamExt as _};
+use kube::Error;
 use kube::api::{ListParams, VersionMatch, WatchEvent, WatchParams};
 use kube::core::Request;
-use kube::runtime::utils::Backoff as _;
-use kube::runtime::watcher::DefaultBackoff;
-use kube::{Client, Error};
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use super::Teller;
+use super::backoff::Backoff;
 use super::object::Object;
-use crate::workload::kubernetes::{Credentials, Trouble, silence, trouble};
+use crate::workload::kubernetes::{Credentials, Server, Trouble};
 use crate::workload::names::Pod;
 
 const PODS: &str = "/api/v1/pods";
 /// What is asked for, in the words of RBAC.
-const OBJECT: &str = "pods at cluster scope";
+pub const OBJECT: &str = "pods at cluster scope";
 /// A list, and the beginning of a watch, are answered sooner.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The server ends a watch after this time, as client-go's do; one silent for longer is dead.
@@ -55,20 +54,20 @@ enum End {
 /// Lists, watches and goes on for ever.
 pub async fn run(credentials: Credentials, node: String, mut teller: Teller) {
     let source = format!("API server, {credentials}");
-    let mut backoff = DefaultBackoff::default();
+    let mut backoff = Backoff::new();
     let mut age = Age::Any;
-    // The cluster's client, and the version that the next watch starts from.
-    let (mut client, mut version): (Option<Client>, Option<String>) = (None, None);
+    // The cluster's server, and the version that the next watch starts from.
+    let (mut server, mut version): (Option<Server>, Option<String>) = (None, None);
     loop {
-        let ended = match (&client, &mut version) {
+        let ended = match (&server, &mut version) {
             (None, _) => match credentials.client().await {
                 Ok(new) => {
-                    client = Some(new);
+                    server = Some(new);
                     continue;
                 }
                 Err(trouble) => End::Failed(trouble),
             },
-            (Some(client), None) => match list(client, &node, age).await {
+            (Some(server), None) => match list(server, &node, age).await {
                 Ok((pods, listed)) => {
                     if pods.is_empty() && credentials == Credentials::ServiceAccount {
                         warn!(
@@ -83,9 +82,9 @@ pub async fn run(credentials: Credentials, node: String, mut teller: Teller) {
                 }
                 Err(trouble) => End::Failed(trouble),
             },
-            (Some(client), Some(version)) => watch(client, &node, version, &mut teller, &source).await,
+            (Some(server), Some(version)) => watch(server, &node, version, &mut teller, &source).await,
         };
-        let mut pause = backoff.next().unwrap_or(FORBIDDEN_PAUSE);
+        let mut pause = backoff.pause();
         match ended {
             End::Resume => {
                 backoff.reset();
@@ -101,7 +100,12 @@ pub async fn run(credentials: Credentials, node: String, mut teller: Teller) {
                     "forbidden" => pause = pause.max(FORBIDDEN_PAUSE),
                     "unreachable" | "error" => {}
                     // Token, certificates or the files they are in may have been renewed.
-                    _ => client = None,
+                    _ => {
+                        if let Some(server) = server.take().filter(|_| trouble.reason == "unauthorized") {
+                            server.wait(pause).await;
+                            continue;
+                        }
+                    }
                 }
             }
         }
@@ -113,7 +117,7 @@ pub async fn run(credentials: Credentials, node: String, mut teller: Teller) {
 ///
 /// # Errors
 /// When the server does not answer, refuses, or answers with something else.
-pub async fn list(client: &Client, node: &str, age: Age) -> Result<(Vec<Pod>, String), Trouble> {
+pub async fn list(server: &Server, node: &str, age: Age) -> Result<(Vec<Pod>, String), Trouble> {
     #[derive(Deserialize)]
     struct List {
         metadata: Metadata,
@@ -139,13 +143,13 @@ pub async fn list(client: &Client, node: &str, age: Age) -> Result<(Vec<Pod>, St
     loop {
         let request = Request::new(PODS)
             .list(&parameters)
-            .map_err(|error| trouble(&Error::BuildRequest(error), "list", OBJECT))?;
-        let answer = timeout(ANSWER_TIMEOUT, client.request_text(request)).await;
+            .map_err(|error| server.trouble(&Error::BuildRequest(error), "list", OBJECT))?;
+        let answer = timeout(ANSWER_TIMEOUT, server.client.request_text(request)).await;
         let text = answer
-            .map_err(|_| silence("list", OBJECT, ANSWER_TIMEOUT))?
-            .map_err(|error| trouble(&error, "list", OBJECT))?;
+            .map_err(|_| server.silence("list", OBJECT, ANSWER_TIMEOUT))?
+            .map_err(|error| server.trouble(&error, "list", OBJECT))?;
         let List { metadata, items } =
-            serde_json::from_str(&text).map_err(|error| trouble(&Error::SerdeError(error), "list", OBJECT))?;
+            serde_json::from_str(&text).map_err(|error| server.trouble(&Error::SerdeError(error), "list", OBJECT))?;
         pods.extend(items.into_iter().map(Pod::from));
         if metadata.next.is_empty() {
             return Ok((pods, metadata.resource_version));
@@ -156,10 +160,10 @@ pub async fn list(client: &Client, node: &str, age: Age) -> Result<(Vec<Pod>, St
 }
 
 /// One watch, from its first byte to its end; `version` moves on with it.
-async fn watch(client: &Client, node: &str, version: &mut String, teller: &mut Teller, source: &str) -> End {
+async fn watch(server: &Server, node: &str, version: &mut String, teller: &mut Teller, source: &str) -> End {
     let failed = |error: &Error| match error {
         Error::Api(status) if status.code == 410 => End::Expired,
-        error => End::Failed(trouble(error, "watch", OBJECT)),
+        error => End::Failed(server.trouble(error, "watch", OBJECT)),
     };
     let parameters = WatchParams::default().fields(&format!("spec.nodeName={node}")).timeout(WATCH_SECONDS);
     let request = match Request::new(PODS).watch(&parameters, version) {
@@ -167,10 +171,10 @@ async fn watch(client: &Client, node: &str, version: &mut String, teller: &mut T
         Err(error) => return failed(&Error::BuildRequest(error)),
     };
     let began = Instant::now();
-    let stream = match timeout(ANSWER_TIMEOUT, client.request_events::<Object>(request)).await {
+    let stream = match timeout(ANSWER_TIMEOUT, server.client.request_events::<Object>(request)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return failed(&error),
-        Err(_) => return End::Failed(silence("watch", OBJECT, ANSWER_TIMEOUT)),
+        Err(_) => return End::Failed(server.silence("watch", OBJECT, ANSWER_TIMEOUT)),
     };
     let mut stream = pin!(stream);
     let silent = Duration::from_secs(WATCH_SECONDS.into()) + WATCH_MARGIN;
@@ -189,8 +193,10 @@ async fn watch(client: &Client, node: &str, version: &mut String, teller: &mut T
             return if heard || began.elapsed() >= SHORT_WATCH {
                 End::Resume
             } else {
-                let message =
-                    "watch ended at once, without an event; a proxy before the API server that cuts it?".to_owned();
+                let message = format!(
+                    "watch at {} ended at once, without an event; a proxy before the API server that cuts it?",
+                    server.url
+                );
                 End::Failed(Trouble { reason: "unreachable", message })
             };
         }
