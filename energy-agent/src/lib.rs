@@ -27,7 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::{error, info, warn};
 
-use config::{Config, IdlePolicy};
+use config::{Config, IdlePolicy, Level};
 use export::configmap;
 use export::http::{Web, serve};
 use export::own::SelfMetrics;
@@ -170,6 +170,8 @@ impl Ticker {
         {
             let began = Instant::now();
             let late = began.saturating_duration_since(due) > self.interval / 2;
+            let wanted = self.export.borrow().selection.levels().contains(&Level::Process);
+            self.node.account_processes(wanted);
             let snapshot = self.node.tick(late, &self.pods.told());
             self.pods.ask_for_unnamed(&self.node);
             let export = Arc::clone(&self.export.borrow());
