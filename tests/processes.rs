@@ -292,6 +292,7 @@ fn a_full_map_is_counted_and_takes_nothing_from_cgroups() {
         map_entries: 4096,
     };
     let mut ebpf = Ebpf::load(options, &topology, Path::new("/proc")).unwrap();
+    ebpf.start_processes(&topology).unwrap();
     let cgroup = Cgroup::new("many");
     let loads: Vec<_> = (0..12).map(|_| Load::start(&cgroup.dir, &["sleepers", "2", "2000", "2000"])).collect();
     loads.into_iter().for_each(Load::wait);
@@ -335,7 +336,7 @@ fn without_ebpf_there_are_no_processes_and_one_line_says_so() {
     page.assert_conserved();
     assert!(!page.text.contains("kepler_process_"), "{}", page.text);
     assert_eq!(page.one("energy_agent_meter_up", &[("meter", "processes"), ("reason", "absent")]).value, "0");
-    assert_eq!(agent.logged("--export.levels asks for processes").len(), 1, "{:?}", agent.log());
+    assert_eq!(agent.logged("the level process is asked for").len(), 1, "{:?}", agent.log());
 }
 
 #[test]
@@ -384,4 +385,78 @@ fn an_agent_that_is_started_again_begins_at_zero_and_adds_up() {
     for _ in 0..5 {
         second.after_ticks(1).assert_conserved();
     }
+}
+
+/// The level comes and goes while the agent runs; nothing is lost, nothing counts twice, nothing falls.
+#[test]
+fn the_level_is_switched_on_and_off_while_the_agent_runs() {
+    one_of_three(|| {
+        let _alone = alone();
+        let powercap = Powercap::two_sockets();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("export");
+        let select = |levels: &str| {
+            fs::write(path.with_extension("new"), format!("EXPORT_LEVELS={levels}")).unwrap();
+            fs::rename(path.with_extension("new"), &path).unwrap();
+        };
+        select("node,pod,container");
+        let pod = Pod::new();
+        let load = pod.load(&["sleepers", "0", "2000", "2000"]);
+        let id = pid(&load);
+        let export = format!("--export.config={}", path.display());
+        let agent = Agent::start(&["--interval=200ms", &export, "--meter.trust-guest", &powercap.sysfs_flag()]);
+        let pod_seconds = |page: &Page| page.nanoseconds("kepler_container_cpu_seconds_total", &[("pod_id", &pod.uid)]);
+        let mut last = agent.after_ticks(3);
+        let quiet = |agent: &Agent| {
+            freeze(&pod.cgroup.dir, true);
+            let page = agent.after_ticks(3);
+            let seen = (pod_seconds(&page), cpu_ns(&pod.container));
+            freeze(&pod.cgroup.dir, false);
+            seen
+        };
+        let begin = quiet(&agent);
+        // Every page on the way is whole and not below the one before.
+        let mut pages = |what: &str, until: &dyn Fn(&Page) -> bool| {
+            let start = Instant::now();
+            loop {
+                powercap.zones.iter().for_each(|zone| zone.add(500_000));
+                let page = agent.after_ticks(1);
+                page.assert_conserved();
+                page.assert_not_below(&last);
+                last = page;
+                if until(&last) {
+                    return (last.text.clone(), start.elapsed());
+                }
+                assert!(start.elapsed() < Duration::from_secs(10), "{what}");
+            }
+        };
+        let ticks = std::cell::Cell::new(0);
+        let some = |_: &Page| {
+            ticks.set(ticks.get() + 1);
+            ticks.get() % 5 == 0
+        };
+        pages("before", &some);
+        let mut seconds = Vec::new();
+        for _ in 0..2 {
+            select("node,pod,container,process");
+            let (_, took) =
+                pages("on", &|page| page.has(SECONDS, &[("pid", &id)]) && page.has(JOULES, &[("pid", &id)]));
+            assert!(took < Duration::from_secs(2), "on after {took:?}");
+            seconds.push(agent.scrape().nanoseconds(SECONDS, &[("pid", &id)]));
+            pages("on", &some);
+            seconds.push(agent.scrape().nanoseconds(SECONDS, &[("pid", &id)]));
+            select("node,pod,container");
+            let (_, took) = pages("off", &|page| !page.has(JOULES, &[]) && !page.has(SECONDS, &[]));
+            assert!(took < Duration::from_secs(2), "off after {took:?}");
+            pages("off", &some);
+        }
+        println!("seconds of the process {seconds:?}");
+        assert!(seconds[0] < 1_000_000_000, "it does not begin at zero: {seconds:?}");
+        assert!(seconds.is_sorted() && seconds[1] > seconds[0] && seconds[3] > seconds[2], "{seconds:?}");
+        let end = quiet(&agent);
+        let (charged, ran) = (end.0 - begin.0, end.1 - begin.1);
+        println!("charged {charged} ns, cpu.stat {ran} ns");
+        assert!(ran > 500_000_000 && charged.abs_diff(ran) < ran / 100, "charged {charged} ns, cpu.stat {ran} ns");
+        assert_eq!(agent.logged(" WARN ").len(), 0, "{:#?}", agent.log());
+    });
 }

@@ -27,7 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::{error, info, warn};
 
-use config::{Config, IdlePolicy};
+use config::{Config, IdlePolicy, Level};
 use export::configmap;
 use export::http::{Web, serve};
 use export::own::SelfMetrics;
@@ -56,10 +56,10 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
     let base = selection_source::at_start(config).map_err(anyhow::Error::msg)?;
-    let node = Node::open(&selection_source::with_processes(config, &base))?;
+    let node = Node::open(config)?;
     let own = Arc::new(SelfMetrics::new());
     let blank = node.blank();
-    let processes = blank.meters.iter().any(|state| state.meter == "processes" && state.up);
+    let processes = blank.meters.iter().any(|state| state.meter == "ebpf" && state.up);
     let selection = SelectionSource::open(config, base, processes, Arc::clone(&own));
     let export = selection.in_force();
     let first = Published::new(blank, Arc::clone(&export.borrow()));
@@ -173,6 +173,8 @@ impl Ticker {
         {
             let began = Instant::now();
             let late = began.saturating_duration_since(due) > self.interval / 2;
+            let wanted = self.export.borrow().selection.levels().contains(&Level::Process);
+            self.node.account_processes(wanted);
             let snapshot = self.node.tick(late, &self.pods.told());
             self.pods.ask_for_unnamed(&self.node);
             let export = Arc::clone(&self.export.borrow());

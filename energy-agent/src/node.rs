@@ -46,7 +46,8 @@ pub struct Node {
     gpus: Gpus,
     ledger: Ledger,
     idle_ledger: IdleLedger,
-    processes: Option<Processes>,
+    /// Charged while the level is off as well, all to `other`: so its energy is whole whenever the level comes.
+    processes: Processes,
     cpu_info: Arc<[CpuInfo]>,
     started: Instant,
     ticks: u64,
@@ -80,7 +81,7 @@ impl Node {
         }
         let limits =
             Limits { living: config.process_max, terminated: TERMINATED_MAX, retention: config.terminated_retention };
-        let processes = sampler.has_processes().then(|| Processes::new(&config.procfs, limits));
+        let processes = Processes::new(&config.procfs, limits);
         let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
         let state = StateFile::new(&config.state_directory);
         Ok(Self {
@@ -116,6 +117,11 @@ impl Node {
         meters.extend(self.idle_ledger.state());
         meters.extend(self.host_pid.clone());
         meters
+    }
+
+    /// Begins or ends to account for processes; for the next tick.
+    pub fn account_processes(&mut self, wanted: bool) {
+        self.sampler.account_processes(wanted);
     }
 
     /// Reads, divides and adds up. `late` says that this tick began more than half an interval late, `told` is what is
@@ -165,16 +171,14 @@ impl Node {
         // Nothing that a policy weighs says anything about the idle energy of GPUs.
         attribution.zones.truncate(sample.zones.len());
         self.idle_ledger.apply(&attribution, &usage, self.ledger.rows(), &told.pods);
-        if let Some(processes) = &mut self.processes {
-            let owner = |cgroup| match &mut self.owners {
-                Some(owners) => owners.owner(cgroup),
-                None => Arc::clone(&self.unknown),
-            };
-            let ended =
-                processes.tick(&sample, &interval, &attribution, &gpu_charges, owner, now.duration_since(self.started));
-            for process in ended {
-                self.sampler.forget_process(process);
-            }
+        let owner = |cgroup| match &mut self.owners {
+            Some(owners) => owners.owner(cgroup),
+            None => Arc::clone(&self.unknown),
+        };
+        let since_start = now.duration_since(self.started);
+        let ended = self.processes.tick(&sample, &interval, &attribution, &gpu_charges, owner, since_start);
+        for process in ended {
+            self.sampler.forget_process(process);
         }
         self.ticks += 1;
         if self.idle_method == IdleMethod::Learned {
@@ -196,7 +200,7 @@ impl Node {
         let mut health = self.sampler.health();
         health.unknown_cgroups = self.owners.as_ref().map_or(0, Owners::unknown_cgroups);
         health.late_ticks = self.late_ticks;
-        health.process_exe_errors = self.processes.as_ref().map_or(0, Processes::exe_errors);
+        health.process_exe_errors = self.processes.exe_errors();
         let mut snapshot = Snapshot {
             taken: SystemTime::now(),
             elapsed: sample.elapsed,
@@ -213,8 +217,8 @@ impl Node {
         snapshot.meters.push(told.state.clone());
         self.ledger.fill(&mut snapshot);
         self.gpus.fill(&mut snapshot, now);
-        if let Some(processes) = &self.processes {
-            snapshot.processes = processes.ledger.rows(sample.elapsed, |key| self.ledger.powered(key));
+        if self.sampler.has_processes() {
+            snapshot.processes = self.processes.ledger.rows(sample.elapsed, |key| self.ledger.powered(key));
             self.gpus.fill_processes(&mut snapshot, now);
         }
         snapshot

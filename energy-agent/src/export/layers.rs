@@ -30,7 +30,7 @@ struct Layer {
 #[derive(Debug)]
 pub struct Layers {
     base: Settings,
-    /// Why not all of the base can be had: processes, and they are not accounted.
+    /// Why not all of the base can be had: processes, and they cannot be accounted.
     refused: Option<String>,
     file: Layer,
     configmap: Layer,
@@ -39,7 +39,7 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// `base` is what could be had with eBPF; where processes are not accounted, it goes on without them.
+    /// `base` is what could be had with eBPF; where processes cannot be accounted, it goes on without them.
     #[must_use]
     pub fn new(mut base: Settings, processes: bool) -> Self {
         let refused = Selection::new(&base, metrics::ALL, processes).err();

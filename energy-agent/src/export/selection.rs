@@ -19,7 +19,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Chooses among the families of `table`. `processes` says whether they are accounted.
+    /// Chooses among the families of `table`. `processes` says whether they can be accounted.
     ///
     /// # Errors
     /// One line that names the setting, its value and a remedy: a word that is neither level nor metric, or a set that
@@ -39,10 +39,7 @@ impl Selection {
             && !processes
         {
             let by = request.by(Level::Process);
-            return Err(format!(
-                "{by}: level process needs eBPF, and to be asked for when the agent starts (--export.levels, which a file \
-                 or ConfigMap may then narrow); energy-agent doctor says whether eBPF works"
-            ));
+            return Err(format!("{by}: level process needs eBPF, which is not in use (energy-agent doctor says why)"));
         }
         let hides = |metric: &&Metric| metric.level.is_some_and(|level| !shown(metric, level));
         let mut hidden: Vec<_> = table.iter().filter(hides).map(|metric| metric.name).collect();

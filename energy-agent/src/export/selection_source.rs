@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
-use crate::config::{Config, EbpfMode, Level};
+use crate::config::{Config, EbpfMode};
 use crate::export::configmap::{self, Change};
 use crate::export::layers::{Layers, Place};
 use crate::export::metrics;
@@ -69,24 +69,8 @@ pub fn at_start(config: &Config) -> Result<Settings, String> {
     }
 }
 
-/// `config` with the level process, where `base` ([`at_start`]) or the file asks for it by whatever key: processes are
-/// accounted from the start or not at all.
-#[must_use]
-pub fn with_processes(config: &Config, base: &Settings) -> Config {
-    let wants = |settings: &Settings| {
-        Selection::new(settings, metrics::ALL, true).is_ok_and(|selection| selection.levels().contains(&Level::Process))
-    };
-    let file = config.export_config.as_deref().and_then(|file| settings_file::read(file).ok());
-    let file = file.and_then(|entries| Settings::read(&entries, "in the file").ok());
-    let mut config = config.clone();
-    if wants(base) || file.is_some_and(|file| wants(&base.below(&file))) {
-        config.levels.push(Level::Process);
-    }
-    config
-}
-
 impl SelectionSource {
-    /// Reads the file, if there is one. `base` is what [`at_start`] found, `processes` whether they are accounted.
+    /// Reads the file, if there is one. `base` is what [`at_start`] found, `processes` whether they can be accounted.
     pub fn open(config: &Config, base: Settings, processes: bool, own: Arc<SelfMetrics>) -> Self {
         let mut layers = Layers::new(base, processes);
         let configmap = config.export_configmap.as_ref().map(configmap::title).unwrap_or_default();

@@ -5,6 +5,7 @@ mod cycles;
 mod events;
 mod load;
 mod maps;
+mod process_level;
 mod processes;
 mod tally;
 mod visit;
@@ -21,6 +22,7 @@ use tracing::warn;
 use self::cycles::Cycles;
 pub use self::load::{btf_path, reason};
 use self::maps::Slots;
+use self::process_level::ProcessPrograms;
 use self::processes::Processes;
 use self::tally::Tally;
 use self::visit::Visits;
@@ -41,7 +43,7 @@ pub struct Options<'a> {
     pub intel_model: Option<u32>,
     /// Entries of the usage map.
     pub map_entries: u32,
-    /// Entries of the map of processes; 0: processes are not accounted.
+    /// Entries of the map of processes; 0: processes cannot be accounted.
     pub process_entries: u32,
 }
 
@@ -86,8 +88,9 @@ pub struct Ebpf {
     /// `tp_btf`, which knows who is running now, or `raw_tracepoint`, which does not.
     program: &'static str,
     usage: maps::HashMap<Key, Usage>,
-    /// `None` unless processes are accounted.
+    /// `None` while processes are not accounted.
     processes: Option<Processes>,
+    process_programs: ProcessPrograms,
     slots: Slots,
     events: Option<RingBuf<MapData>>,
     logger: Option<EbpfLogger<&'static dyn log::Log>>,
@@ -162,6 +165,7 @@ impl Ebpf {
             *seen = Seen { dropped_ns: slot.dropped_ns, cycles_missed: slot.cycles_missed };
         }
         self.last_ns = now_ns;
+        self.drops.switches = self.drops.switches.saturating_sub(self.process_programs.missed_twice);
         if moves != self.moves {
             // A running task was moved to another cgroup from another CPU; its slot learns of it when it switches.
             let busy = slots.iter().zip(0..).filter(|(slot, _)| slot.start_ns != 0).map(|(_, cpu)| cpu);
@@ -274,7 +278,8 @@ impl Ebpf {
             return None;
         }
         let times = self.loaded.programs().filter_map(|(_, program)| program.info().ok());
-        Some(times.map(|info| crate::units::nanos(info.run_time())).sum())
+        let loaded_ns: u64 = times.map(|info| crate::units::nanos(info.run_time())).sum();
+        Some(loaded_ns + self.process_programs.unloaded_ns)
     }
 
     fn drain_events(&mut self) -> Vec<CgroupEvent> {

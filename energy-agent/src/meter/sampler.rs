@@ -40,6 +40,7 @@ pub struct Sampler {
     stat_failed: bool,
     energy: EnergyMeter,
     usage: UsageMeter,
+    processes_wanted: bool,
     gpus: GpuMeter,
     /// Why the last reading of usage failed.
     usage_error: Option<String>,
@@ -97,7 +98,6 @@ impl Sampler {
             );
         }
         let usage = open_usage(config, &topology, v2_root.as_deref(), &mut states)?;
-        states.extend(process_state(config, &usage));
         let gpus = GpuMeter::open((config.gpu == GpuMode::Auto).then(|| gpu::Options {
             library: config.nvml_library.clone(),
             procfs: config.procfs.clone(),
@@ -107,13 +107,14 @@ impl Sampler {
         if let Err(error) = &stat {
             warn!(error = format!("{error:#}"), "CPU busy time is not known");
         }
-        Ok(Self {
+        let mut sampler = Self {
             online: topology.online().to_vec(),
             topology,
             stat: stat.ok(),
             stat_failed: false,
             energy,
             usage,
+            processes_wanted: false,
             gpus,
             usage_error: None,
             v2_root,
@@ -125,7 +126,9 @@ impl Sampler {
             interrupts: Interrupts::default(),
             health: Health::default(),
             cpu_usage_ratio: None,
-        })
+        };
+        sampler.account_processes(config.levels.contains(&Level::Process));
+        Ok(sampler)
     }
 
     /// Reads everything. A meter that fails is left out of this sample; what it counted meanwhile is in the next.
@@ -233,6 +236,40 @@ impl Sampler {
     pub fn forget_process(&mut self, process: Process) {
         if let UsageMeter::Ebpf(ebpf) = &mut self.usage {
             ebpf.forget_process(process);
+        }
+    }
+
+    /// Begins or ends to account for processes. What cannot be had is said once, and is tried again when it is asked for
+    /// anew.
+    pub fn account_processes(&mut self, wanted: bool) {
+        let UsageMeter::Ebpf(ebpf) = &mut self.usage else {
+            if wanted && !self.processes_wanted {
+                self.processes_wanted = true;
+                let why = "processes are accounted by eBPF alone, which is not available";
+                warn!(reason = why, "the level process is asked for and has no series");
+                let off = self.states.iter().any(|state| state.meter == "ebpf" && state.reason == "off");
+                self.states.push(state("processes", if off { "off" } else { "absent" }, why.to_owned()));
+            }
+            return;
+        };
+        if wanted == self.processes_wanted {
+            return;
+        }
+        self.processes_wanted = wanted;
+        let outcome =
+            if wanted { ebpf.start_processes(&self.topology).map(Some) } else { ebpf.stop_processes().map(|()| None) };
+        self.states.retain(|state| !["processes", "process_events"].contains(&state.meter));
+        match outcome {
+            Ok(events) => {
+                let up = MeterState { meter: "processes", up: true, reason: "ok", detail: String::new() };
+                self.states.extend(events.into_iter().flat_map(|events| [events, up.clone()]));
+            }
+            Err(error) => {
+                let why = format!("{error:#}");
+                let verb = if wanted { "started" } else { "stopped" };
+                warn!(reason = why, "process accounting cannot be {verb}");
+                self.states.push(state("processes", "error", why));
+            }
         }
     }
 
@@ -348,27 +385,8 @@ fn map_entries(topology: &Topology, v2_root: Option<&std::path::Path>) -> u32 {
 
 /// Room for the processes that may have a series, and as many that start and end between two ticks, in each domain.
 fn process_entries(config: &Config, topology: &Topology) -> u32 {
-    if !config.levels.contains(&Level::Process) {
-        return 0;
-    }
     let wanted = config.process_max.saturating_mul(topology.domains.len().max(1) * 2);
     u32::try_from(wanted.clamp(MIN_MAP_ENTRIES, 1 << 22).next_power_of_two()).unwrap_or(1 << 22)
-}
-
-/// Whether the level that is asked for can be had.
-fn process_state(config: &Config, usage: &UsageMeter) -> Option<MeterState> {
-    if !config.levels.contains(&Level::Process) {
-        return None;
-    }
-    let why = match usage {
-        UsageMeter::Ebpf(ebpf) if ebpf.has_processes() => {
-            return Some(MeterState { meter: "processes", up: true, reason: "ok", detail: String::new() });
-        }
-        UsageMeter::Ebpf(_) => "the kernel refuses the program that accounts for processes",
-        UsageMeter::Files(_) | UsageMeter::None => "processes are accounted by eBPF alone, which is not available",
-    };
-    warn!(reason = why, "--export.levels asks for processes, which have no series");
-    Some(state("processes", if config.ebpf == EbpfMode::Off { "off" } else { "absent" }, why.to_owned()))
 }
 
 fn state(meter: &'static str, reason: &'static str, detail: String) -> MeterState {

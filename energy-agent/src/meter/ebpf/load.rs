@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::cycles::Cycles;
 use super::maps::{self, Slots};
-use super::processes::Processes;
+use super::process_level::ProcessPrograms;
 use super::tally::Tally;
 use super::visit::Visits;
 use super::{Drops, Ebpf, Options, Seen, set_domains};
@@ -156,8 +156,8 @@ impl Ebpf {
         // The logger takes its map out before the programs load, and is only a courtesy.
         let logger = EbpfLogger::init(&mut loaded).ok();
 
-        let (program, processes) = attach_switch(&mut loaded, &btf, offsets.switch, offsets.processes, options)
-            .map_err(|error| explain_refusal(error, options.sysfs))?;
+        let program =
+            attach_switch(&mut loaded, &btf, offsets.switch).map_err(|error| explain_refusal(error, options.sysfs))?;
         if program != "tp_btf" && cycles.take().is_some() {
             states.push(state("cycles", "unused", "the raw_tracepoint program does not count cycles"));
         }
@@ -166,8 +166,8 @@ impl Ebpf {
         }
         let attached = offsets.events.and_then(|()| attach_events(&mut loaded, &btf));
         let moves = if program == "tp_btf" { offsets.moves } else { Err(anyhow!("without the typed program")) };
-        let move_program = if processes.is_some() { "cgroup_attach_task_processes" } else { "cgroup_attach_task" };
-        if let Err(error) = moves.and_then(|()| attach_btf(&mut loaded, move_program, "cgroup_attach_task", &btf)) {
+        let moves = moves.and_then(|()| attach_btf(&mut loaded, "cgroup_attach_task", "cgroup_attach_task", &btf));
+        if let Err(error) = &moves {
             info!(
                 reason = format!("{error:#}"),
                 "a task that moves itself to another cgroup is charged there from its next switch on"
@@ -183,10 +183,6 @@ impl Ebpf {
                 None
             }
         };
-        let mut processes = processes;
-        if let Some(processes) = &mut processes {
-            states.push(attach_process_events(&mut loaded, &btf, offsets.exits, offsets.execs, processes));
-        }
         states.insert(0, MeterState { meter: "ebpf", up: true, reason: "ok", detail: program.to_owned() });
         drop(btf);
         let mut visits = Visits::default();
@@ -199,7 +195,18 @@ impl Ebpf {
             loaded,
             program,
             usage,
-            processes,
+            processes: None,
+            process_programs: ProcessPrograms {
+                btf: btf_path,
+                entries: options.process_entries,
+                moves: moves.is_ok(),
+                switch: offsets.processes,
+                exits: offsets.exits,
+                execs: offsets.execs,
+                events: None,
+                unloaded_ns: 0,
+                missed_twice: 0,
+            },
             seen: vec![Seen::default(); slots.count()],
             last_ns: monotonic_ns(),
             moves: 0,
@@ -223,37 +230,20 @@ pub fn btf_path(sysfs: &Path) -> PathBuf {
     root.join("kernel/btf/vmlinux")
 }
 
-/// Attaches the best scheduler program that the kernel takes; with the map of processes where these are accounted.
-fn attach_switch(
-    loaded: &mut aya::Ebpf,
-    btf: &Btf,
-    offsets: Result<()>,
-    process_offsets: Result<()>,
-    options: Options<'_>,
-) -> Result<(&'static str, Option<Processes>)> {
-    if options.process_entries != 0 && offsets.is_ok() {
-        let attached = process_offsets.and_then(|()| attach_btf(loaded, "sched_switch_processes", "sched_switch", btf));
-        match attached {
-            Ok(()) => {
-                let fd = owned_fd(loaded, "PROCESSES")?;
-                // SAFETY: key and value of the contract, without padding, whole numbers throughout.
-                let map = unsafe { maps::HashMap::new("PROCESSES", fd, options.process_entries)? };
-                return Ok(("tp_btf", Some(Processes::new(map))));
-            }
-            Err(error) => warn!(reason = format!("{error:#}"), "the program that accounts for processes is refused"),
-        }
-    }
+/// Attaches the best scheduler program that the kernel takes.
+fn attach_switch(loaded: &mut aya::Ebpf, btf: &Btf, offsets: Result<()>) -> Result<&'static str> {
     let attached = offsets.and_then(|()| attach_btf(loaded, "sched_switch", "sched_switch", btf));
-    let Err(first) = attached else { return Ok(("tp_btf", None)) };
+    let Err(first) = attached else { return Ok("tp_btf") };
     warn!(reason = format!("{first:#}"), "tp_btf program refused, trying raw_tracepoint");
     let program: &mut RawTracePoint =
         loaded.program_mut("sched_switch_raw").context("object without sched_switch_raw")?.try_into()?;
     program.load().map_err(short)?;
     program.attach("sched_switch").map_err(short)?;
-    Ok(("raw_tracepoint", None))
+    Ok("raw_tracepoint")
 }
 
-fn attach_btf(loaded: &mut aya::Ebpf, name: &str, tracepoint: &str, btf: &Btf) -> Result<()> {
+/// Loads a typed program and attaches it.
+pub(super) fn attach_btf(loaded: &mut aya::Ebpf, name: &str, tracepoint: &str, btf: &Btf) -> Result<()> {
     let program = loaded.program_mut(name).with_context(|| format!("object without {name}"))?;
     let program: &mut BtfTracePoint = program.try_into()?;
     program.load(tracepoint, btf).map_err(short).with_context(|| format!("loading {name}"))?;
@@ -267,38 +257,6 @@ fn attach_events(loaded: &mut aya::Ebpf, btf: &Btf) -> Result<RingBuf<MapData>> 
     }
     let map = loaded.take_map("EVENTS").context("object without the map EVENTS")?;
     Ok(RingBuf::try_from(map)?)
-}
-
-/// Attaches each of the programs alone; what is missing is found out from /proc.
-fn attach_process_events(
-    loaded: &mut aya::Ebpf,
-    btf: &Btf,
-    exits: Result<()>,
-    execs: Result<()>,
-    processes: &mut Processes,
-) -> MeterState {
-    let mut attached = 0;
-    let mut refusals = Vec::new();
-    for (name, offsets) in [("sched_process_exit", exits), ("sched_process_exec", execs), ("task_rename", Ok(()))] {
-        match offsets.and_then(|()| attach_btf(loaded, name, name, btf)) {
-            Ok(()) => attached += 1,
-            Err(error) => refusals.push(format!("{error:#}")),
-        }
-    }
-    if attached > 0 {
-        let map = loaded.take_map("PROCESS_EVENTS").context("object without the map PROCESS_EVENTS");
-        match map.and_then(|map| Ok(RingBuf::try_from(map)?)) {
-            Ok(events) => processes.events = Some(events),
-            Err(error) => refusals.push(format!("{error:#}")),
-        }
-    }
-    if refusals.is_empty() {
-        processes.all_events = true;
-        return MeterState { meter: "process_events", up: true, reason: "ok", detail: String::new() };
-    }
-    let detail = format!("{}; names and ends of processes are looked up in /proc instead", refusals.join("; "));
-    warn!(reason = detail, "process events are not complete");
-    state("process_events", "error", &detail)
 }
 
 /// The kernel's error and the end of the verifier's log, which otherwise runs to thousands of lines.
@@ -346,7 +304,7 @@ fn explain_refusal(error: anyhow::Error, sysfs: &Path) -> anyhow::Error {
     error.context("not permitted; run as root or with CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8)")
 }
 
-fn state(meter: &'static str, reason: &'static str, detail: &str) -> MeterState {
+pub(super) fn state(meter: &'static str, reason: &'static str, detail: &str) -> MeterState {
     MeterState { meter, up: false, reason, detail: detail.to_owned() }
 }
 
@@ -357,7 +315,7 @@ fn map_fd<'a>(loaded: &'a aya::Ebpf, name: &str) -> Result<BorrowedFd<'a>> {
     }
 }
 
-fn owned_fd(loaded: &aya::Ebpf, name: &str) -> Result<OwnedFd> {
+pub(super) fn owned_fd(loaded: &aya::Ebpf, name: &str) -> Result<OwnedFd> {
     map_fd(loaded, name)?.try_clone_to_owned().with_context(|| format!("descriptor of the map {name}"))
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 use anyhow::{Context, Result};
-use energy_ebpf::Slot;
+use energy_ebpf::{Process, Slot};
 
 // Commands of bpf(2): <https://github.com/torvalds/linux/blob/v6.12/include/uapi/linux/bpf.h>.
 const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
@@ -206,6 +206,18 @@ impl Slots {
         assert!(cpu < self.count, "slot of a possible CPU");
         // SAFETY: within the mapping; the kernel side only reads this word.
         unsafe { (&raw mut (*self.base.as_ptr().add(cpu)).domain).write_volatile(u64::from(domain)) }
+    }
+
+    /// No process runs anywhere, as far as is known. Only while no program that accounts for processes is attached.
+    pub fn clear_processes(&mut self) {
+        for cpu in 0..self.count {
+            // SAFETY: within the mapping; the other programs neither read nor write these words.
+            unsafe {
+                let slot = self.base.as_ptr().add(cpu);
+                (&raw mut (*slot).process).write_volatile(Process::default());
+                (&raw mut (*slot).process_ns).write_volatile(0);
+            }
+        }
     }
 }
 

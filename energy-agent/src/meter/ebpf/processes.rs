@@ -24,13 +24,14 @@ pub struct Processes {
     /// None of the programs was refused.
     pub all_events: bool,
     tally: Tally,
-    event_drops: u64,
+    /// `None` before the first reading: what happened until then is not known.
+    event_drops: Option<u64>,
     removal_failed: bool,
 }
 
 impl Processes {
     pub fn new(map: maps::HashMap<ProcessKey, ProcessUsage>) -> Self {
-        Self { map, events: None, all_events: false, tally: Tally::default(), event_drops: 0, removal_failed: false }
+        Self { map, events: None, all_events: false, tally: Tally::default(), event_drops: None, removal_failed: false }
     }
 
     /// Begins a reading: what the map holds. The slots are read after this.
@@ -69,8 +70,8 @@ impl Processes {
             sample.events.extend(events::parse_process(&record));
         }
         let event_drops = slots.iter().map(|slot| slot.process_event_drops).sum();
-        sample.events_complete = self.all_events && event_drops == self.event_drops;
-        self.event_drops = event_drops;
+        sample.events_complete = self.all_events && self.event_drops == Some(event_drops);
+        self.event_drops = Some(event_drops);
         for (process, event) in &sample.events {
             if *event == ProcessEvent::Exited {
                 self.tally.ended(*process);
