@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use common::cgroup::{Cgroup, Load, cpu_ns};
+use common::tree::sysfs_without_type;
 use common::{alone, one_of_three};
 use energy_agent::config::CyclesEvent;
 use energy_agent::meter::cpu::Topology;
@@ -340,12 +341,7 @@ fn a_software_clock_counts_cycles_as_long_as_the_run_time() {
 #[test]
 fn without_a_field_in_btf_the_raw_program_charges_the_task_that_leaves() {
     let _alone = alone();
-    let root = tempfile::tempdir().unwrap();
-    fs::create_dir_all(root.path().join("kernel/btf")).unwrap();
-    let mut btf = fs::read("/sys/kernel/btf/vmlinux").unwrap();
-    let at = btf.windows(10).position(|window| window == b"\0dfl_cgrp\0").expect("css_set.dfl_cgrp");
-    btf[at + 1] = b'x';
-    fs::write(root.path().join("kernel/btf/vmlinux"), btf).unwrap();
+    let root = sysfs_without_type("dfl_cgrp");
 
     let cgroup = Cgroup::new("raw");
     let _load = Load::start(&cgroup.dir, &["sleepers", "0", "4000", "1000"]);

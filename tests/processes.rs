@@ -15,7 +15,7 @@ use common::agent::{Agent, PROGRAM, wait_for};
 use common::cgroup::{Cgroup, Load, Pod, cpu_ns, load_program};
 use common::page::Page;
 use common::powercap::Powercap;
-use common::tree::Tree;
+use common::tree::{Tree, sysfs_without_type};
 use common::{alone, one_of_three};
 use energy_agent::config::CyclesEvent;
 use energy_agent::export::parse::Sample;
@@ -350,12 +350,7 @@ fn without_the_level_nothing_is_loaded_for_it() {
 #[test]
 fn where_the_kernel_tells_no_ends_they_are_found_in_proc() {
     let _alone = alone();
-    let root = tempfile::tempdir().unwrap();
-    fs::create_dir_all(root.path().join("kernel/btf")).unwrap();
-    let mut btf = fs::read("/sys/kernel/btf/vmlinux").unwrap();
-    let at = btf.windows(15).position(|window| window == b"\0signal_struct\0").expect("struct signal_struct");
-    btf[at + 1] = b'x';
-    fs::write(root.path().join("kernel/btf/vmlinux"), btf).unwrap();
+    let root = sysfs_without_type("signal_struct");
     let agent = start(&[&format!("--path.sysfs={}", root.path().display())]);
     let page = agent.after_ticks(1);
     assert_eq!(page.one("energy_agent_meter_up", &[("meter", "process_events"), ("reason", "error")]).value, "0");

@@ -135,7 +135,7 @@ impl Page {
     /// and the idle task never.
     fn assert_processes_conserved(&self, divided: &BTreeSet<(&str, &str)>) {
         let name = "kepler_process_cpu_joules_total";
-        if !self.has(name, &[]) {
+        if !self.has(name, &[]) && !self.has("kepler_process_gpu_joules_total", &[]) {
             return;
         }
         for (zone, source) in divided {

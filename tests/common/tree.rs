@@ -174,3 +174,15 @@ impl Tree {
         full
     }
 }
+
+/// A sysfs of the running kernel's types, in which one is called otherwise: what needs it has to do without.
+pub fn sysfs_without_type(name: &str) -> TempDir {
+    let root = TempDir::new().unwrap();
+    fs::create_dir_all(root.path().join("kernel/btf")).unwrap();
+    let mut btf = fs::read("/sys/kernel/btf/vmlinux").unwrap();
+    let entry = format!("\0{name}\0");
+    let at = btf.windows(entry.len()).position(|window| window == entry.as_bytes()).expect(name);
+    btf[at + 1] = b'x';
+    fs::write(root.path().join("kernel/btf/vmlinux"), btf).unwrap();
+    root
+}
