@@ -213,6 +213,16 @@ fn write_usage(
     }
 }
 
+/// A part of a zone's energy, where it is divided.
+fn energy(part: fn(&ZoneParts) -> Microjoules) -> impl Fn(&ZoneTotals) -> Option<Value> {
+    move |totals| totals.parts.as_ref().map(|parts| Value::Energy(part(parts)))
+}
+
+/// A part of a zone's power, where it is divided and was measured.
+fn power(part: fn(&ZoneParts) -> Option<Watts>) -> impl Fn(&ZoneTotals) -> Option<Value> {
+    move |totals| totals.parts.as_ref().and_then(part).map(Value::Power)
+}
+
 fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
     let zones = snapshot.zones.iter().filter(|totals| totals.zone.kind != ZoneKind::Gpu);
     let zones: Vec<_> = zones.map(|totals| (zone_labels(totals, node), totals)).collect();
@@ -223,12 +233,6 @@ fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
                 writer.sample(labels, &[], value);
             }
         }
-    };
-    let energy = |part: fn(&ZoneParts) -> Microjoules| {
-        move |totals: &ZoneTotals| totals.parts.as_ref().map(|parts| Value::Energy(part(parts)))
-    };
-    let power = |part: fn(&ZoneParts) -> Option<Watts>| {
-        move |totals: &ZoneTotals| totals.parts.as_ref().and_then(part).map(Value::Power)
     };
     zone_family(&m::NODE_JOULES, &|totals| Some(Value::Energy(totals.measured)));
     zone_family(&m::NODE_ACTIVE_JOULES, &energy(|parts| parts.active));

@@ -1,12 +1,12 @@
 //! The series of GPUs: energy and power of each, what it was doing, and what pods, containers and units used of them.
 
-use super::{Totals, family};
+use super::{Totals, energy, family, power};
 use crate::export::metrics::{self as m, Metric};
 use crate::export::text::{Labels, Value, Writer};
 use crate::meter::ZoneKind;
 use crate::meter::gpu::reading::GpuState;
-use crate::snapshot::{GpuNow, Snapshot, WorkloadEnergy, ZoneParts, ZoneTotals};
-use crate::units::{Microjoules, Watts, ratio};
+use crate::snapshot::{GpuNow, Snapshot, WorkloadEnergy, ZoneTotals};
+use crate::units::{Microjoules, ratio};
 
 /// NVML's `nvmlClocksEventReason*` bits by the names they are exported by.
 const THROTTLE_REASONS: [(u32, &str); 9] = [
@@ -78,12 +78,6 @@ fn write_energy(writer: &mut Writer, snapshot: &Snapshot, gpus: &[(Labels, &GpuN
                 }
             }
         }
-    };
-    let energy = |part: fn(&ZoneParts) -> Microjoules| {
-        move |totals: &ZoneTotals| totals.parts.as_ref().map(|parts| Value::Energy(part(parts)))
-    };
-    let power = |part: fn(&ZoneParts) -> Option<Watts>| {
-        move |totals: &ZoneTotals| totals.parts.as_ref().and_then(part).map(Value::Power)
     };
     zone(&m::NODE_GPU_JOULES, &|totals| Some(Value::Energy(totals.measured)));
     zone(&m::NODE_GPU_ACTIVE_JOULES, &energy(|parts| parts.active));
