@@ -134,7 +134,7 @@ impl Node {
             owners.apply(now, &sample.events, sample.events_complete);
         }
         let charges = self.gpus.divide(&sample.gpus, self.owners.as_ref(), &told.pods, &mut self.idle, now);
-        let gpu_charges = self.gpus.charges(&charges);
+        let gpu_charges = gpus::charges(&charges);
         let usage = self.usage(&sample, gpus::shares(&charges));
         if let Some(owners) = &mut self.owners {
             for id in owners.take_removed() {

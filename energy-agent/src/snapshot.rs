@@ -99,16 +99,6 @@ impl GpuNow {
     }
 }
 
-/// What a process used of one GPU in the last interval, as far as that can be told by process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GpuProcessEnergy {
-    pub pid: u32,
-    /// Clock ticks since boot at its start; `None` where the process was never seen.
-    pub start: Option<u64>,
-    pub source: Source,
-    pub energy: Microjoules,
-}
-
 /// Idle energy handed to pods since the agent started; per key, the pods' plus `unassigned` plus `retired` is the idle
 /// energy of the zones.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -239,8 +229,6 @@ pub struct Snapshot {
     pub cpu_info: Arc<[CpuInfo]>,
     /// All GPUs seen so far, by UUID.
     pub gpus: Vec<GpuNow>,
-    /// Of the last interval, a process on several GPUs several times.
-    pub gpu_processes: Vec<GpuProcessEnergy>,
     /// GPU figures are exported under DCGM exporter's names too.
     pub dcgm_names: bool,
     pub meters: Vec<MeterState>,
@@ -268,7 +256,6 @@ impl Snapshot {
             idle: None,
             cpu_info: Arc::from([]),
             gpus: Vec::new(),
-            gpu_processes: Vec::new(),
             dcgm_names: false,
             meters: Vec::new(),
             attribution: AttributionInfo::default(),

@@ -12,7 +12,7 @@ use crate::attribution::{Division, Idle, Weight, ZoneAttribution};
 use crate::config::{Config, IdleMethod};
 use crate::meter::gpu::reading::{Gpu, GpuEnergy, GpuReading};
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
-use crate::snapshot::{EnergyKey, GpuNow, GpuProcessEnergy, ProcessKind, Snapshot, State, WorkloadEnergy};
+use crate::snapshot::{EnergyKey, GpuNow, ProcessKind, ProcessRow, Snapshot, State, WorkloadEnergy};
 use crate::units::{Microjoules, Watts};
 use crate::workload::Workload;
 use crate::workload::allocation::Allocations;
@@ -39,7 +39,6 @@ pub struct Gpus {
     hold: Duration,
     /// By UUID; all that were ever read, because their totals stay.
     seen: BTreeMap<Arc<str>, Seen>,
-    processes: Vec<GpuProcessEnergy>,
 }
 
 struct Seen {
@@ -58,6 +57,16 @@ struct Powers {
     processes: Vec<(u32, Watts)>,
 }
 
+/// What a process used of one GPU in the last interval, as far as that can be told by process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuProcessEnergy {
+    pub pid: u32,
+    /// Clock ticks since boot at its start; `None` where the process was never seen.
+    pub start: Option<u64>,
+    pub source: Source,
+    pub energy: Microjoules,
+}
+
 /// What workloads were charged of all GPUs in the interval, and what of it can be told by process.
 #[derive(Clone, Debug, Default)]
 pub struct GpuCharges {
@@ -70,6 +79,7 @@ pub struct Charge {
     zone: Arc<Zone>,
     energy: GpuEnergy,
     division: GpuDivision,
+    processes: Vec<GpuProcessEnergy>,
 }
 
 impl Gpus {
@@ -85,7 +95,6 @@ impl Gpus {
             dcgm_names: config.gpu_dcgm_names,
             hold: config.interval * 5 / 2,
             seen: BTreeMap::new(),
-            processes: Vec::new(),
         }
     }
 
@@ -98,7 +107,6 @@ impl Gpus {
         model: &mut IdleModel,
         now: Instant,
     ) -> Vec<Charge> {
-        self.processes.clear();
         self.pids.begin(now);
         if !readings.is_empty() {
             self.ask_now_and_then(now);
@@ -169,69 +177,34 @@ impl Gpus {
             shares: division.shares.iter().map(|(owner, part)| (Arc::clone(owner), part.over(elapsed))).collect(),
             processes: division.processes.iter().map(|&(pid, part)| (pid, part.over(elapsed))).collect(),
         });
-        let start = |pid| self.pids.start(pid);
-        let processes = division.processes.iter();
-        let source = energy.source;
-        self.processes.extend(processes.map(|&(pid, energy)| GpuProcessEnergy {
+        let process = |&(pid, part): &(u32, Microjoules)| GpuProcessEnergy {
             pid,
-            start: start(pid),
-            source,
-            energy,
-        }));
-        Some(Charge { zone, energy, division })
-    }
-
-    /// What [`Self::divide`] charged, for the process level.
-    #[must_use]
-    pub fn charges(&self, charges: &[Charge]) -> GpuCharges {
-        let mut shares = BTreeMap::new();
-        for charge in charges {
-            let sum: &mut Microjoules = shares.entry(charge.energy.source).or_default();
-            for (_, energy) in &charge.division.shares {
-                *sum += *energy;
-            }
-        }
-        GpuCharges { shares, processes: self.processes.clone() }
+            start: self.pids.start(pid),
+            source: energy.source,
+            energy: part,
+        };
+        let processes = division.processes.iter().map(process).collect();
+        Some(Charge { zone, energy, division, processes })
     }
 
     /// Puts power into the GPU energies of processes: of the GPUs' intervals, not the tick's.
     pub fn fill_processes(&self, snapshot: &mut Snapshot, now: Instant) {
         let mut watts: BTreeMap<(Source, u32), Watts> = BTreeMap::new();
-        // What no process has a row for, by source.
-        let mut rest: BTreeMap<Source, Watts> = BTreeMap::new();
+        let mut charged: BTreeMap<Source, Watts> = BTreeMap::new();
         for seen in self.seen.values().filter(|seen| now.saturating_duration_since(seen.read) < self.hold) {
             let (Some(power), Some(zone)) = (&seen.power, &seen.zone) else { continue };
-            let charged: f64 = power.shares.iter().map(|(_, part)| part.0).sum();
-            rest.entry(zone.source).or_default().0 += charged;
+            charged.entry(zone.source).or_default().0 += power.shares.iter().map(|(_, part)| part.0).sum::<f64>();
             for (pid, part) in &power.processes {
                 watts.entry((zone.source, *pid)).or_default().0 += part.0;
             }
         }
-        let gpu = |energy: &&mut WorkloadEnergy| energy.key.zone == ZoneKind::Gpu;
-        for row in &mut snapshot.processes {
-            let living = row.state == State::Running;
-            for energy in row.energy.iter_mut().filter(gpu) {
-                let own = row.pid.and_then(|pid| watts.remove(&(energy.key.source, pid))).unwrap_or_default();
-                let rest = rest.get_mut(&energy.key.source).filter(|_| living && row.pid.is_some());
-                energy.power = rest.map(|rest| {
-                    rest.0 -= own.0;
-                    own
-                });
-            }
-        }
-        for row in snapshot.processes.iter_mut().filter(|row| row.kind == ProcessKind::Other) {
-            for energy in row.energy.iter_mut().filter(gpu) {
-                // A sum of differences may end a hair below zero.
-                energy.power = rest.get(&energy.key.source).map(|rest| Watts(rest.0.max(0.0)));
-            }
-        }
+        put_power(&mut snapshot.processes, watts, charged);
     }
 
     /// Copies what is known of each GPU into `snapshot`, and power into its zones and rows.
     pub fn fill(&self, snapshot: &mut Snapshot, now: Instant) {
         let current = |seen: &Seen| now.saturating_duration_since(seen.read) < self.hold;
         snapshot.gpus = self.seen.values().map(|seen| GpuNow { current: current(seen), ..seen.now.clone() }).collect();
-        snapshot.gpu_processes.clone_from(&self.processes);
         snapshot.dcgm_names = self.dcgm_names;
         snapshot.meters.extend(self.states());
         let mut shares: BTreeMap<(Source, &Workload), Watts> = BTreeMap::new();
@@ -264,6 +237,42 @@ impl Gpus {
     }
 }
 
+/// Puts power into the GPU energies of processes: `watts` by source and pid; what of `charged` no row has is the row
+/// `other`'s. A source that is in neither was not measured.
+fn put_power(rows: &mut [ProcessRow], mut watts: BTreeMap<(Source, u32), Watts>, charged: BTreeMap<Source, Watts>) {
+    let mut rest = charged;
+    let gpu = |energy: &&mut WorkloadEnergy| energy.key.zone == ZoneKind::Gpu;
+    // An ended process draws nothing, whoever has its pid now.
+    for row in rows.iter_mut().filter(|row| row.state == State::Running) {
+        let Some(pid) = row.pid else { continue };
+        for energy in row.energy.iter_mut().filter(gpu) {
+            let own = watts.remove(&(energy.key.source, pid)).unwrap_or_default();
+            energy.power = rest.get_mut(&energy.key.source).map(|rest| {
+                rest.0 -= own.0;
+                own
+            });
+        }
+    }
+    for row in rows.iter_mut().filter(|row| row.kind == ProcessKind::Other) {
+        for energy in row.energy.iter_mut().filter(gpu) {
+            // A sum of differences may end a hair below zero.
+            energy.power = rest.get(&energy.key.source).map(|rest| Watts(rest.0.max(0.0)));
+        }
+    }
+}
+
+/// What the GPUs' energy was charged to, for the process level.
+#[must_use]
+pub fn charges(charges: &[Charge]) -> GpuCharges {
+    let mut all = GpuCharges::default();
+    for Charge { zone: _, energy, division, processes } in charges {
+        let sum = all.shares.entry(energy.source).or_default();
+        division.shares.iter().for_each(|(_, part)| *sum += *part);
+        all.processes.extend_from_slice(processes);
+    }
+    all
+}
+
 /// So that the workloads charged have a place in the usage, though they need not have run.
 pub fn shares(charges: &[Charge]) -> impl Iterator<Item = Share> {
     charges.iter().flat_map(|charge| &charge.division.shares).map(|(owner, _)| Share::none(Arc::clone(owner)))
@@ -271,7 +280,7 @@ pub fn shares(charges: &[Charge]) -> impl Iterator<Item = Share> {
 
 /// The charges in the ledger's terms.
 pub fn zones(charges: Vec<Charge>, usage: &Usage) -> impl Iterator<Item = ZoneAttribution> {
-    charges.into_iter().map(|Charge { zone, energy: GpuEnergy { energy, source: _, gap }, division }| {
+    charges.into_iter().map(|Charge { zone, energy: GpuEnergy { energy, source: _, gap }, division, processes: _ }| {
         let GpuDivision { active, idle, unattributed, method: _, shares, processes: _ } = division;
         let place = |owner| usage.position(&owner).expect("each workload charged has a share");
         let shares = shares.into_iter().map(|(owner, part)| (place(owner), part)).collect();
@@ -282,4 +291,37 @@ pub fn zones(charges: Vec<Charge>, usage: &Usage) -> impl Iterator<Item = ZoneAt
 
 fn zone_of(gpu: &Gpu, source: Source) -> Zone {
     Zone { kind: ZoneKind::Gpu, socket: None, die: None, source, path: gpu.uuid.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: EnergyKey = EnergyKey { zone: ZoneKind::Gpu, source: Source::Nvml };
+
+    fn row(pid: Option<u32>, kind: ProcessKind, state: State) -> ProcessRow {
+        let energy = vec![WorkloadEnergy { key: KEY, total: Microjoules(1), power: None }];
+        ProcessRow { pid, kind, comm: Arc::from("job"), exe: Arc::from(""), state, energy, runtime_ns: 0 }
+    }
+
+    #[test]
+    fn power_is_the_living_processs_of_that_pid_and_the_rest_is_other() {
+        let mut rows = [
+            row(None, ProcessKind::Other, State::Running),
+            row(Some(7), ProcessKind::Regular, State::Terminated),
+            row(Some(7), ProcessKind::Regular, State::Running),
+        ];
+        let watts = BTreeMap::from([((Source::Nvml, 7), Watts(30.0)), ((Source::Nvml, 8), Watts(5.0))]);
+        put_power(&mut rows, watts, BTreeMap::from([(Source::Nvml, Watts(40.0))]));
+        let power: Vec<_> = rows.iter().map(|row| row.energy[0].power).collect();
+        assert_eq!(power, [Some(Watts(10.0)), None, Some(Watts(30.0))]);
+    }
+
+    #[test]
+    fn without_a_measured_gpu_there_is_no_power() {
+        let mut rows =
+            [row(None, ProcessKind::Other, State::Running), row(Some(7), ProcessKind::Regular, State::Running)];
+        put_power(&mut rows, BTreeMap::new(), BTreeMap::new());
+        assert!(rows.iter().all(|row| row.energy[0].power.is_none()));
+    }
 }
