@@ -179,9 +179,23 @@ pub struct Config {
         value_name = "FILE"
     )]
     pub pods_resources_socket: PathBuf,
-    /// Power capping. Not done so far: only `off`, nothing is ever written to hardware.
-    #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Off::Off, value_name = "MODE")]
-    pub capping: Off,
+    /// Power capping. `off`: no policy is read and nothing is ever written. `on`: policies are followed; one in mode Enforce
+    /// lowers clocks, limits and quotas of pods over their budget, and all is given back afterwards.
+    #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Capping::Off, value_name = "MODE")]
+    pub capping: Capping,
+    /// File, or folder of `*.yaml` files (a mounted ConfigMap), with policies; looked at twice a second.
+    #[arg(long = "capping.policy", env = "ENERGY_AGENT_CAPPING_POLICY", value_name = "PATH")]
+    pub capping_policy: Option<PathBuf>,
+    /// ConfigMap with policies to watch, each key a document.
+    #[arg(long = "capping.configmap", env = "ENERGY_AGENT_CAPPING_CONFIGMAP", value_parser = object_name, value_name = "NAMESPACE/NAME")]
+    pub capping_configmap: Option<ObjectName>,
+    /// All ConfigMaps of a namespace that have these labels, as in `energy/energy-agent.io/policies=true`.
+    #[arg(
+        long = "capping.configmap-selector",
+        env = "ENERGY_AGENT_CAPPING_CONFIGMAP_SELECTOR",
+        value_name = "NAMESPACE/LABELS"
+    )]
+    pub capping_selector: Option<String>,
     /// Metric levels to export, each at its cost. What a level leaves out is still part of the sums above it.
     #[arg(
         long = "export.levels",
@@ -320,8 +334,9 @@ impl IdlePolicy {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Off {
+pub enum Capping {
     Off,
+    On,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -2,6 +2,7 @@
 //! divides the second by the first, and a scrape reads the result.
 
 pub mod attribution;
+pub mod capping;
 pub mod config;
 pub mod export;
 pub mod ledger;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::capping::status::CappingStatus;
 use crate::meter::cpu::CpuInfo;
 use crate::meter::gpu::GpuHealth;
 use crate::meter::gpu::reading::{Gpu, GpuState};
@@ -235,6 +236,8 @@ pub struct Snapshot {
     pub attribution: AttributionInfo,
     pub health: Health,
     pub gpu_meter: GpuHealth,
+    /// `None` with `--capping=off`.
+    pub capping: Option<Arc<CappingStatus>>,
 }
 
 impl Snapshot {
@@ -261,6 +264,7 @@ impl Snapshot {
             attribution: AttributionInfo::default(),
             health: Health::default(),
             gpu_meter: GpuHealth::default(),
+            capping: None,
         }
     }
 }

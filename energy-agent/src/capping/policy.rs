@@ -1,0 +1,228 @@
+//! What an operator asks for: which pods, what budget, by which means. One struct for all sources.
+
+pub mod document;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::workload::names::Pod;
+
+/// Identity of a policy; the order is the last word between two that select the same pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PolicyName {
+    /// Empty where the document names none.
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+/// One policy, valid in itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    pub name: PolicyName,
+    pub mode: Mode,
+    /// The highest decides.
+    pub priority: i32,
+    pub selector: Selector,
+    pub budget: Budget,
+    pub control: Control,
+    pub actuators: Actuators,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    Off,
+    /// Everything but the writes.
+    #[default]
+    Recommend,
+    Enforce,
+}
+
+/// Which pods. All parts have to agree; an empty one selects nothing unless `select_all`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector {
+    pub match_labels: BTreeMap<String, String>,
+    pub match_expressions: Vec<Requirement>,
+    /// Empty: every namespace. With `PolicyName::namespace` set, that one only.
+    pub namespaces: Vec<String>,
+    pub select_all: bool,
+}
+
+/// As in a Kubernetes label selector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requirement {
+    pub key: String,
+    pub operator: Operator,
+    pub values: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    pub amount: Amount,
+    pub scope: Scope,
+    pub components: Components,
+    /// Power is the mean over this time; at least a tick.
+    pub window: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    Watts(f64),
+    /// Of the highest power seen while nothing was capped.
+    PercentOfPeak {
+        percent: f64,
+        lookback: Duration,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Each selected pod has the budget for itself.
+    #[default]
+    PerPod,
+    /// All selected pods of the node share it.
+    PerNode,
+}
+
+/// What is counted and capped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Components {
+    pub gpu: bool,
+    pub cpu: bool,
+}
+
+/// A part of a pod that one policy decides about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Component {
+    Gpu,
+    Cpu,
+}
+
+/// How the budget is kept. `engage`, `target` and `release` are shares of the budget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Control {
+    pub algorithm: Algorithm,
+    pub engage: f64,
+    pub target: f64,
+    pub release: f64,
+    /// After a cut, the ceiling is not raised for this long.
+    pub hold: Duration,
+    pub on_telemetry_loss: TelemetryLoss,
+    /// How long [`TelemetryLoss::Hold`] holds before everything is given back.
+    pub telemetry_timeout: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Algorithm {
+    Ratio,
+    /// A measured profile, ascending by clock and power.
+    Table(Vec<Point>),
+}
+
+/// At this clock, the device draws this much under full load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    pub clock_mhz: u32,
+    pub watts: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TelemetryLoss {
+    #[default]
+    Hold,
+    Release,
+    Floor,
+}
+
+/// By which means, and how far down.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Actuators {
+    pub gpu: GpuActuators,
+    pub cpu: CpuActuators,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GpuActuators {
+    pub locked_clocks: bool,
+    pub power_limit: bool,
+    pub min_clock_mhz: Option<u32>,
+    /// A GPU that other pods use as well may be capped, where their policies say so too.
+    pub allow_shared: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuActuators {
+    pub frequency: bool,
+    pub quota: bool,
+    pub rapl_limit: bool,
+    pub min_frequency_mhz: Option<u32>,
+    /// CPUs' worth of run time a second.
+    pub min_cpus: Option<f64>,
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+    }
+}
+
+impl Policy {
+    /// Whether it selects the pod.
+    #[must_use]
+    pub fn selects(&self, pod: &Pod) -> bool {
+        let Selector { match_labels, match_expressions, namespaces, select_all } = &self.selector;
+        let named = match_labels.len() + match_expressions.len() + namespaces.len() > 0;
+        (*select_all || named)
+            && (self.name.namespace.is_empty() || self.name.namespace == pod.namespace)
+            && (namespaces.is_empty() || namespaces.iter().any(|namespace| *namespace == *pod.namespace))
+            && match_labels.iter().all(|(key, value)| pod.labels.get(key) == Some(value))
+            && match_expressions.iter().all(|requirement| requirement.holds(&pod.labels))
+    }
+}
+
+impl Requirement {
+    fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        match self.operator {
+            Operator::In => value.is_some_and(|value| self.values.contains(value)),
+            Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+impl Default for GpuActuators {
+    fn default() -> Self {
+        Self { locked_clocks: true, power_limit: true, min_clock_mhz: None, allow_shared: false }
+    }
+}
+
+impl Default for CpuActuators {
+    fn default() -> Self {
+        Self { frequency: true, quota: true, rapl_limit: false, min_frequency_mhz: None, min_cpus: None }
+    }
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self {
+            algorithm: Algorithm::Ratio,
+            engage: 1.0,
+            target: 0.95,
+            release: 0.90,
+            hold: Duration::from_secs(5),
+            on_telemetry_loss: TelemetryLoss::Hold,
+            telemetry_timeout: Duration::from_secs(300),
+        }
+    }
+}

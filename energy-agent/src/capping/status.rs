@@ -1,0 +1,147 @@
+//! How policies and caps stand after a tick: what metrics, the page `/policies` and events are made from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::knob::Knob;
+use super::observation::KnobState;
+use super::policy::{Mode, PolicyName, Scope};
+use crate::units::Watts;
+
+/// Part of the snapshot.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CappingStatus {
+    /// Ascending by name.
+    pub policies: Vec<PolicyStatus>,
+    /// Ascending by knob.
+    pub caps: Vec<CapStatus>,
+    /// Documents and policies that were refused: `policies[0].budget.watts: ...`, with their source.
+    pub problems: Vec<Problem>,
+    /// Entries of the journal that could not be restored so far.
+    pub restore_pending: u64,
+    pub restore_failures: u64,
+}
+
+/// What is wrong with a document or one policy of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// `None`: the whole document.
+    pub policy: Option<PolicyName>,
+    /// `file /etc/...` or `ConfigMap ns/name key k`.
+    pub source: Arc<str>,
+    /// With its path, and line where it is known.
+    pub message: String,
+    /// An earlier version of the policy is still in force.
+    pub kept: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyStatus {
+    pub name: PolicyName,
+    pub mode: Mode,
+    pub scope: Scope,
+    /// Where it was read.
+    pub source: Arc<str>,
+    /// One for each selected pod, or one for the node.
+    pub subjects: Vec<SubjectStatus>,
+    /// Pods that a policy of higher rank decides about.
+    pub lost: Vec<Conflict>,
+}
+
+/// A pod whose component another policy decides about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    pub pod: PodId,
+    pub component: &'static str,
+    pub winner: PolicyName,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodId {
+    pub uid: Arc<str>,
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+/// What one budget is compared with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubjectStatus {
+    /// `None`: the node.
+    pub pod: Option<PodId>,
+    pub state: SubjectState,
+    /// `None`: not known yet (percentOfPeak without a peak).
+    pub budget: Option<Watts>,
+    pub power: Option<Watts>,
+    /// Share of the full range that is allowed, 0 to 1; 1 is open.
+    pub ceiling: f64,
+    /// Since the policy came into force.
+    pub over_budget: Duration,
+    pub over_budget_uj: u64,
+    /// The knobs through which it acts.
+    pub knobs: Vec<Knob>,
+}
+
+/// The value of the label `state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SubjectState {
+    /// Mode Off.
+    Off,
+    /// Under its budget, nothing is lowered.
+    Open,
+    /// Something is lowered.
+    Capping,
+    /// Mode Recommend: it would be lowered.
+    Recommending,
+    /// At the floor and still over the budget.
+    Unreachable,
+    /// Power is not measured at present.
+    TelemetryLost,
+    /// No knob can be used: none there, not supported, not permitted, shared with others, yielded.
+    NoActuator,
+    /// The peak that the budget is a part of is not known yet.
+    Learning,
+}
+
+impl SubjectState {
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Open => "open",
+            Self::Capping => "capping",
+            Self::Recommending => "recommending",
+            Self::Unreachable => "unreachable",
+            Self::TelemetryLost => "telemetry_lost",
+            Self::NoActuator => "no_actuator",
+            Self::Learning => "learning",
+        }
+    }
+}
+
+/// One knob that is or was written since the agent started, or that a policy in force would use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CapStatus {
+    pub knob: Knob,
+    pub state: KnobState,
+    /// What is wanted; `None`: as it was.
+    pub wanted: Option<u64>,
+    /// What was found when it was read last; `None`: open, or not readable.
+    pub found: Option<u64>,
+    pub original: Option<u64>,
+    /// Whose limit it is.
+    pub policy: Option<PolicyName>,
+    /// Raised to the least that the device allows.
+    pub clamped: bool,
+    pub writes: Writes,
+}
+
+/// Writes since the agent started, by result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Writes {
+    pub ok: u64,
+    pub failed: u64,
+    /// Given back.
+    pub restored: u64,
+    /// Put off because there were too many in the last minute.
+    pub deferred: u64,
+}
