@@ -2,6 +2,7 @@
 //! changes anything.
 
 mod gpus;
+mod observe;
 mod processes;
 mod state;
 

@@ -9,11 +9,12 @@ use crate::attribution::gpu::{self, Allocation, GpuDivision, GpuUse};
 use crate::attribution::idle::IdleModel;
 use crate::attribution::usage::{Share, Usage};
 use crate::attribution::{Division, Idle, Weight, ZoneAttribution};
+use crate::capping::observation::{GpuDevice, GpuUser};
 use crate::config::{Config, IdleMethod};
 use crate::meter::gpu::reading::{Gpu, GpuEnergy, GpuReading};
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
 use crate::snapshot::{EnergyKey, GpuNow, ProcessKind, ProcessRow, Snapshot, State, WorkloadEnergy};
-use crate::units::{Microjoules, Watts};
+use crate::units::{Microjoules, Watts, ratio};
 use crate::workload::Workload;
 use crate::workload::allocation::Allocations;
 use crate::workload::names::Pods;
@@ -44,6 +45,10 @@ pub struct Gpus {
 struct Seen {
     now: GpuNow,
     zone: Option<Arc<Zone>>,
+    /// Pods with a process on it or to which the kubelet gave it, by what their cgroups are named by.
+    users: BTreeSet<Arc<str>>,
+    /// Something outside pods, or nobody knows where, uses it.
+    foreign: bool,
     read: Instant,
     power: Option<Powers>,
 }
@@ -146,11 +151,17 @@ impl Gpus {
         let seen = self.seen.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| Seen {
             now: GpuNow::new(Arc::clone(gpu)),
             zone: None,
+            users: BTreeSet::new(),
+            foreign: false,
             read: now,
             power: None,
         });
         seen.now = GpuNow { state: reading.state, holder: sole, ..GpuNow::new(Arc::clone(gpu)) };
         (seen.read, seen.power) = (now, None);
+        let given = allocation.device.iter().chain(allocation.instances.iter().map(|(_, workload)| workload));
+        let users = || placed.iter().flatten().chain(given);
+        seen.foreign = placed.contains(&None) || placed.iter().flatten().any(|workload| workload.pod_uid().is_none());
+        seen.users = users().filter_map(|workload| workload.pod_uid().cloned()).collect();
         let energy = reading.energy?;
         let zone = match &seen.zone {
             Some(zone) if zone.source == energy.source => Arc::clone(zone),
@@ -232,9 +243,54 @@ impl Gpus {
         }
     }
 
+    /// The GPUs as capping sees them.
+    pub fn observe(&self, now: Instant, model: &IdleModel) -> Vec<GpuDevice> {
+        self.seen
+            .iter()
+            .map(|(uuid, seen)| {
+                let current = now.saturating_duration_since(seen.read) < self.hold;
+                let power = seen.power.as_ref().filter(|_| current);
+                GpuDevice {
+                    uuid: Arc::clone(uuid),
+                    power: power.map(|power| power.measured),
+                    users: users(&seen.users, power),
+                    foreign: seen.foreign,
+                    idle: seen
+                        .zone
+                        .as_ref()
+                        .and_then(|zone| model.baseline_uw(zone))
+                        .map(|uw| Watts(ratio(uw, 1_000_000))),
+                    clock_mhz: seen
+                        .now
+                        .state
+                        .sm_clock_hertz
+                        .filter(|_| current)
+                        .and_then(|hertz| u32::try_from(hertz / 1_000_000).ok()),
+                }
+            })
+            .collect()
+    }
+
     fn states(&self) -> Option<MeterState> {
         self.resources.told().state
     }
+}
+
+/// The GPU's power in parts for its users: by active energy, in equal parts where none of them was active. What others
+/// than pods drew is nobody's here.
+fn users(uids: &BTreeSet<Arc<str>>, power: Option<&Powers>) -> Vec<GpuUser> {
+    let active = |uid: &str| -> f64 {
+        let shares = power.iter().flat_map(|power| &power.shares);
+        shares.filter(|(owner, _)| owner.pod_uid().is_some_and(|owner| **owner == *uid)).map(|(_, part)| part.0).sum()
+    };
+    let all: f64 = power.iter().flat_map(|power| &power.shares).map(|(_, part)| part.0).sum();
+    let equal = 1.0 / ratio(u64::try_from(uids.len()).unwrap_or(u64::MAX), 1).max(1.0);
+    let part = |uid: &str| if all > 0.0 { active(uid) / all } else { equal };
+    let user = |uid: &Arc<str>| GpuUser {
+        uid: Arc::clone(uid),
+        power: power.map(|power| Watts(power.measured.0 * part(uid))),
+    };
+    uids.iter().map(user).collect()
 }
 
 /// Puts power into the GPU energies of processes: `watts` by source and pid; what of `charged` no row has is the row
@@ -296,6 +352,25 @@ fn zone_of(gpu: &Gpu, source: Source) -> Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_share_the_gpus_whole_power_by_their_active_energy() {
+        let pod = |uid: &str| Arc::new(Workload::PodOverhead { uid: Arc::from(uid) });
+        let uids = BTreeSet::from([Arc::from("a"), Arc::from("b")]);
+        let mut power = Powers {
+            measured: Watts(300.0),
+            active: Watts(200.0),
+            idle: Watts(100.0),
+            shares: vec![(pod("a"), Watts(150.0)), (pod("b"), Watts(50.0))],
+            processes: Vec::new(),
+        };
+        let watts = |power: &Powers| users(&uids, Some(power)).iter().map(|user| user.power).collect::<Vec<_>>();
+        // Three quarters and one quarter of 300 W; nobody active: half each.
+        assert_eq!(watts(&power), [Some(Watts(225.0)), Some(Watts(75.0))]);
+        power.shares.clear();
+        assert_eq!(watts(&power), [Some(Watts(150.0)), Some(Watts(150.0))]);
+        assert!(users(&uids, None).iter().all(|user| user.power.is_none()));
+    }
 
     const KEY: EnergyKey = EnergyKey { zone: ZoneKind::Gpu, source: Source::Nvml };
 

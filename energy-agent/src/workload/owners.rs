@@ -37,6 +37,13 @@ struct Count {
     live: usize,
 }
 
+/// A pod's own cgroup, the one that its containers' are in.
+#[derive(Debug)]
+struct PodCgroup {
+    id: CgroupId,
+    path: Arc<str>,
+}
+
 /// The workload of every cgroup. Equal workloads are one `Arc`.
 #[derive(Debug)]
 pub struct Owners {
@@ -45,6 +52,8 @@ pub struct Owners {
     workloads: HashMap<Arc<Workload>, Count>,
     /// The workloads whose `live` is not 0.
     alive: BTreeSet<Arc<Workload>>,
+    /// The cgroups that are pods' own, by what they are named by.
+    pods: HashMap<Arc<str>, PodCgroup>,
     /// Removals not yet taken by the caller.
     newly_removed: Vec<CgroupId>,
     /// Oldest first; an entry is void if the cgroup's `removed` differs.
@@ -77,6 +86,7 @@ impl Owners {
             cgroups: HashMap::new(),
             workloads: HashMap::new(),
             alive: BTreeSet::new(),
+            pods: HashMap::new(),
             newly_removed: Vec::new(),
             removed: VecDeque::new(),
             unknown: HashMap::new(),
@@ -166,6 +176,12 @@ impl Owners {
         &self.alive
     }
 
+    /// The pod's own cgroup below the hierarchy's root, without a leading `/`; by what the cgroup is named by.
+    #[must_use]
+    pub fn pod_cgroup(&self, uid: &str) -> Option<&Arc<str>> {
+        self.pods.get(uid).map(|pod| &pod.path)
+    }
+
     /// Ids of the cgroups found removed since the last call, by event or by walk, of removed ones that were charged once
     /// more, and of unknown ones that did nothing for long.
     pub fn take_removed(&mut self) -> Vec<CgroupId> {
@@ -204,6 +220,13 @@ impl Owners {
         if count.live == 1 {
             self.alive.insert(Arc::clone(&workload));
         }
+        if let Workload::PodOverhead { uid } = &*workload {
+            let path = path.trim_start_matches('/');
+            // What lies deeper is a pod's cgroup too, though not its own.
+            if self.pods.get(uid).is_none_or(|known| path.len() <= known.path.len()) {
+                self.pods.insert(Arc::clone(uid), PodCgroup { id, path: Arc::from(path) });
+            }
+        }
         self.cgroups.insert(id, Cgroup { workload, created: self.now, removed: None });
     }
 
@@ -215,6 +238,11 @@ impl Owners {
             if count.live == 0 {
                 self.alive.remove(&cgroup.workload);
             }
+        }
+        if let Workload::PodOverhead { uid } = &*cgroup.workload
+            && self.pods.get(uid).is_some_and(|pod| pod.id == id)
+        {
+            self.pods.remove(uid);
         }
         self.newly_removed.push(id);
         self.removed.push_back((self.now, id));
@@ -318,6 +346,19 @@ mod tests {
         assert_eq!(owners.owner(7), owner);
         owners.apply(start + Duration::from_secs(180), &[], true);
         assert_eq!(owners.owner(7).unit(), Some("unknown"));
+    }
+
+    #[test]
+    fn a_pods_own_cgroup_is_the_outermost_and_goes_with_it() {
+        let start = Instant::now();
+        let mut owners = owners(start);
+        owners.apply(start, &[created(1, POD), created(2, &format!("{POD}/conmon")), created(3, "/a.slice")], true);
+        let uid = "d1578427-1919-52ea-898e-2489f38c2504";
+        assert_eq!(owners.pod_cgroup(uid).map(|path| &**path), Some(&POD[1..]));
+        owners.apply(start, &[removed(2)], true);
+        assert!(owners.pod_cgroup(uid).is_some());
+        owners.apply(start, &[removed(1)], true);
+        assert_eq!(owners.pod_cgroup(uid), None);
     }
 
     #[test]

@@ -1,0 +1,82 @@
+//! What the snapshot of a tick means for capping: each pod's power and run time, each GPU's users.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::capping::observation::{GpuDevice, Observation, PodNow};
+use crate::meter::ZoneKind;
+use crate::snapshot::{Snapshot, State};
+use crate::units::{Watts, nanos, ratio};
+use crate::workload::names::{Pod, Pods};
+
+/// Remembers run times from tick to tick.
+#[derive(Debug, Default)]
+pub struct Observer {
+    /// By what the pod's cgroup is named by.
+    runtime_ns: HashMap<Arc<str>, u64>,
+}
+
+/// What the rows of a pod add up to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    watts: f64,
+    runtime_ns: u64,
+}
+
+impl Observer {
+    /// The node as `snapshot` shows it, without its knobs. `now` is a clock that does not go backwards.
+    pub fn observe(&mut self, now: Duration, snapshot: &Snapshot, pods: &Pods, gpus: Vec<GpuDevice>) -> Observation {
+        let node_cpu_power = node_cpu_power(snapshot);
+        let mut used: BTreeMap<&Arc<str>, Used> = BTreeMap::new();
+        for row in &snapshot.rows {
+            let Some(uid) = row.workload.pod_uid() else { continue };
+            let used = used.entry(uid).or_default();
+            // Ended instances' run time stays with the pod, so that the difference is this interval's.
+            used.runtime_ns += row.runtime_ns;
+            if row.state == State::Running {
+                let cpu = row.energy.iter().filter(|energy| is_cpu(energy.key.zone));
+                used.watts += cpu.filter_map(|energy| energy.power).map(|power| power.0).sum::<f64>();
+            }
+        }
+        let mut before = std::mem::take(&mut self.runtime_ns);
+        let mut observed: Vec<PodNow> = pods
+            .by_uid
+            .values()
+            .map(|pod| {
+                let uid = key(pod, &used);
+                let Used { watts, runtime_ns } = used.get(uid).copied().unwrap_or_default();
+                let ran_ns = before.remove(uid).map_or(0, |before| runtime_ns.saturating_sub(before));
+                self.runtime_ns.insert(Arc::clone(uid), runtime_ns);
+                PodNow {
+                    pod: Arc::clone(pod),
+                    uid: Arc::clone(uid),
+                    cpu_power: node_cpu_power.map(|_| Watts(watts)),
+                    cpus_used: ratio(ran_ns, nanos(snapshot.elapsed)),
+                    quota: None,
+                    frequencies: Vec::new(),
+                }
+            })
+            .collect();
+        observed.sort_by(|a, b| a.uid.cmp(&b.uid));
+        Observation { now, pods: observed, gpus, node_cpu_power, knobs: BTreeMap::new() }
+    }
+}
+
+/// What the pod's cgroup is named by: of a static pod the hash, once something ran there.
+fn key<'a>(pod: &'a Pod, used: &BTreeMap<&Arc<str>, Used>) -> &'a Arc<str> {
+    pod.config_hash.as_ref().filter(|hash| used.contains_key(hash)).unwrap_or(&pod.uid)
+}
+
+/// Power of the packages and their memory, where all of it was measured.
+fn node_cpu_power(snapshot: &Snapshot) -> Option<Watts> {
+    let cpu = snapshot.zones.iter().filter(|totals| is_cpu(totals.zone.kind));
+    // A zone that went away for good is no reason to know nothing of the others; one with a gap is back in a tick.
+    let powers: Vec<f64> = cpu.filter_map(|totals| totals.power).map(|power| power.0).collect();
+    (!powers.is_empty()).then(|| Watts(powers.iter().sum()))
+}
+
+/// The zones that add up to what the CPUs and their memory draw.
+const fn is_cpu(zone: ZoneKind) -> bool {
+    matches!(zone, ZoneKind::Package | ZoneKind::Dram)
+}
