@@ -1,12 +1,9 @@
 //! A snapshot as it is published: pages are encoded when somebody asks for them, and then kept until the next tick.
 
-use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 
 use crate::export::negotiate::Coding;
 use crate::export::own::SelfMetrics;
@@ -47,19 +44,20 @@ impl Published {
     /// The agent's own metrics are as they were at that moment.
     pub fn body(&self, format: Format, coding: Coding, own: &SelfMetrics) -> Bytes {
         let page = self.page(format);
-        let plain = page.plain.get_or_init(|| {
+        let body = match coding {
+            Coding::Identity => &page.plain,
+            Coding::Gzip => &page.gzip,
+        };
+        let encode = || {
             let selection = &self.export.selection;
-            let mut writer = Writer::selecting(format, selection.clone());
+            let mut writer = Writer::selecting(format, coding, selection.clone());
             series::write(&mut writer, &self.snapshot, selection.levels());
             own.write(&mut writer);
             let (body, duplicates) = writer.finish();
             own.found_duplicates(&duplicates);
             body
-        });
-        match coding {
-            Coding::Identity => plain.clone(),
-            Coding::Gzip => page.gzip.get_or_init(|| gzip(plain)).clone(),
-        }
+        };
+        body.get_or_init(encode).clone()
     }
 
     /// The body if it is encoded already.
@@ -77,10 +75,4 @@ impl Published {
             Format::OpenMetrics => &self.open_metrics,
         }
     }
-}
-
-fn gzip(plain: &[u8]) -> Bytes {
-    let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
-    encoder.write_all(plain).expect("a Vec takes every write");
-    Bytes::from(encoder.finish().expect("a Vec takes every write"))
 }

@@ -3,11 +3,19 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::io::Write as _;
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
+use crate::export::negotiate::Coding;
 use crate::export::selection::Selection;
 use crate::units::{Microjoules, Watts};
+
+/// Text is handed to the encoder in pieces of at least this size.
+const CHUNK: usize = 64 * 1024;
 
 /// Which exposition format is written; decides the `Content-Type` too, so that body and header belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +70,11 @@ pub enum Value {
 
 /// Labels already escaped and joined, without the braces: they are made once for a workload and used in all its series.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Labels(String);
+pub struct Labels {
+    text: String,
+    /// Of `text`.
+    hash: u64,
+}
 
 impl Labels {
     /// Labels with an empty value are left out: to a scraper both mean the same (FC-069).
@@ -70,7 +82,8 @@ impl Labels {
     pub fn new(pairs: &[(&str, &str)]) -> Self {
         let mut text = String::new();
         write_labels(&mut text, true, pairs);
-        Self(text)
+        let hash = hash(0, text.as_bytes());
+        Self { text, hash }
     }
 }
 
@@ -79,6 +92,8 @@ impl Labels {
 pub struct Writer {
     format: Format,
     text: String,
+    /// Takes the text family by family, so that the whole page is never there uncompressed. `None`: a plain page.
+    gzip: Option<GzEncoder<Vec<u8>>>,
     /// Name that samples of the current family begin with.
     name: String,
     /// Where the current family's header begins and ends.
@@ -88,27 +103,32 @@ pub struct Writer {
     /// The current family is left out.
     hidden: bool,
     /// Series of the current family by hash: where the series is in `text`.
-    seen: HashMap<u64, (usize, usize)>,
+    seen: HashMap<u64, (usize, usize), BuildHasherDefault<Hashed>>,
     duplicates: Vec<String>,
 }
 
 impl Writer {
     #[must_use]
     pub fn new(format: Format) -> Self {
-        Self::selecting(format, Selection::default())
+        Self::selecting(format, Coding::Identity, Selection::default())
     }
 
     /// A page that has only the families of `selection`; whoever writes need not know.
     #[must_use]
-    pub fn selecting(format: Format, selection: Selection) -> Self {
+    pub fn selecting(format: Format, coding: Coding, selection: Selection) -> Self {
+        let gzip = match coding {
+            Coding::Identity => None,
+            Coding::Gzip => Some(GzEncoder::new(Vec::new(), Compression::fast())),
+        };
         Self {
             format,
+            gzip,
             selection,
             hidden: false,
             text: String::with_capacity(64 * 1024),
             name: String::new(),
             header: (0, 0),
-            seen: HashMap::new(),
+            seen: HashMap::default(),
             duplicates: Vec::new(),
         }
     }
@@ -116,6 +136,9 @@ impl Writer {
     /// Begins the family of `name`, which for a counter ends in `_total`. Without a sample it leaves no trace.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
         self.drop_empty_family();
+        if self.text.len() >= CHUNK {
+            self.compress();
+        }
         self.hidden = !self.selection.shows(name);
         if self.hidden {
             return;
@@ -167,8 +190,9 @@ impl Writer {
         self.text.push_str(suffix);
         let open = self.text.len();
         self.text.push('{');
-        self.text.push_str(&labels.0);
-        write_labels(&mut self.text, labels.0.is_empty(), more);
+        self.text.push_str(&labels.text);
+        let rest = self.text.len();
+        write_labels(&mut self.text, labels.text.is_empty(), more);
         if self.text.len() == open + 1 {
             self.text.pop();
         } else {
@@ -176,7 +200,9 @@ impl Writer {
         }
         let series = (start, self.text.len());
         let bytes = self.text.as_bytes();
-        let first = *self.seen.entry(hash(&bytes[start..])).or_insert(series);
+        // Within a family, series differ in their labels and, of a histogram, their suffix.
+        let hashed = hash(hash(labels.hash, suffix.as_bytes()), bytes.get(rest..).unwrap_or_default());
+        let first = *self.seen.entry(hashed).or_insert(series);
         if first != series && bytes[first.0..first.1] == bytes[start..] {
             self.duplicates.push(self.text.split_off(start));
             return;
@@ -193,7 +219,21 @@ impl Writer {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
         }
-        (Bytes::from(self.text), self.duplicates)
+        self.compress();
+        let body = match self.gzip {
+            Some(gzip) => gzip.finish().expect("a Vec takes every write"),
+            None => self.text.into_bytes(),
+        };
+        (Bytes::from(body), self.duplicates)
+    }
+
+    /// Hands the text to the encoder, if there is one.
+    fn compress(&mut self) {
+        if let Some(gzip) = &mut self.gzip {
+            gzip.write_all(self.text.as_bytes()).expect("a Vec takes every write");
+            self.text.clear();
+            self.header = (0, 0);
+        }
     }
 
     fn drop_empty_family(&mut self) {
@@ -248,9 +288,28 @@ fn write_value(text: &mut String, value: Value) {
     written.expect("a String takes every write");
 }
 
-/// A fast hash of a series, eight bytes at a time; equal hashes are compared byte by byte, so it need not be strong.
-fn hash(bytes: &[u8]) -> u64 {
-    let mut state = 0_u64;
+/// Takes what is a hash already as it is.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = hash(self.0, bytes);
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        // Tables tell entries apart by the highest bits and place them by the lowest, which a product leaves weak.
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+/// A fast hash of a series that goes on from `before`, eight bytes at a time; equal hashes are compared byte by byte, so it need not be strong.
+fn hash(before: u64, bytes: &[u8]) -> u64 {
+    let mut state = before;
     let (words, tail) = bytes.as_chunks::<8>();
     let mut last = [0; 8];
     last[..tail.len()].copy_from_slice(tail);

@@ -138,9 +138,13 @@ fn bucket_quantile(buckets: &[(f64, u64)], rank: f64) -> f64 {
 impl Seen {
     fn findings(self, crowd: &Crowd, policy: &str, time: Duration) -> Vec<Finding> {
         let memory: Vec<u32> = self.memory.iter().map(|(resident, _)| *resident).collect();
-        let (first, middle, last) = (memory[0], memory[memory.len() / 2], memory[memory.len() - 1]);
-        let most = memory.iter().copied().max().unwrap_or_default();
-        let growth = f64::from(last) / f64::from(first) * 100.0 - 100.0;
+        // A page under construction and what the allocator keeps of the last one come and go: thirds are compared.
+        let third = memory.len().div_ceil(3);
+        let middle = |part: &[u32]| median(&part.iter().copied().map(f64::from).collect::<Vec<_>>());
+        let (first, last) = (middle(&memory[..third]), middle(&memory[memory.len() - third..]));
+        let (least, most) =
+            (memory.iter().copied().min().unwrap_or_default(), memory.iter().copied().max().unwrap_or_default());
+        let growth = last / first * 100.0 - 100.0;
         let cpu = median(&self.cpu);
         let scrape = quantile(&self.scrapes, 99);
         let megabytes = |bytes: usize| format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10);
@@ -164,10 +168,10 @@ impl Seen {
                 "flat (under 2 %)",
                 growth < 2.0,
                 format!(
-                    "start {}, middle {}, end {}, from when as many ended series were kept as ever will be",
-                    mib(first),
-                    mib(middle),
-                    mib(last)
+                    "medians of the first and the last third of the readings, {first:.0} and {last:.0} KiB; least {}, most {}, \
+                     from when as many ended series were kept as ever will be",
+                    mib(least),
+                    mib(most)
                 ),
             ),
             (
