@@ -5,7 +5,7 @@ use energy_agent::capping::observation::KnobState;
 
 use crate::common::kept::Kept;
 use crate::common::tree::Tree;
-use crate::{contents, open, text};
+use crate::{ReadOnly, contents, open, text};
 
 const PACKAGE: &str = "sys/devices/virtual/powercap/intel-rapl/intel-rapl:0";
 
@@ -93,6 +93,19 @@ fn a_limit_that_was_not_in_force_is_so_only_while_it_caps() {
     assert_eq!(knobs.write(&knob, &Value::Set(90_000_000)).unwrap().state, KnobState::Ok);
     assert_eq!(text(&tree, &format!("{PACKAGE}/enabled")), "1");
     assert_eq!(knobs.write(&knob, &Value::Restore(original.raw.clone())).unwrap(), original);
+    assert_eq!(contents(tree.root()), before);
+}
+
+#[test]
+fn a_limit_that_cannot_be_put_in_force_is_left_as_it_was() {
+    let mut tree = package(145_000_000, 174_000_000);
+    tree.apply(&format!("f {PACKAGE}/enabled = 0"));
+    let before = contents(tree.root());
+    let enabled = tree.root().join(PACKAGE).join("enabled");
+    let _read_only = ReadOnly::new(&enabled);
+    let error = open(&tree).write(&limit("intel-rapl:0"), &Value::Set(90_000_000)).unwrap_err();
+    assert_eq!(error.state, KnobState::NoPermission);
+    assert!(error.detail.contains(&enabled.display().to_string()), "{}", error.detail);
     assert_eq!(contents(tree.root()), before);
 }
 

@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use self::cpufreq::Cpufreq;
 use self::exclusive::Cpusets;
+pub use self::hierarchy::Hierarchy;
 use self::powercap::PowerLimits;
 use self::quota::Quotas;
 use super::knob::{Found, Knob, KnobError, Value};
@@ -50,7 +51,8 @@ impl FileKnobs {
     }
 
     /// The clocks and power limits there are, read anew; those that cannot be used have a state that says so. Empty where
-    /// the node has neither. Costs some 10 microseconds for each knob: for a node on which a policy is in force.
+    /// the node has neither. Clocks of CPUs that are offline are not there. Costs some 10 microseconds for each knob: for
+    /// a node on which a policy is in force.
     pub fn list(&mut self) -> BTreeMap<Knob, Found> {
         self.quotas.refresh();
         self.power_limits.refresh();
@@ -59,10 +61,9 @@ impl FileKnobs {
         let knobs: Vec<Knob> = clocks.chain(limits).collect();
         let listed: BTreeMap<Knob, Found> = knobs
             .into_iter()
-            .map(|knob| {
-                let looked = self.look(&knob);
-                self.report(&knob, &looked);
-                (knob, looked.map_or_else(|error| unreadable(&error), |(found, _)| found))
+            .filter_map(|knob| {
+                let found = self.look_and_report(&knob)?;
+                Some((knob, found))
             })
             .collect();
         self.forget();
@@ -72,16 +73,18 @@ impl FileKnobs {
     /// The quota of a pod, by the path of its own cgroup below the root of the hierarchy. `None` where the `cpu`
     /// controller is in no hierarchy, or the cgroup has none or has gone.
     pub fn pod_quota(&mut self, cgroup: &str) -> Option<(Knob, Found)> {
+        self.quotas.hierarchy()?;
         let cgroup: Arc<str> = cgroup.trim_matches('/').into();
         self.quotas.notice(&cgroup);
         let knob = Knob::CpuQuota(cgroup);
-        let looked = self.look(&knob);
-        if let Err(KnobError { state: KnobState::Unreachable | KnobState::Unsupported, .. }) = looked {
-            self.reported.remove(&knob);
-            return None;
-        }
-        self.report(&knob, &looked);
-        Some((knob, looked.map_or_else(|error| unreadable(&error), |(found, _)| found)))
+        let found = self.look_and_report(&knob)?;
+        Some((knob, found))
+    }
+
+    /// The hierarchy that quotas are written in; `None` where the `cpu` controller is in none.
+    #[must_use]
+    pub const fn quota_hierarchy(&self) -> Option<&Hierarchy> {
+        self.quotas.hierarchy()
     }
 
     /// A knob as it is now.
@@ -181,9 +184,11 @@ impl FileKnobs {
         }
     }
 
-    /// Logs when a knob becomes usable or stops being so.
-    fn report(&mut self, knob: &Knob, looked: &Result<(Found, Option<KnobError>), KnobError>) {
-        match looked {
+    /// A knob as it is now; `None` for one that is not there. Logs when it becomes usable or stops being so.
+    fn look_and_report(&mut self, knob: &Knob) -> Option<Found> {
+        let looked = self.look(knob);
+        match &looked {
+            Err(KnobError { state: KnobState::Unreachable, .. }) => return None,
             Ok((_, None)) => {
                 if self.reported.remove(knob).is_some() {
                     info!(%knob, "usable again");
@@ -195,6 +200,7 @@ impl FileKnobs {
                 }
             }
         }
+        Some(looked.map_or_else(|error| unreadable(&error), |(found, _)| found))
     }
 }
 

@@ -57,8 +57,8 @@ impl Cpufreq {
     /// The range goes from the hardware's lowest clock, or `scaling_min_freq` where that is higher (a clock below it is
     /// refused, or takes the minimum along, by kernel version; it is not ours to lower), to the hardware's highest.
     ///
-    /// The value is what all parties together allow. While the firmware or a thermal governor holds the clocks lower,
-    /// it is theirs.
+    /// The value is what all parties together allow: while the firmware or a thermal governor holds the clock lower, it
+    /// shows theirs, and nothing shows what was asked for.
     ///
     /// # Errors
     /// When the policy has gone, or its CPUs are offline, or a file holds no clock.
@@ -93,7 +93,7 @@ impl Cpufreq {
         let mut found = self.read(policy)?;
         let shown = found.value.unwrap_or(u64::MAX);
         let too_high = shown > khz.saturating_add(ROUNDING_KHZ);
-        let too_low = restoring && shown.saturating_add(ROUNDING_KHZ) < khz;
+        let too_low = restoring && shown.saturating_add(ROUNDING_KHZ) < khz.min(found.max);
         if too_high || too_low {
             found.state = KnobState::NotEffective;
         }

@@ -111,8 +111,12 @@ impl PowerLimits {
             attribute::write(&enabled, "0")?;
         }
         attribute::write(&file, &wanted.to_string())?;
-        if !disabled && zone.disabled() {
-            attribute::write(&enabled, "1")?;
+        if !disabled
+            && zone.disabled()
+            && let Err(error) = attribute::write(&enabled, "1")
+        {
+            attribute::write(&file, &before.value.unwrap_or(0).to_string())?;
+            return Err(error);
         }
         let mut found = self.read(name)?;
         let shown = found.value.unwrap_or(0);

@@ -59,6 +59,11 @@ impl Quotas {
         quotas
     }
 
+    #[must_use]
+    pub const fn hierarchy(&self) -> Option<&Hierarchy> {
+        self.hierarchy.as_ref()
+    }
+
     /// Follows CPU hotplug and forgets pods that have gone.
     pub fn refresh(&mut self) {
         let online = fs::read_to_string(&self.online).ok().and_then(|text| parse_list(&text).ok());
