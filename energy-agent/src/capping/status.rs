@@ -49,7 +49,7 @@ pub struct PolicyStatus {
 }
 
 /// A pod whose component another policy decides about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
     pub pod: PodId,
     pub component: &'static str,

@@ -1,0 +1,208 @@
+//! What one subject draws, and through which devices: the part of an observation that one budget is about.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::conflict::{Decisions, Won};
+use super::device::{Device, DeviceKey, Lever, LeverKind, Range, Sharing};
+use crate::capping::knob::Knob;
+use crate::capping::observation::{GpuDevice, Observation};
+use crate::capping::policy::{Component, Policy, Scope, Selector};
+use crate::units::floor_u64;
+
+/// A subject at one tick.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// Watts; `None`: some part of it was not measured.
+    pub power: Option<f64>,
+    pub devices: Vec<Device>,
+    /// Why a device that it draws power from cannot be used.
+    pub blocked: Option<String>,
+}
+
+/// An observation with what all subjects look up in it.
+pub struct Scene<'a> {
+    pub seen: &'a Observation,
+    pub decisions: &'a Decisions,
+    /// GPUs by the uid of a user.
+    gpus: HashMap<&'a str, Vec<&'a GpuDevice>>,
+}
+
+impl<'a> Scene<'a> {
+    #[must_use]
+    pub fn new(seen: &'a Observation, decisions: &'a Decisions) -> Self {
+        let mut gpus: HashMap<&str, Vec<&GpuDevice>> = HashMap::new();
+        for gpu in &seen.gpus {
+            for user in &gpu.users {
+                gpus.entry(&user.uid).or_default().push(gpu);
+            }
+        }
+        Self { seen, decisions, gpus }
+    }
+
+    /// What policy `number` decides about: one pod, or all that it has won.
+    #[must_use]
+    pub fn view(&self, number: usize, won: &[Won]) -> View {
+        let mut view = View { power: Some(0.0), ..View::default() };
+        self.add_gpus(number, won, &mut view);
+        self.add_cpus(number, won, &mut view);
+        view
+    }
+
+    fn add_gpus(&self, number: usize, won: &[Won], view: &mut View) {
+        let uids = || won.iter().filter(|won| won.gpu).map(|won| &*self.seen.pods[won.pod].uid);
+        let mut gpus: Vec<&GpuDevice> = uids().filter_map(|uid| self.gpus.get(uid)).flatten().copied().collect();
+        gpus.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+        gpus.dedup_by(|a, b| a.uuid == b.uuid);
+        for gpu in gpus {
+            let own = |uid: &Arc<str>| uids().any(|own| *own == **uid);
+            let part: Option<f64> = gpu
+                .users
+                .iter()
+                .filter(|user| own(&user.uid))
+                .map(|user| user.power.map(|power| power.0).filter(|power| power.is_finite()))
+                .sum();
+            view.power = view.power.zip(part).map(|(sum, part)| sum + part);
+            if let Some(reason) = self.not_alone(number, gpu) {
+                view.blocked = Some(reason);
+                continue;
+            }
+            let policy = self.decisions.policy(number);
+            let range = |knob: Knob, wanted: bool, least: u64| {
+                self.seen.knobs.get(&knob).filter(|_| wanted).and_then(|now| Range::new(&knob, now, least))
+            };
+            let actuators = policy.actuators.gpu;
+            let least = u64::from(actuators.min_clock_mhz.unwrap_or(0));
+            let clock = range(Knob::GpuClock(Arc::clone(&gpu.uuid)), actuators.locked_clocks, least);
+            let limit = range(Knob::GpuPower(Arc::clone(&gpu.uuid)), actuators.power_limit, 0);
+            if clock.is_none() && limit.is_none() {
+                view.blocked = Some(format!("neither locked clocks nor the power limit of {} can be used", gpu.uuid));
+                continue;
+            }
+            let power = part.unwrap_or(0.0);
+            let at = gpu.clock_mhz.map(u64::from);
+            view.devices.push(Device {
+                key: DeviceKey::Gpu(Arc::clone(&gpu.uuid)),
+                power,
+                others: gpu.power.map_or(0.0, |whole| (whole.0 - power).max(0.0)),
+                lever: clock.and_then(|clock| Lever::new(LeverKind::GpuClock, vec![clock], at)),
+                limits: limit.into_iter().collect(),
+                sharing: Sharing::ByPower,
+            });
+        }
+    }
+
+    /// Why a GPU may not be capped on behalf of this policy: somebody else uses it who has not agreed.
+    fn not_alone(&self, number: usize, gpu: &GpuDevice) -> Option<String> {
+        if gpu.foreign {
+            return Some(format!("{} is also used by something that is no pod", gpu.uuid));
+        }
+        let policy = self.decisions.policy(number);
+        let deciders = gpu.users.iter().map(|user| self.decisions.decider(&user.uid, Component::Gpu, policy.mode));
+        for (decider, user) in deciders.zip(&gpu.users) {
+            let agreed = |other: usize| {
+                other == number
+                    || (policy.actuators.gpu.allow_shared && self.decisions.policy(other).actuators.gpu.allow_shared)
+            };
+            if !decider.is_some_and(agreed) {
+                return Some(format!("{} is also used by pod {}, whose policy does not allow it", gpu.uuid, user.uid));
+            }
+        }
+        None
+    }
+
+    fn add_cpus(&self, number: usize, won: &[Won], view: &mut View) {
+        let policy = self.decisions.policy(number);
+        let places: BTreeSet<usize> = won.iter().filter(|won| won.cpu).map(|won| won.pod).collect();
+        let counted: Vec<_> = places.iter().map(|&place| &self.seen.pods[place]).collect();
+        let node = policy.budget.components.cpu && policy.budget.scope == Scope::PerNode && selects_all(policy);
+        let whole = node && counted.len() == self.seen.pods.len();
+        if whole && policy.actuators.cpu.rapl_limit && self.add_rapl(view) {
+            return;
+        }
+        let pods: Option<f64> =
+            counted.iter().map(|pod| pod.cpu_power.map(|power| power.0).filter(|power| power.is_finite())).sum();
+        view.power = view.power.zip(pods).map(|(sum, pods)| sum + pods);
+        let cpu = policy.actuators.cpu;
+        let min_khz = u64::from(cpu.min_frequency_mhz.unwrap_or(0)) * 1000;
+        if node && cpu.frequency && !counted.is_empty() {
+            // Cores that belong to a pod of another policy are left alone; one that shares the rest forbids them.
+            let others = self.seen.pods.iter().enumerate().filter(|(place, _)| !places.contains(place));
+            let theirs: BTreeSet<&Knob> = others.clone().flat_map(|(_, pod)| &pod.frequencies).collect();
+            let shared = others.clone().any(|(_, pod)| pod.frequencies.is_empty());
+            let knobs = self.seen.knobs.keys().filter(|knob| matches!(knob, Knob::CpuFrequency(_)));
+            let ranges: Option<Vec<Range>> =
+                knobs.filter(|knob| !theirs.contains(knob)).map(|knob| self.range(knob, min_khz)).collect();
+            if !shared && let Some(lever) = ranges.and_then(|ranges| Lever::new(LeverKind::CpuFrequency, ranges, None))
+            {
+                view.devices.push(cpu_device(None, pods.unwrap_or(0.0), lever));
+                return;
+            }
+        }
+        for pod in counted {
+            let ranges: Option<Vec<Range>> = pod.frequencies.iter().map(|knob| self.range(knob, min_khz)).collect();
+            let frequency =
+                ranges.filter(|_| cpu.frequency).and_then(|ranges| Lever::new(LeverKind::CpuFrequency, ranges, None));
+            let quota = || {
+                let least = floor_u64(cpu.min_cpus.unwrap_or(0.0) * 1000.0);
+                let range = pod.quota.as_ref().filter(|_| cpu.quota).and_then(|knob| self.range(knob, least))?;
+                Lever::new(LeverKind::Quota, vec![range], Some(floor_u64(pod.cpus_used * 1000.0)))
+            };
+            match frequency.or_else(quota) {
+                Some(lever) => {
+                    let power = pod.cpu_power.map_or(0.0, |power| power.0);
+                    view.devices.push(cpu_device(Some(Arc::clone(&pod.uid)), power, lever));
+                }
+                None => {
+                    view.blocked =
+                        Some(format!("pod {} has neither cores of its own nor a quota that can be written", pod.uid));
+                }
+            }
+        }
+    }
+
+    /// Whether the whole node is held by its packages' limits.
+    fn add_rapl(&self, view: &mut View) -> bool {
+        let knobs = self.seen.knobs.keys().filter(|knob| matches!(knob, Knob::RaplLimit(_)));
+        let Some(limits) = knobs.map(|knob| self.range(knob, 0)).collect::<Option<Vec<Range>>>() else { return false };
+        if limits.is_empty() {
+            return false;
+        }
+        let power = self.seen.node_cpu_power.map(|power| power.0).filter(|power| power.is_finite());
+        view.power = view.power.zip(power).map(|(sum, power)| sum + power);
+        view.devices.push(Device {
+            key: DeviceKey::Cpu(None),
+            power: power.unwrap_or(0.0),
+            others: 0.0,
+            lever: None,
+            limits,
+            sharing: Sharing::EqualParts,
+        });
+        true
+    }
+
+    fn range(&self, knob: &Knob, least: u64) -> Option<Range> {
+        Range::new(knob, self.seen.knobs.get(knob)?, least)
+    }
+}
+
+const fn cpu_device(uid: Option<Arc<str>>, power: f64, lever: Lever) -> Device {
+    Device {
+        key: DeviceKey::Cpu(uid),
+        power,
+        others: 0.0,
+        lever: Some(lever),
+        limits: Vec::new(),
+        sharing: Sharing::ByPower,
+    }
+}
+
+/// Whether a policy is about every pod there may be.
+fn selects_all(policy: &Policy) -> bool {
+    let Selector { match_labels, match_expressions, namespaces, select_all } = &policy.selector;
+    *select_all
+        && match_labels.is_empty()
+        && match_expressions.is_empty()
+        && namespaces.is_empty()
+        && policy.name.namespace.is_empty()
+}
