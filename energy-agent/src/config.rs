@@ -29,6 +29,29 @@ pub enum Command {
     Doctor(Box<DoctorArgs>),
     /// Live table of pods, containers and services by watts, joules and CPU share; plain lines when not on a terminal.
     Top(TopArgs),
+    /// Check power policies offline, explain their fields, or print their JSON Schema.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Say of each policy whether it is right, and what is wrong with it.
+    ///
+    /// Reads documents of policies and manifests of ConfigMaps that hold them. Exit code 0: all are right. 1: some are not.
+    Check {
+        /// Files, folders of *.yaml, *.yml and *.json files, or - for standard input.
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<PathBuf>,
+    },
+    /// Describe the fields of a policy: type, unit, allowed values, default.
+    Explain {
+        /// Field, as in `budget.watts`; all of them when not given.
+        #[arg(value_name = "FIELD")]
+        field: Option<String>,
+    },
+    /// Print the JSON Schema (draft 2020-12) of a document of policies, for editors.
+    Schema,
 }
 
 #[derive(Debug, Args)]

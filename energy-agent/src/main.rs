@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         None => run(&cli.run),
         Some(Command::Run(config)) => run(config),
         Some(Command::Top(arguments)) => report::top::run(arguments).map(|()| ExitCode::SUCCESS),
+        Some(Command::Policy(command)) => report::policy::run(command),
         Some(Command::Doctor(arguments)) => report::doctor::run(arguments),
     };
     outcome.unwrap_or_else(|error| {

@@ -1,6 +1,15 @@
 //! What an operator asks for: which pods, what budget, by which means. One struct for all sources.
 
+mod check;
 pub mod document;
+pub mod json_schema;
+mod problems;
+mod read;
+mod rules;
+pub mod schema;
+pub mod syntax;
+pub mod unit;
+pub mod yaml;
 
 use std::collections::BTreeMap;
 use std::fmt;

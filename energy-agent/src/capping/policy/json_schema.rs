@@ -1,0 +1,85 @@
+//! The table of fields as a JSON Schema, for editors: what `check` refuses for its shape, this refuses too. What fields have
+//! to do with each other is left to `check`.
+
+use serde_json::{Map, Value, json};
+
+use super::schema::{DOCUMENT, Field, Kind, Object, Presence};
+use super::syntax::Syntax;
+
+/// The schema of a document, draft 2020-12.
+#[must_use]
+pub fn document() -> Value {
+    let mut schema = object(&DOCUMENT);
+    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["title"] = json!("energy-agent power policies");
+    schema["description"] = json!("Pods that are held to a power budget, and by which means.");
+    schema
+}
+
+fn object(object: &'static Object) -> Value {
+    let properties: Map<_, _> = object.fields.iter().map(|field| (field.name.to_owned(), property(field))).collect();
+    let required: Vec<_> =
+        object.fields.iter().filter(|field| field.presence == Presence::Required).map(|field| field.name).collect();
+    let mut schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    if !object.one_of.is_empty() {
+        schema["oneOf"] = object.one_of.iter().map(|name| json!({"required": [name]})).collect();
+    }
+    if !object.needs.is_empty() {
+        let needs: Map<_, _> = object.needs.iter().map(|(name, other)| ((*name).to_owned(), json!([other]))).collect();
+        schema["dependentRequired"] = Value::Object(needs);
+    }
+    schema
+}
+
+fn property(field: &Field) -> Value {
+    let mut schema = kind(&field.kind);
+    schema["description"] = json!(field.doc);
+    if let Presence::Default(text) = field.presence {
+        schema["default"] = default(&field.kind, text);
+    }
+    schema
+}
+
+fn default(kind: &Kind, text: &str) -> Value {
+    match kind {
+        Kind::List { .. } => text.trim_matches(['[', ']']).split(", ").filter(|word| !word.is_empty()).collect(),
+        Kind::Text(_) | Kind::Choice(_) => json!(text),
+        // Numbers, truth values and `{}` are written as in JSON.
+        _ => text.parse().unwrap_or_else(|_| json!(text)),
+    }
+}
+
+fn kind(kind: &Kind) -> Value {
+    match kind {
+        Kind::Text(syntax) => text(*syntax),
+        Kind::Switch => json!({"type": "boolean"}),
+        Kind::Whole { min, max, .. } if min == max => json!({"const": min}),
+        Kind::Whole { min, max, .. } => json!({"type": "integer", "minimum": min, "maximum": max}),
+        Kind::Number { min, max, .. } => json!({"type": "number", "minimum": min, "maximum": max}),
+        Kind::Choice(words) => json!({"enum": words}),
+        Kind::List { of, min, max } => {
+            let mut schema = json!({"type": "array", "items": self::kind(of), "maxItems": max});
+            if *min > 0 {
+                schema["minItems"] = json!(min);
+            }
+            if of.object().is_none() {
+                schema["uniqueItems"] = json!(true);
+            }
+            schema
+        }
+        Kind::Labels => json!({
+            "type": "object",
+            "minProperties": 1,
+            "propertyNames": text(Syntax::LabelKey),
+            "additionalProperties": text(Syntax::LabelValue),
+        }),
+        Kind::Object(fields) => object(fields),
+    }
+}
+
+fn text(syntax: Syntax) -> Value {
+    json!({"type": "string", "pattern": syntax.pattern(), "maxLength": syntax.max_chars()})
+}

@@ -1,0 +1,76 @@
+//! What is wrong with one policy, each with its path and line.
+
+use std::fmt::{Display, Write as _};
+
+/// Messages of one policy at most; the rest is only counted.
+const MOST: usize = 8;
+/// Characters of a value or key that a message repeats.
+const SHOWN: usize = 64;
+
+/// Collects messages while the tree is walked.
+#[derive(Debug, Default)]
+pub struct Problems {
+    /// Of the value that is looked at, as in `policies[0].budget`.
+    path: String,
+    found: Vec<String>,
+    more: usize,
+}
+
+impl Problems {
+    #[must_use]
+    pub fn at(path: String) -> Self {
+        Self { path, ..Self::default() }
+    }
+
+    /// Looks at a key of the value that is looked at.
+    pub fn key<T>(&mut self, key: &str, look: impl FnOnce(&mut Self) -> T) -> T {
+        let dot = if self.path.is_empty() { "" } else { "." };
+        self.within(format_args!("{dot}{}", cut(key)), look)
+    }
+
+    /// Looks at an item of the value that is looked at.
+    pub fn item<T>(&mut self, index: usize, look: impl FnOnce(&mut Self) -> T) -> T {
+        self.within(format_args!("[{index}]"), look)
+    }
+
+    fn within<T>(&mut self, step: impl Display, look: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        // Writing to a String cannot fail.
+        let _ = write!(self.path, "{step}");
+        let outcome = look(self);
+        self.path.truncate(length);
+        outcome
+    }
+
+    pub fn add(&mut self, line: usize, message: impl Display) {
+        if self.found.len() == MOST {
+            self.more += 1;
+            return;
+        }
+        let colon = if self.path.is_empty() { "" } else { ": " };
+        self.found.push(format!("{}{colon}{message} (line {line})", self.path));
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    #[must_use]
+    pub fn into_messages(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.found.push(format!("{}: and {} more", self.path, self.more));
+        }
+        self.found
+    }
+}
+
+/// The beginning of a key or value, for a message or a path.
+#[must_use]
+pub fn cut(text: &str) -> String {
+    let mut cut: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        cut.push('…');
+    }
+    cut
+}

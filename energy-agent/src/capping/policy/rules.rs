@@ -1,0 +1,157 @@
+//! What the fields of one policy have to do with each other.
+
+use super::problems::Problems;
+use super::unit::plain;
+use super::yaml::Node;
+use super::{Actuators, Algorithm, Components, Control, Operator, Point, Policy, Scope, Selector};
+
+/// `node` is what `policy` was read from. `namespace` stands in an example.
+pub fn check(policy: &Policy, node: &Node<'_>, namespace: &str, problems: &mut Problems) {
+    if let Some(node) = node.get("selector") {
+        problems.key("selector", |problems| selector(policy, node, namespace, problems));
+    }
+    if let Some(node) = node.get("control") {
+        problems.key("control", |problems| control(&policy.control, node, problems));
+    }
+    problems.key("actuators", |problems| actuators(policy, node, problems));
+}
+
+fn selector(policy: &Policy, node: &Node<'_>, namespace: &str, problems: &mut Problems) {
+    let Selector { match_labels, match_expressions, namespaces, select_all } = &policy.selector;
+    let parts = [
+        ("matchLabels", match_labels.is_empty()),
+        ("matchExpressions", match_expressions.is_empty()),
+        ("namespaces", namespaces.is_empty()),
+    ];
+    let given: Vec<_> = parts.iter().filter(|(_, empty)| !empty).map(|(name, _)| *name).collect();
+    if given.is_empty() && !select_all {
+        let example = if namespace.is_empty() { "default" } else { namespace };
+        problems.add(
+            node.line,
+            format_args!(
+                "selects nothing; name labels or namespaces, as `namespaces: [{example}]`, or write `selectAll: true` for \
+                 every pod"
+            ),
+        );
+    }
+    if *select_all && !given.is_empty() {
+        let given = given.join(" and ");
+        let line = line(node, "selectAll");
+        problems.key("selectAll", |problems| {
+            problems.add(line, format_args!("selects every pod, and {given} only some; take one of them away"));
+        });
+    }
+    let own = &policy.name.namespace;
+    if !own.is_empty() && !namespaces.is_empty() && *namespaces != [own.to_string()] {
+        let line = line(node, "namespaces");
+        problems.key("namespaces", |problems| {
+            problems.add(line, format_args!("the policy has `namespace: {own}` and selects pods of that one only"));
+        });
+    }
+    problems.key("matchExpressions", |problems| requirements(&policy.selector, node, problems));
+}
+
+fn requirements(selector: &Selector, node: &Node<'_>, problems: &mut Problems) {
+    let nodes = node.get("matchExpressions").map(Node::items).unwrap_or_default();
+    for (index, (requirement, node)) in selector.match_expressions.iter().zip(nodes).enumerate() {
+        let takes = matches!(requirement.operator, Operator::In | Operator::NotIn);
+        let complaint = match (takes, node.get("values").is_some()) {
+            (true, false) => "missing; In and NotIn need values",
+            (false, true) => "Exists and DoesNotExist take no values; take them away, or write In or NotIn",
+            _ => continue,
+        };
+        problems
+            .item(index, |problems| problems.key("values", |problems| problems.add(line(node, "values"), complaint)));
+    }
+}
+
+fn control(control: &Control, node: &Node<'_>, problems: &mut Problems) {
+    let Control { algorithm, engage, target, release, .. } = control;
+    let percent = |share: &f64| plain(share * 100.0);
+    if target > engage {
+        let (target, engage) = (percent(target), percent(engage));
+        problems.key("targetPercent", |problems| {
+            let line = line(node, "targetPercent");
+            problems.add(line, format_args!("{target} is above engagePercent, which is {engage}"));
+        });
+    }
+    if release >= target {
+        let (release, target) = (percent(release), percent(target));
+        problems.key("releasePercent", |problems| {
+            let line = line(node, "releasePercent");
+            problems.add(line, format_args!("{release} is not below targetPercent, which is {target}"));
+        });
+    }
+    let by_table = node.get("algorithm").and_then(Node::text) == Some("table");
+    match (algorithm, by_table) {
+        (Algorithm::Ratio, true) => problems.key("table", |problems| {
+            problems.add(
+                line(node, "algorithm"),
+                "missing; algorithm table needs it, as `table: [{clockMHz: 600, watts: 180}, {clockMHz: 1980, watts: 700}]`",
+            );
+        }),
+        (Algorithm::Table(_), false) => problems.key("table", |problems| {
+            problems.add(line(node, "table"), "has a meaning only with `algorithm: table`");
+        }),
+        (Algorithm::Table(points), true) => problems.key("table", |problems| ascending(points, node, problems)),
+        (Algorithm::Ratio, false) => {}
+    }
+}
+
+fn ascending(points: &[Point], node: &Node<'_>, problems: &mut Problems) {
+    let nodes = node.get("table").map(Node::items).unwrap_or_default();
+    for (index, (pair, node)) in points.windows(2).zip(nodes.iter().skip(1)).enumerate() {
+        let [earlier, later] = pair else { continue };
+        problems.item(index + 1, |problems| {
+            if later.clock_mhz <= earlier.clock_mhz {
+                let (clock, before) = (later.clock_mhz, earlier.clock_mhz);
+                problems.add(node.line, format_args!("clocks ascend, and {clock} MHz comes after {before} MHz"));
+            }
+            if later.watts <= earlier.watts {
+                let (watts, before) = (plain(later.watts), plain(earlier.watts));
+                problems
+                    .add(node.line, format_args!("power rises with the clock, and {watts} W comes after {before} W"));
+            }
+        });
+    }
+}
+
+fn actuators(policy: &Policy, policy_node: &Node<'_>, problems: &mut Problems) {
+    let Actuators { gpu, cpu } = &policy.actuators;
+    let Components { gpu: counts_gpu, cpu: counts_cpu } = policy.budget.components;
+    let node = policy_node.get("actuators");
+    for (name, counted) in [("gpu", counts_gpu), ("cpu", counts_cpu)] {
+        if let (false, Some(given)) = (counted, node.and_then(|node| node.get(name))) {
+            problems.key(name, |problems| {
+                let why =
+                    format_args!("budget.components does not name {name}, so that it is never lowered; add it there");
+                problems.add(given.line, why);
+            });
+        }
+    }
+    let lowers_gpu = counts_gpu && (gpu.locked_clocks || gpu.power_limit);
+    let lowers_cpu = counts_cpu && (cpu.frequency || cpu.quota || cpu.rapl_limit);
+    if !lowers_gpu && !lowers_cpu {
+        let line = node.map_or(policy_node.line, |node| node.line);
+        problems
+            .add(line, "nothing could ever be lowered; name an actuator in `use`, or write `mode: Recommend` without");
+    }
+    let whole_node =
+        policy.budget.scope == Scope::PerNode && policy.selector.select_all && policy.name.namespace.is_empty();
+    if let (true, false, Some(cpu)) = (cpu.rapl_limit, whole_node, node.and_then(|node| node.get("cpu"))) {
+        problems.key("cpu", |problems| {
+            problems.key("use", |problems| {
+                let line = line(cpu, "use");
+                problems.add(
+                    line,
+                    "RaplLimit lowers the whole node; it needs `scope: PerNode` and `selectAll: true`, without a namespace",
+                );
+            });
+        });
+    }
+}
+
+/// Of a key, or of the map that lacks it.
+fn line(node: &Node<'_>, key: &str) -> usize {
+    node.get(key).map_or(node.line, |node| node.line)
+}

@@ -1,0 +1,262 @@
+//! YAML text (and JSON, which is YAML) into a tree that knows its lines. What could grow without bounds is limited: bytes,
+//! depth, and values after aliases are written out.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span};
+
+/// The API server takes no larger ConfigMap.
+pub const MAX_BYTES: usize = 1 << 20;
+/// A policy needs 7 levels.
+pub const MAX_DEPTH: usize = 32;
+/// A document of [`MAX_BYTES`] with the smallest policies has about 120,000.
+pub const MAX_VALUES: usize = 250_000;
+
+/// A value and the line it begins on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node<'a> {
+    pub line: usize,
+    pub value: Value<'a>,
+}
+
+/// As the core schema of YAML 1.2 has it: `yes` and `Off` are texts. <https://yaml.org/spec/1.2.2/#103-core-schema>
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value<'a> {
+    Null,
+    Bool(bool),
+    /// Decimal, `.inf` or `.nan`, as written.
+    Number(Cow<'a, str>),
+    Text {
+        text: Cow<'a, str>,
+        /// A block scalar that is kept line by line (`|`), which begins on the line after [`Node::line`].
+        literal: bool,
+    },
+    List(Vec<Node<'a>>),
+    Map(Vec<Entry<'a>>),
+}
+
+/// A key of a map, in the order of the text; a key may come twice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry<'a> {
+    pub key: Cow<'a, str>,
+    pub line: usize,
+    pub node: Node<'a>,
+}
+
+impl<'a> Node<'a> {
+    /// The value of a key; of the first, if there are several.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Node<'a>> {
+        self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.node)
+    }
+
+    /// Empty for what is no map.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry<'a>] {
+        if let Value::Map(entries) = &self.value { entries } else { &[] }
+    }
+
+    /// Empty for what is no list.
+    #[must_use]
+    pub fn items(&self) -> &[Node<'a>] {
+        if let Value::List(items) = &self.value { items } else { &[] }
+    }
+
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        if let Value::Text { text, .. } = &self.value { Some(text) } else { None }
+    }
+
+    #[must_use]
+    pub fn truth(&self) -> Option<bool> {
+        if let Value::Bool(truth) = self.value { Some(truth) } else { None }
+    }
+
+    /// `None` for what is no number; infinities and NaN are numbers.
+    #[must_use]
+    pub fn number(&self) -> Option<f64> {
+        let Value::Number(text) = &self.value else { return None };
+        match text.trim_start_matches(['-', '+']) {
+            ".inf" | ".Inf" | ".INF" if text.starts_with('-') => Some(f64::NEG_INFINITY),
+            ".inf" | ".Inf" | ".INF" => Some(f64::INFINITY),
+            ".nan" | ".NaN" | ".NAN" => Some(f64::NAN),
+            _ => text.parse().ok(),
+        }
+    }
+
+    /// `None` for what is no whole number; `3.0` is one.
+    #[must_use]
+    pub fn whole(&self) -> Option<i64> {
+        let number = self.number().filter(|number| number.is_finite() && number.fract().abs() < f64::EPSILON)?;
+        format!("{number:.0}").parse().ok()
+    }
+
+    /// This value and all within.
+    fn count(&self) -> usize {
+        let within = self.items().iter().chain(self.entries().iter().map(|entry| &entry.node));
+        1 + within.map(Self::count).sum::<usize>()
+    }
+
+    /// Levels of lists and maps.
+    fn height(&self) -> usize {
+        match &self.value {
+            Value::List(items) => 1 + items.iter().map(Self::height).max().unwrap_or(0),
+            Value::Map(entries) => 1 + entries.iter().map(|entry| entry.node.height()).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+}
+
+/// The documents of a text that are not empty; lines are counted from `first_line`.
+///
+/// # Errors
+/// One line with what is wrong and where: no YAML, a limit, a tag.
+pub fn documents(text: &str, first_line: usize) -> Result<Vec<Node<'_>>, String> {
+    if text.len() > MAX_BYTES {
+        return Err(format!("{} bytes are more than the {MAX_BYTES} that are read of a document", text.len()));
+    }
+    let mut options = granit_parser::Options::default();
+    // One more than is allowed, so that the message is ours.
+    options.flow_nesting_limit = MAX_DEPTH + 1;
+    options.block_nesting_limit = MAX_DEPTH + 1;
+    options.set_emit_comments(false);
+    let mut builder = Builder { first_line, ..Builder::default() };
+    for event in Parser::new_from_str_with_options(text, options) {
+        let (event, span) = event.map_err(|error| builder.refused(&error))?;
+        builder.take(event, span)?;
+    }
+    Ok(builder.documents)
+}
+
+/// A list or map that has not ended yet.
+struct Open<'a> {
+    node: Node<'a>,
+    anchor: usize,
+    key: Option<(Cow<'a, str>, usize)>,
+}
+
+#[derive(Default)]
+struct Builder<'a> {
+    first_line: usize,
+    documents: Vec<Node<'a>>,
+    open: Vec<Open<'a>>,
+    anchors: BTreeMap<usize, Node<'a>>,
+    values: usize,
+}
+
+impl<'a> Builder<'a> {
+    fn refused(&self, error: &ScanError) -> String {
+        let line = self.first_line + error.marker().line().saturating_sub(1);
+        let info = error.info();
+        if info.contains("nesting") || info.contains("recursion") { too_deep(line) } else { not_yaml(&info, line) }
+    }
+
+    fn take(&mut self, event: Event<'a>, span: Span) -> Result<(), String> {
+        let line = self.first_line + span.start.line().saturating_sub(1);
+        match event {
+            Event::Scalar(_, _, _, Some(tag))
+            | Event::SequenceStart(_, _, Some(tag))
+            | Event::MappingStart(_, _, Some(tag)) => {
+                Err(format!("tags such as {tag} are not read; write the plain value (line {line})"))
+            }
+            Event::Scalar(text, style, anchor, None) => self.add(Node { line, value: scalar(text, style) }, anchor),
+            Event::Alias(anchor) => {
+                let Some(node) = self.anchors.get(&anchor) else {
+                    return Err(format!("an alias within what it stands for (line {line})"));
+                };
+                if self.open.len() + node.height() > MAX_DEPTH {
+                    return Err(too_deep(line));
+                }
+                // Before the copy is made: nine aliases of nine aliases, nine times, would be 400 million values.
+                count(&mut self.values, node.count(), line)?;
+                let node = node.clone();
+                self.add(node, 0)
+            }
+            Event::SequenceStart(_, anchor, None) => self.start(line, Value::List(Vec::new()), anchor),
+            Event::MappingStart(_, anchor, None) => self.start(line, Value::Map(Vec::new()), anchor),
+            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+                Some(Open { node, anchor, .. }) => self.add(node, anchor),
+                None => Ok(()),
+            },
+            Event::DocumentEnd => {
+                self.anchors.clear();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn start(&mut self, line: usize, value: Value<'a>, anchor: usize) -> Result<(), String> {
+        if self.open.len() >= MAX_DEPTH {
+            return Err(too_deep(line));
+        }
+        self.open.push(Open { node: Node { line, value }, anchor, key: None });
+        Ok(())
+    }
+
+    /// Puts a whole value where it belongs.
+    fn add(&mut self, node: Node<'a>, anchor: usize) -> Result<(), String> {
+        let line = node.line;
+        count(&mut self.values, 1, line)?;
+        if anchor > 0 {
+            count(&mut self.values, node.count(), line)?;
+            self.anchors.insert(anchor, node.clone());
+        }
+        let Some(open) = self.open.last_mut() else {
+            if node.value != Value::Null {
+                self.documents.push(node);
+            }
+            return Ok(());
+        };
+        match (&mut open.node.value, open.key.take()) {
+            (Value::Map(entries), Some((key, line))) => entries.push(Entry { key, line, node }),
+            (Value::List(items), _) => items.push(node),
+            _ => match node.value {
+                Value::Text { text, .. } | Value::Number(text) => open.key = Some((text, line)),
+                Value::Bool(key) => open.key = Some((key.to_string().into(), line)),
+                Value::Null => open.key = Some(("null".into(), line)),
+                Value::List(_) | Value::Map(_) => return Err(format!("a key that is no text (line {line})")),
+            },
+        }
+        Ok(())
+    }
+}
+
+fn count(values: &mut usize, more: usize, line: usize) -> Result<(), String> {
+    *values += more;
+    if *values <= MAX_VALUES {
+        return Ok(());
+    }
+    Err(format!("more than {MAX_VALUES} values, those that aliases stand for included (line {line})"))
+}
+
+fn too_deep(line: usize) -> String {
+    format!("nested deeper than {MAX_DEPTH} levels (line {line})")
+}
+
+fn not_yaml(info: &str, line: usize) -> String {
+    format!("not valid YAML: {info} (line {line})")
+}
+
+fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Value<'_> {
+    if style != ScalarStyle::Plain {
+        return Value::Text { text, literal: style == ScalarStyle::Literal };
+    }
+    match &*text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" => Value::Bool(true),
+        "false" | "False" | "FALSE" => Value::Bool(false),
+        _ if is_number(&text) => Value::Number(text),
+        _ => Value::Text { text, literal: false },
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    matches!(unsigned, ".inf" | ".Inf" | ".INF")
+        || matches!(text, ".nan" | ".NaN" | ".NAN")
+        || (unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+            && unsigned.chars().all(|c| matches!(c, '0'..='9' | '.' | 'e' | 'E' | '+' | '-'))
+            && unsigned.parse::<f64>().is_ok())
+}
