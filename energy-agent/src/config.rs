@@ -206,19 +206,24 @@ pub struct Config {
     /// lowers clocks, limits and quotas of pods over their budget, and all is given back afterwards.
     #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Capping::Off, value_name = "MODE")]
     pub capping: Capping,
-    /// File, or folder of `*.yaml` files (a mounted ConfigMap), with policies; looked at twice a second.
+    /// File with policies, or folder of them (`*.yaml`, `*.yml`, `*.json`), such as a mounted ConfigMap.
+    ///
+    /// Looked at twice a second and compared by content, no restart is needed; each file may have 1 MiB. Mount a ConfigMap
+    /// as a folder: one that is mounted by subPath, as a single file, never gets an update from the kubelet. A policy
+    /// that is refused keeps its last good version; a file that is deleted takes its policies with it.
     #[arg(long = "capping.policy", env = "ENERGY_AGENT_CAPPING_POLICY", value_name = "PATH")]
     pub capping_policy: Option<PathBuf>,
-    /// ConfigMap with policies to watch, each key a document.
+    /// ConfigMap with policies to watch, each key a document. Needs get, list and watch on configmaps in its namespace.
     #[arg(long = "capping.configmap", env = "ENERGY_AGENT_CAPPING_CONFIGMAP", value_parser = object_name, value_name = "NAMESPACE/NAME")]
     pub capping_configmap: Option<ObjectName>,
     /// All ConfigMaps of a namespace that have these labels, as in `energy/energy-agent.io/policies=true`.
     #[arg(
         long = "capping.configmap-selector",
         env = "ENERGY_AGENT_CAPPING_CONFIGMAP_SELECTOR",
+        value_parser = labelled_objects,
         value_name = "NAMESPACE/LABELS"
     )]
-    pub capping_selector: Option<String>,
+    pub capping_selector: Option<LabelledObjects>,
     /// Metric levels to export, each at its cost. What a level leaves out is still part of the sums above it.
     #[arg(
         long = "export.levels",
@@ -402,6 +407,14 @@ pub struct ObjectName {
     pub name: String,
 }
 
+/// Objects of one namespace of the Kubernetes API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelledObjects {
+    pub namespace: String,
+    /// As in `kubectl --selector`.
+    pub labels: String,
+}
+
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
     let full = if text.starts_with(':') { format!("[::]{text}") } else { text.replacen("localhost", "127.0.0.1", 1) };
     full.parse().map_err(|_| "expected [ADDRESS]:PORT, such as :9102 or 127.0.0.1:9102".to_owned())
@@ -421,6 +434,15 @@ fn object_name(text: &str) -> Result<ObjectName, String> {
             Ok(ObjectName { namespace: namespace.to_owned(), name: name.to_owned() })
         }
         _ => Err("expected NAMESPACE/NAME, such as energy/energy-agent".to_owned()),
+    }
+}
+
+fn labelled_objects(text: &str) -> Result<LabelledObjects, String> {
+    match text.split_once('/') {
+        Some((namespace, labels)) if !namespace.is_empty() && !labels.is_empty() && !namespace.contains('=') => {
+            Ok(LabelledObjects { namespace: namespace.to_owned(), labels: labels.to_owned() })
+        }
+        _ => Err("expected NAMESPACE/LABELS, such as energy/energy-agent.io/policies=true".to_owned()),
     }
 }
 

@@ -8,9 +8,11 @@ pub mod export;
 pub mod ledger;
 mod memory;
 pub mod meter;
+mod news;
 pub mod node;
 pub mod process_ledger;
 pub mod report;
+mod settle;
 pub mod snapshot;
 pub mod units;
 pub mod workload;
@@ -29,12 +31,12 @@ use tokio::sync::{Notify, oneshot, watch};
 use tracing::{error, info, warn};
 
 use config::{Config, IdlePolicy, Level};
-use export::configmap;
 use export::http::{Web, serve};
 use export::own::SelfMetrics;
 use export::page::Published;
 use export::selection_source::{self, InForce, SelectionSource};
 use node::{Node, node_name};
+use workload::configmaps::{self, Which};
 use workload::kubernetes::Credentials;
 use workload::pods::{self, Source, Told};
 
@@ -83,11 +85,11 @@ async fn run_until_signal(config: &Config) -> Result<()> {
             _ = &mut stopped => error!("the tick thread is gone, ending"),
         }
     };
-    let (tell, changes) = tokio::sync::mpsc::channel(1);
-    if let Some(object) = config.export_configmap.clone() {
-        tokio::spawn(configmap::run(Credentials::find(config.kubeconfig.as_deref()), object, tell));
-    }
-    let follow = tokio::spawn(selection.follow(changes));
+    let told = config
+        .export_configmap
+        .clone()
+        .map(|object| configmaps::start(Credentials::find(config.kubeconfig.as_deref()), &Which::Named(object)));
+    let follow = tokio::spawn(selection.follow(told));
     let served = serve(listener, web, signalled).await;
     follow.abort();
     drop(end);

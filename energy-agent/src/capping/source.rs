@@ -1,8 +1,13 @@
-//! Where policies come from, and which of them are in force.
+//! Where policies come from, and which of them are in force: a file or folder and ConfigMaps, all followed at once.
+
+mod book;
+mod files;
+mod follow;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use self::follow::start;
 use super::policy::{Policy, PolicyName};
 use super::status::Problem;
 
@@ -11,6 +16,8 @@ use super::status::Problem;
 pub struct InForce {
     pub policies: BTreeMap<PolicyName, Sourced>,
     pub problems: Vec<Problem>,
+    /// In the order of their rank: the first that names a policy decides what it is.
+    pub sources: Vec<SourceState>,
     /// Every source has answered since the start. Until then a policy that is missing is not known to be deleted.
     pub complete: bool,
 }
@@ -21,4 +28,18 @@ pub struct Sourced {
     pub policy: Arc<Policy>,
     /// `file /etc/...` or `ConfigMap ns/name key k`.
     pub source: Arc<str>,
+}
+
+/// How one of the configured sources stands. What it said last is in force, whatever its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceState {
+    /// `file /etc/...`, `ConfigMap ns/name` or `ConfigMaps ns with LABELS`.
+    pub source: Arc<str>,
+    /// It can be read at present.
+    pub up: bool,
+    /// `ok` or `absent` (up), `connecting`, `limit`, `unreadable`, `changing`, or as in
+    /// [`crate::workload::kubernetes::Trouble`]; bounded for use as a label.
+    pub reason: &'static str,
+    /// For people: what was found, or the object and the remedy.
+    pub detail: String,
 }

@@ -1,6 +1,5 @@
 //! What a scrape sees: the snapshot of the last tick as Prometheus text or OpenMetrics, over HTTP.
 
-pub mod configmap;
 pub mod gpu_meter;
 pub mod http;
 pub mod layers;

@@ -1,27 +1,28 @@
 //! Where the selection comes from: flags below the environment below a file below a ConfigMap, the last two followed
 //! while the agent runs. What cannot be had is said once, and what was in force stays.
 
+use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use crate::config::{Config, EbpfMode};
-use crate::export::configmap::{self, Change};
 use crate::export::layers::{Layers, Place};
 use crate::export::metrics;
 use crate::export::own::SelfMetrics;
 use crate::export::selection::Selection;
 use crate::export::settings::{Setting, Settings, terms};
 use crate::export::settings_file;
+use crate::news::News;
+use crate::settle::{self, Look};
+use crate::workload::configmaps::{Told, Which};
 
 /// Time between two looks at the file.
 const LOOK: Duration = Duration::from_millis(500);
-/// A changed file must read the same after this time: an editor may be in the middle of writing it.
-const SETTLE: Duration = Duration::from_millis(50);
 
 /// The selection as it is at present.
 #[derive(Clone, Debug, Default)]
@@ -38,8 +39,9 @@ pub struct SelectionSource {
     file: Option<PathBuf>,
     /// For messages.
     configmap: String,
-    /// The API server has answered: what it said holds while it is away.
-    answered: bool,
+    /// What the API server said last; holds while it is away.
+    told: Told,
+    news: News,
     /// What the file had when it was last looked at.
     seen: Option<Result<Vec<(String, String)>, String>>,
     publish: watch::Sender<Arc<InForce>>,
@@ -73,7 +75,7 @@ impl SelectionSource {
     /// Reads the file, if there is one. `base` is what [`at_start`] found, `processes` whether they can be accounted.
     pub fn open(config: &Config, base: Settings, processes: bool, own: Arc<SelfMetrics>) -> Self {
         let mut layers = Layers::new(base, processes);
-        let configmap = config.export_configmap.as_ref().map(configmap::title).unwrap_or_default();
+        let configmap = config.export_configmap.clone().map(|object| Which::Named(object).title()).unwrap_or_default();
         let mut first = InForce::default();
         if !configmap.is_empty() {
             // Until the API server has answered, what is in force is not what was asked for; that alone is no news.
@@ -81,8 +83,8 @@ impl SelectionSource {
             first.problem = layers.problem();
         }
         let (publish, _) = watch::channel(Arc::new(first));
-        let mut source =
-            Self { layers, file: config.export_config.clone(), configmap, answered: false, seen: None, publish, own };
+        let (file, told, news) = (config.export_config.clone(), Told::default(), News::default());
+        let mut source = Self { layers, file, configmap, told, news, seen: None, publish, own };
         if let Some(file) = source.file.clone() {
             source.found_file(&file, settings_file::read(&file));
         } else {
@@ -96,34 +98,44 @@ impl SelectionSource {
         self.publish.subscribe()
     }
 
-    /// Follows the file and what happens to the ConfigMap, for ever.
-    pub async fn follow(mut self, mut changes: mpsc::Receiver<Change>) {
+    /// Follows the file and what is told of the ConfigMap, for ever.
+    pub async fn follow(mut self, mut told: Option<watch::Receiver<Told>>) {
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        if let Some(told) = &mut told {
+            told.mark_changed();
+        }
         loop {
+            let is_told = async {
+                match &mut told {
+                    Some(told) => told.changed().await,
+                    None => pending().await,
+                }
+            };
             tokio::select! {
                 _ = looks.tick(), if self.file.is_some() => self.look().await,
-                Some(change) = changes.recv() => self.found_configmap(change),
-                else => return,
+                changed = is_told => match (changed, &mut told) {
+                    (Ok(()), Some(receiver)) => {
+                        let now = receiver.borrow_and_update().clone();
+                        self.found_configmap(now);
+                    }
+                    // Its task has said all that it will.
+                    _ => told = None,
+                },
             }
         }
     }
 
-    /// Looks at the file; one that changed is read until it stays the same.
+    /// Looks at the file.
     async fn look(&mut self) {
         let Some(file) = self.file.clone() else { return };
-        let read = || {
-            let file = file.clone();
-            // A file system that hangs must not stop the web server.
-            tokio::task::spawn_blocking(move || settings_file::read(&file))
-        };
-        let Ok(mut found) = read().await else { return };
-        while self.seen.as_ref() != Some(&found) {
-            tokio::time::sleep(SETTLE).await;
-            match read().await {
-                Ok(again) if again == found => self.found_file(&file, again),
-                Ok(again) => found = again,
-                Err(_) => return,
+        let path = file.clone();
+        match settle::look(self.seen.as_ref(), move || settings_file::read(&path)).await {
+            Look::Same => {}
+            Look::Found(found) => self.found_file(&file, found),
+            Look::Changing => {
+                let problem = format!("{}: different at each reading; let it be written less often", file.display());
+                self.found_file(&file, Err(problem));
             }
         }
     }
@@ -134,22 +146,33 @@ impl SelectionSource {
         self.update(Place::File, found.and_then(|entries| Settings::read(&entries, &place)));
     }
 
-    fn found_configmap(&mut self, change: Change) {
-        match change {
-            Change::Found(entries) => {
-                self.answered = true;
-                let said = Settings::read(&entries, &format!("in {}", self.configmap));
-                self.update(Place::ConfigMap, said);
-            }
-            Change::Gone => {
-                self.answered = true;
-                info!(configmap = self.configmap, "not there; file, environment and flags say what is exported");
-                self.update(Place::ConfigMap, Ok(Settings::default()));
-            }
-            Change::Trouble(problem) if self.answered => {
+    fn found_configmap(&mut self, now: Told) {
+        let before = std::mem::replace(&mut self.told, now);
+        let Told { maps, trouble } = &self.told;
+        match (maps, trouble) {
+            // What was refused before may be the same now, and is in force again.
+            (Some(maps), None) => match maps.values().next() {
+                Some(data) => {
+                    let entries: Vec<_> = data.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
+                    let said = Settings::read(&entries, &format!("in {}", self.configmap));
+                    self.update(Place::ConfigMap, said);
+                }
+                None if before.maps.as_ref() == Some(maps) => {}
+                None => {
+                    info!(configmap = self.configmap, "not there; file, environment and flags say what is exported");
+                    self.update(Place::ConfigMap, Ok(Settings::default()));
+                }
+            },
+            (_, Some(trouble)) if !self.news.is(trouble.reason, Instant::now()) => {}
+            (Some(_), Some(trouble)) => {
+                let problem = &trouble.message;
                 warn!(configmap = self.configmap, %problem, "not to be read at present, what it last said holds");
             }
-            Change::Trouble(problem) => self.update(Place::ConfigMap, Err(format!("{}: {problem}", self.configmap))),
+            (None, Some(trouble)) => {
+                let problem = format!("{}: {}", self.configmap, trouble.message);
+                self.update(Place::ConfigMap, Err(problem));
+            }
+            (None, None) => {}
         }
     }
 

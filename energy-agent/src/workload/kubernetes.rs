@@ -1,7 +1,9 @@
 //! Credentials that this machine has for a cluster into a client, and what goes wrong with one into a word and a
 //! sentence.
 
+pub(super) mod backoff;
 mod token;
+pub mod watch;
 
 use std::env;
 use std::fmt;

@@ -2,6 +2,7 @@
 
 pub mod allocation;
 pub mod cgroup;
+pub mod configmaps;
 pub mod kubernetes;
 pub mod names;
 pub mod owners;

@@ -1,7 +1,6 @@
 //! Tells the tick thread about the pods of this node: one task asks the API server or the kubelet and publishes what it
 //! learns; whoever reads never waits.
 
-mod backoff;
 mod book;
 mod kubelet;
 mod object;
@@ -72,9 +71,8 @@ impl Source {
         match self {
             Self::Api(credentials) => {
                 let server = credentials.client().await?;
-                let answer = timeout(patience, watch::list(&server, node, watch::Age::Any)).await;
-                let (pods, _) = answer.map_err(|_| server.silence("list", watch::OBJECT, patience))??;
-                Ok(pods.len())
+                let answer = timeout(patience, watch::count(&server, node)).await;
+                answer.map_err(|_| server.silence("list", watch::OBJECT, patience))?
             }
             Self::Kubelet(kubelet) => {
                 let server = kubelet.client().await?;

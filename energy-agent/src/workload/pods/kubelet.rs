@@ -13,9 +13,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Teller;
-use super::backoff::Backoff;
 use super::object::Object;
 use crate::config::Config;
+use crate::workload::kubernetes::backoff::Backoff;
 use crate::workload::kubernetes::{Credentials, Server, Trouble};
 use crate::workload::names::Pod;
 

@@ -1,0 +1,188 @@
+//! What each source said last into the policies that are in force: of every policy the last good version from its document.
+//! Pure; what is missing from an answer is deleted, what could not be asked or understood is kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::panic::catch_unwind;
+use std::sync::Arc;
+
+use super::{InForce, SourceState, Sourced};
+use crate::capping::policy::document::Document;
+use crate::capping::policy::{Policy, PolicyName};
+use crate::capping::status::Problem;
+
+/// Where a document lies. The order decides between two policies of one name: the first one counts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    File(String),
+    ConfigMap { namespace: String, name: String, key: String },
+}
+
+/// The text of a document, or why it cannot be had.
+pub type Content = Result<Arc<str>, String>;
+/// All documents of a source.
+pub type Documents = BTreeMap<Place, Content>;
+/// As [`crate::capping::policy::document::parse`].
+pub type Parse = fn(&str, &str) -> Document;
+
+/// What was said so far.
+#[derive(Clone, Debug)]
+pub struct Book {
+    parse: Parse,
+    sources: Vec<Source>,
+}
+
+#[derive(Clone, Debug)]
+struct Source {
+    state: SourceState,
+    answered: bool,
+    documents: BTreeMap<Place, Entry>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    content: Option<Content>,
+    /// The newest good version of each policy, and those kept from earlier ones.
+    policies: BTreeMap<PolicyName, Arc<Policy>>,
+    problems: Vec<Complaint>,
+}
+
+#[derive(Clone, Debug)]
+struct Complaint {
+    policy: Option<PolicyName>,
+    message: String,
+    kept: bool,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "file {path}"),
+            Self::ConfigMap { namespace, name, key } => write!(f, "ConfigMap {namespace}/{name} key {key}"),
+        }
+    }
+}
+
+impl Book {
+    /// Of sources by these titles, none of which has answered.
+    pub fn new(titles: &[String], parse: Parse) -> Self {
+        let source = |title: &String| Source {
+            state: SourceState {
+                source: Arc::from(&**title),
+                up: false,
+                reason: "connecting",
+                detail: "no answer yet".to_owned(),
+            },
+            answered: false,
+            documents: BTreeMap::new(),
+        };
+        Self { parse, sources: titles.iter().map(source).collect() }
+    }
+
+    /// The source of this number answers with all the documents it has. One that is the same as before is not read again.
+    pub fn tell(&mut self, source: usize, said: Documents) {
+        let Some(source) = self.sources.get_mut(source) else { return };
+        source.documents.retain(|place, _| said.contains_key(place));
+        for (place, content) in said {
+            let entry = source.documents.entry(place.clone()).or_default();
+            if entry.content.as_ref() != Some(&content) {
+                entry.take(&place, content, self.parse);
+            }
+        }
+        source.answered = true;
+        let (documents, policies) =
+            (source.documents.len(), source.documents.values().map(|entry| entry.policies.len()).sum::<usize>());
+        source.state.up = true;
+        source.state.reason = if documents == 0 { "absent" } else { "ok" };
+        source.state.detail = match documents {
+            0 => "there is no document".to_owned(),
+            _ => format!("policies: {policies}, documents: {documents}"),
+        };
+    }
+
+    /// The source of this number cannot be asked: what it said before holds.
+    pub fn fail(&mut self, source: usize, reason: &'static str, detail: String) {
+        if let Some(source) = self.sources.get_mut(source) {
+            (source.state.up, source.state.reason, source.state.detail) = (false, reason, detail);
+        }
+    }
+
+    /// What follows from it all.
+    pub fn in_force(&self) -> InForce {
+        // A ConfigMap that is followed by name and by label is one.
+        let mut documents: BTreeMap<&Place, &Entry> = BTreeMap::new();
+        for (place, entry) in self.sources.iter().flat_map(|source| &source.documents) {
+            documents.entry(place).or_insert(entry);
+        }
+        let mut policies: BTreeMap<PolicyName, Sourced> = BTreeMap::new();
+        let mut problems = Vec::new();
+        for (place, entry) in documents {
+            let source: Arc<str> = Arc::from(place.to_string());
+            problems.extend(entry.problems.iter().map(|Complaint { policy, message, kept }| Problem {
+                policy: policy.clone(),
+                source: Arc::clone(&source),
+                message: message.clone(),
+                kept: *kept,
+            }));
+            for (name, policy) in &entry.policies {
+                if let Some(first) = policies.get(name) {
+                    let message = format!(
+                        "{} has a policy of this name too, which comes first and is in force; remove one, or rename it",
+                        first.source
+                    );
+                    let source = Arc::clone(&source);
+                    problems.push(Problem { policy: Some(name.clone()), source, message, kept: false });
+                } else {
+                    let (policy, source) = (Arc::clone(policy), Arc::clone(&source));
+                    policies.insert(name.clone(), Sourced { policy, source });
+                }
+            }
+        }
+        InForce {
+            policies,
+            problems,
+            sources: self.sources.iter().map(|source| source.state.clone()).collect(),
+            complete: self.sources.iter().all(|source| source.answered),
+        }
+    }
+}
+
+impl Entry {
+    /// Another version of the document.
+    fn take(&mut self, place: &Place, content: Content, parse: Parse) {
+        let namespace = match place {
+            Place::File(_) => "",
+            Place::ConfigMap { namespace, .. } => namespace,
+        };
+        let refused = |message| Document { policies: Vec::new(), problems: vec![(None, message)] };
+        let document = match &content {
+            // No text may stop the others.
+            Ok(text) => catch_unwind(|| parse(text, namespace))
+                .unwrap_or_else(|_| refused("cannot be read: the agent's reader of policies failed on it".to_owned())),
+            Err(problem) => refused(problem.clone()),
+        };
+        self.content = Some(content);
+        let mut earlier = std::mem::take(&mut self.policies);
+        for policy in document.policies {
+            let same = earlier.remove(&policy.name).filter(|earlier| **earlier == policy);
+            self.policies.insert(policy.name.clone(), same.unwrap_or_else(|| Arc::new(policy)));
+        }
+        let broken = document.problems.iter().any(|(policy, _)| policy.is_none());
+        let refused: BTreeSet<&PolicyName> =
+            document.problems.iter().filter_map(|(policy, _)| policy.as_ref()).collect();
+        earlier.retain(|name, _| broken || refused.contains(name));
+        self.problems = document
+            .problems
+            .iter()
+            .map(|(policy, message)| Complaint {
+                policy: policy.clone(),
+                message: message.clone(),
+                kept: policy.as_ref().map_or(!earlier.is_empty(), |name| earlier.contains_key(name)),
+            })
+            .collect();
+        self.policies.append(&mut earlier);
+    }
+}
+
+#[cfg(test)]
+mod tests;

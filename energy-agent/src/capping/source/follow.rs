@@ -1,0 +1,238 @@
+//! Follows all sources at once and publishes what is in force, soon after a change and not at each of many.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tracing::{info, warn};
+
+use super::InForce;
+use super::book::{Book, Documents, Parse, Place};
+use super::files::{self, Failure};
+use crate::capping::policy::document;
+use crate::config::Config;
+use crate::news::News;
+use crate::settle::{self, Look};
+use crate::workload::configmaps::{self, Told, Which};
+use crate::workload::kubernetes::Credentials;
+
+/// Time between two looks at the file.
+const LOOK: Duration = Duration::from_millis(500);
+/// A file system that does not answer for this long is in trouble.
+const HANGS: Duration = Duration::from_secs(5);
+/// After a change, others that belong to it may follow.
+const SETTLE: Duration = Duration::from_millis(150);
+/// Shortest time between two publications.
+const PACE: Duration = Duration::from_millis(500);
+/// Most problems that one change writes to the log; all of them are in what is published.
+const LOGGED: usize = 10;
+
+/// The source of this number, and what it says now.
+type Message = (usize, Result<Documents, Failure>);
+
+/// Follows what `--capping.policy`, `--capping.configmap` and `--capping.configmap-selector` name, in tasks of the current
+/// runtime that go on until nobody listens.
+#[must_use]
+pub fn start(config: &Config) -> watch::Receiver<Arc<InForce>> {
+    start_with(config, document::parse)
+}
+
+/// As [`start`], of documents in another language.
+#[must_use]
+pub fn start_with(config: &Config, parse: Parse) -> watch::Receiver<Arc<InForce>> {
+    let file = config.capping_policy.clone();
+    let named = config.capping_configmap.clone().map(Which::Named);
+    let labelled = config.capping_selector.clone().map(Which::Labelled);
+    let maps: Vec<Which> = named.into_iter().chain(labelled).collect();
+    let mut titles: Vec<String> = file.iter().map(|path| format!("file {}", path.display())).collect();
+    let first_map = titles.len();
+    titles.extend(maps.iter().map(Which::title));
+    let book = Book::new(&titles, parse);
+    let (publish, in_force) = watch::channel(Arc::new(book.in_force()));
+    let (tell, told) = mpsc::channel(16);
+    if let Some(path) = file {
+        tokio::spawn(follow_file(path, 0, tell.clone()));
+    }
+    for (source, which) in (first_map..).zip(maps) {
+        let credentials = Credentials::find(config.kubeconfig.as_deref());
+        tokio::spawn(follow_maps(configmaps::start(credentials, &which), which, source, tell.clone()));
+    }
+    let speaker = Speaker { before: Arc::clone(&in_force.borrow()), news: News::default() };
+    tokio::spawn(run(book, told, publish, speaker));
+    in_force
+}
+
+async fn run(
+    mut book: Book,
+    mut told: mpsc::Receiver<Message>,
+    publish: watch::Sender<Arc<InForce>>,
+    mut speaker: Speaker,
+) {
+    let mut last = None;
+    while let Some((source, said)) = told.recv().await {
+        let mut latest = BTreeMap::from([(source, said)]);
+        let now = Instant::now();
+        let due = last.map_or(now, |last: Instant| last + PACE).max(now + SETTLE);
+        while let Ok(Some((source, said))) = timeout_at(due, told.recv()).await {
+            latest.insert(source, said);
+        }
+        // Reading a large document takes longer than the web server may stand still.
+        let noted = spawn_blocking(move || {
+            for (source, said) in latest {
+                match said {
+                    Ok(documents) => book.tell(source, documents),
+                    Err(Failure { reason, message }) => book.fail(source, reason, message),
+                }
+            }
+            let in_force = book.in_force();
+            (book, in_force)
+        });
+        // The runtime ends.
+        let Ok((noted, in_force)) = noted.await else { return };
+        book = noted;
+        if in_force == **publish.borrow() {
+            continue;
+        }
+        let in_force = Arc::new(in_force);
+        speaker.say(&in_force);
+        publish.send_replace(in_force);
+        last = Some(Instant::now());
+    }
+    // With no source to follow, what was published holds.
+    publish.closed().await;
+}
+
+async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>) {
+    let mut seen = None;
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let path = path.clone();
+        let title = path.display().to_string();
+        let found = {
+            let mut look = pin!(settle::look(seen.as_ref(), move || files::read(&path)));
+            if let Ok(found) = timeout(HANGS, &mut look).await {
+                found
+            } else {
+                let message = format!("{title}: the file system has not answered for {} s", HANGS.as_secs());
+                if tell.send((source, Err(Failure { reason: "unreadable", message }))).await.is_err() {
+                    return;
+                }
+                match look.await {
+                    // It answers again.
+                    Look::Same => seen.clone().map_or(Look::Same, Look::Found),
+                    found => found,
+                }
+            }
+        };
+        let said = match found {
+            Look::Same => continue,
+            Look::Found(said) => said,
+            Look::Changing => {
+                let message = format!("{title}: different at each reading; let it be written less often");
+                Err(Failure { reason: "changing", message })
+            }
+        };
+        seen = Some(said.clone());
+        if tell.send((source, said)).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn follow_maps(mut told: watch::Receiver<Told>, which: Which, source: usize, tell: mpsc::Sender<Message>) {
+    told.mark_changed();
+    while told.changed().await.is_ok() {
+        let Told { maps, trouble } = told.borrow_and_update().clone();
+        if let Some(maps) = maps {
+            let documents = documents(which.namespace(), &maps);
+            if tell.send((source, files::within_limits(&which.title(), documents))).await.is_err() {
+                return;
+            }
+        }
+        if let Some(trouble) = trouble {
+            let failure = Failure { reason: trouble.reason, message: trouble.message };
+            if tell.send((source, Err(failure))).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn documents(namespace: &str, maps: &BTreeMap<String, Arc<configmaps::Data>>) -> Documents {
+    let documents = maps.iter().flat_map(|(name, data)| {
+        let is_too_large = data.values().map(|text| text.len()).sum::<usize>() > files::MAX_BYTES;
+        data.iter().map(move |(key, text)| {
+            let place = Place::ConfigMap { namespace: namespace.to_owned(), name: name.clone(), key: key.clone() };
+            (place, if is_too_large { Err(files::too_large()) } else { Ok(Arc::clone(text)) })
+        })
+    });
+    documents.collect()
+}
+
+/// Writes changes to the log.
+struct Speaker {
+    before: Arc<InForce>,
+    news: News,
+}
+
+impl Speaker {
+    fn say(&mut self, now: &Arc<InForce>) {
+        let before = std::mem::replace(&mut self.before, Arc::clone(now));
+        for (state, before) in now.sources.iter().zip(&before.sources) {
+            let (source, detail) = (&*state.source, &*state.detail);
+            if (state.up, state.reason) == (before.up, before.reason) {
+                continue;
+            }
+            match (state.up, state.reason) {
+                (true, "absent") => info!(source, "no policies there"),
+                (true, _)
+                    if !before.up && before.reason != "connecting" && self.news.is("up", Instant::now().into_std()) =>
+                {
+                    info!(source, found = detail, "policies can be read again");
+                }
+                (true, _) => {}
+                (false, reason) if self.news.is(reason, Instant::now().into_std()) => {
+                    warn!(source, reason, problem = detail, "policies cannot be read, what was in force stays");
+                }
+                (false, _) => {}
+            }
+        }
+        for source in changed_documents(&before, now) {
+            let policies = now.policies.values().filter(|sourced| sourced.source == *source).count();
+            match policies {
+                0 => info!(%source, "its policies are gone"),
+                _ => info!(%source, policies, "policies loaded"),
+            }
+        }
+        let news: Vec<_> = now.problems.iter().filter(|problem| !before.problems.contains(problem)).collect();
+        for problem in news.iter().take(LOGGED) {
+            let policy = problem.policy.as_ref().map_or_else(|| "all of the document".to_owned(), ToString::to_string);
+            let outcome = if problem.kept { "refused, the last good version stays" } else { "refused" };
+            warn!(source = &*problem.source, policy, problem = problem.message, "{outcome}");
+        }
+        if news.len() > LOGGED {
+            warn!(problems = news.len(), logged = LOGGED, "more policies are refused, the page /policies has them all");
+        }
+        if now.problems.is_empty() && !before.problems.is_empty() {
+            info!("no policy is refused any more");
+        }
+    }
+}
+
+/// Documents whose policies in force are others than before.
+fn changed_documents<'a>(before: &'a InForce, now: &'a InForce) -> BTreeSet<&'a Arc<str>> {
+    let differences = |one: &'a InForce, other: &'a InForce| {
+        one.policies
+            .iter()
+            .filter(|(name, sourced)| other.policies.get(*name) != Some(sourced))
+            .map(|(_, sourced)| &sourced.source)
+    };
+    differences(before, now).chain(differences(now, before)).collect()
+}

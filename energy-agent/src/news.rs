@@ -1,0 +1,25 @@
+//! What is worth a line in the log: a change of state, and of states that come and go only the first of each kind for a
+//! while.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The same trouble is not said again within this time.
+const QUIET: Duration = Duration::from_secs(600);
+
+/// When which kind of trouble was said.
+#[derive(Clone, Debug, Default)]
+pub struct News {
+    said: BTreeMap<&'static str, Instant>,
+}
+
+impl News {
+    /// Whether trouble of this kind, which comes now, is to be said.
+    pub fn is(&mut self, reason: &'static str, now: Instant) -> bool {
+        let is = self.said.get(reason).is_none_or(|said| now.saturating_duration_since(*said) >= QUIET);
+        if is {
+            self.said.insert(reason, now);
+        }
+        is
+    }
+}

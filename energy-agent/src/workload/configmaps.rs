@@ -1,0 +1,130 @@
+//! ConfigMaps of one namespace, by name or by labels, as they are at present; from a watch of the API server that never
+//! sees another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer};
+use tokio::sync::watch as channel;
+
+use super::kubernetes::watch::{self, Heard, Object, Query};
+use super::kubernetes::{Credentials, Trouble};
+use crate::config::{LabelledObjects, ObjectName};
+
+/// A ConfigMap may have 1 MiB.
+const PAGE: u32 = 20;
+
+/// Which ConfigMaps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    Named(ObjectName),
+    Labelled(LabelledObjects),
+}
+
+/// Keys and values of a ConfigMap.
+pub type Data = BTreeMap<String, Arc<str>>;
+
+/// What is known of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Those there are, by name. What was said last holds while the API server is away; `None`: it never answered.
+    pub maps: Option<BTreeMap<String, Arc<Data>>>,
+    /// What keeps it from being asked now.
+    pub trouble: Option<Trouble>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ConfigMap {
+    metadata: Metadata,
+    #[serde(deserialize_with = "or_null")]
+    data: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    resource_version: String,
+}
+
+fn or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+impl Object for ConfigMap {
+    fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
+impl Which {
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        match self {
+            Self::Named(object) => &object.namespace,
+            Self::Labelled(objects) => &objects.namespace,
+        }
+    }
+
+    /// `ConfigMap NAMESPACE/NAME` or `ConfigMaps NAMESPACE with LABELS`, for messages.
+    #[must_use]
+    pub fn title(&self) -> String {
+        match self {
+            Self::Named(ObjectName { namespace, name }) => format!("ConfigMap {namespace}/{name}"),
+            Self::Labelled(LabelledObjects { namespace, labels }) => format!("ConfigMaps {namespace} with {labels}"),
+        }
+    }
+
+    fn query(&self) -> Query {
+        let namespace = self.namespace();
+        let (object, fields, labels) = match self {
+            Self::Named(ObjectName { name, .. }) => {
+                (format!("configmaps {name} in namespace {namespace}"), Some(format!("metadata.name={name}")), None)
+            }
+            Self::Labelled(LabelledObjects { labels, .. }) => {
+                (format!("configmaps in namespace {namespace}"), None, Some(labels.clone()))
+            }
+        };
+        Query { path: format!("/api/v1/namespaces/{namespace}/configmaps"), object, fields, labels, page: PAGE }
+    }
+}
+
+/// Follows them in a task of the current runtime.
+#[must_use]
+pub fn start(credentials: Option<Credentials>, which: &Which) -> channel::Receiver<Told> {
+    let (publish, told) = channel::channel(Told::default());
+    let Some(credentials) = credentials else {
+        let remedy = "run in a pod with a service account, or name a file by --kubeconfig";
+        let trouble = Trouble { reason: "config", message: format!("no credentials for a cluster; {remedy}") };
+        publish.send_replace(Told { maps: None, trouble: Some(trouble) });
+        return told;
+    };
+    let mut maps = BTreeMap::new();
+    let tell = move |heard: Heard<ConfigMap>| match heard {
+        Heard::All(all) => maps = all.into_iter().map(entry).collect(),
+        Heard::Applied(map) => maps.extend([entry(map)]),
+        Heard::Deleted(map) => drop(maps.remove(&map.metadata.name)),
+        Heard::Answered => {
+            let now = Told { maps: Some(maps.clone()), trouble: None };
+            publish.send_if_modified(|told| {
+                let is_other = *told != now;
+                *told = now;
+                is_other
+            });
+        }
+        // Of troubles that follow each other, each kind is one.
+        Heard::Failed(trouble) => drop(publish.send_if_modified(|told| {
+            let is_other = told.trouble.as_ref().map(|trouble| trouble.reason) != Some(trouble.reason);
+            told.trouble = Some(trouble);
+            is_other
+        })),
+    };
+    tokio::spawn(watch::run(credentials, which.query(), tell));
+    told
+}
+
+fn entry(map: ConfigMap) -> (String, Arc<Data>) {
+    let ConfigMap { metadata, data } = map;
+    (metadata.name, Arc::new(data.into_iter().map(|(key, value)| (key, Arc::from(value))).collect()))
+}
