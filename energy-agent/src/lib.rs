@@ -30,7 +30,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::{error, info, warn};
 
-use config::{Config, IdlePolicy, Level};
+use capping::source as policies;
+use config::{Capping, Config, IdlePolicy, Level};
 use export::http::{Web, serve};
 use export::own::SelfMetrics;
 use export::page::Published;
@@ -59,7 +60,8 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
     let base = selection_source::at_start(config).map_err(anyhow::Error::msg)?;
-    let node = Node::open(config)?;
+    let policies = (config.capping == Capping::On).then(|| policies::start(config));
+    let node = Node::open(config, policies)?;
     let own = Arc::new(SelfMetrics::new());
     let blank = node.blank();
     let processes = blank.meters.iter().any(|state| state.meter == "ebpf" && state.up);
@@ -170,6 +172,7 @@ struct Ticker {
 impl Ticker {
     /// Ticks until `ended` says so or its sender is gone.
     fn run(mut self, ended: &mpsc::Receiver<()>) {
+        self.node.begin();
         let mut due = Instant::now() + self.interval;
         while let Err(mpsc::RecvTimeoutError::Timeout) =
             ended.recv_timeout(due.saturating_duration_since(Instant::now()))

@@ -1,6 +1,7 @@
 //! One node's state and its tick: sample, owners, attribution, ledger, snapshot. Owned by one thread; nobody else
 //! changes anything.
 
+mod capper;
 mod gpus;
 mod observe;
 mod processes;
@@ -12,8 +13,10 @@ use std::time::{Instant, SystemTime};
 use std::{env, fs};
 
 use anyhow::Result;
+use tokio::sync::watch;
 use tracing::warn;
 
+use self::capper::{Capper, Tick};
 use self::gpus::Gpus;
 use self::processes::Processes;
 use self::state::StateFile;
@@ -21,6 +24,7 @@ use crate::attribution::idle::IdleModel;
 use crate::attribution::scope::Scope;
 use crate::attribution::usage::{Share, Usage};
 use crate::attribution::{Idle, Interval, Weight, attribute, learn};
+use crate::capping::source::InForce;
 use crate::config::{Config, IdleMethod};
 use crate::ledger::Ledger;
 use crate::ledger::idle::IdleLedger;
@@ -58,14 +62,16 @@ pub struct Node {
     host_pid: Option<MeterState>,
     names: Arc<Names>,
     pod_labels: Arc<[String]>,
+    /// `None` with `--capping=off`.
+    capper: Option<Capper>,
 }
 
 impl Node {
-    /// Opens the meters and remembers what earlier runs learned.
+    /// Opens the meters and remembers what earlier runs learned. `policies`: `None` with `--capping=off`.
     ///
     /// # Errors
     /// When a demanded meter is refused; see [`Sampler::open`].
-    pub fn open(config: &Config) -> Result<Self> {
+    pub fn open(config: &Config, policies: Option<watch::Receiver<Arc<InForce>>>) -> Result<Self> {
         let sampler = Sampler::open(config)?;
         let started = Instant::now();
         let owners = match sampler.v2_root.as_deref().map(|root| Owners::open(root, started)) {
@@ -104,7 +110,15 @@ impl Node {
             host_pid,
             names: Arc::default(),
             pod_labels: config.pod_labels.clone().into(),
+            capper: policies.map(|policies| Capper::open(config, policies)),
         })
+    }
+
+    /// Before the first tick, in its thread: gives back what an earlier run left capped.
+    pub fn begin(&mut self) {
+        if let Some(capper) = &mut self.capper {
+            capper.begin(self.sampler.gpus());
+        }
     }
 
     /// The snapshot before the first tick.
@@ -117,6 +131,7 @@ impl Node {
         let mut meters = self.sampler.states();
         meters.extend(self.idle_ledger.state());
         meters.extend(self.host_pid.clone());
+        meters.extend(self.capper.iter().flat_map(Capper::states));
         meters
     }
 
@@ -222,6 +237,12 @@ impl Node {
             snapshot.processes = self.processes.ledger.rows(sample.elapsed, |key| self.ledger.powered(key));
             self.gpus.fill_processes(&mut snapshot, now);
         }
+        if let Some(capper) = &mut self.capper {
+            let gpus = self.gpus.observe(now, &self.idle);
+            let tick = Tick { snapshot: &snapshot, pods: &told.pods, owners: self.owners.as_ref(), gpus };
+            let status = capper.step(tick, self.sampler.gpus());
+            snapshot.capping = Some(Arc::new(status));
+        }
         snapshot
     }
 
@@ -244,8 +265,11 @@ impl Node {
         self.ledger.workloads().filter_map(|workload| workload.pod_uid()).filter(|uid| !self.names.knows(uid))
     }
 
-    /// Keeps what was learned for the next start.
+    /// Gives back what is capped, and keeps what was learned for the next start.
     pub fn close(&mut self) {
+        if let Some(capper) = &mut self.capper {
+            capper.close(self.sampler.gpus());
+        }
         if self.idle_method == IdleMethod::Learned {
             self.state.save(&self.idle);
         }

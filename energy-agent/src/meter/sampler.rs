@@ -239,6 +239,11 @@ impl Sampler {
         }
     }
 
+    /// The GPUs, to write to.
+    pub const fn gpus(&mut self) -> &mut GpuMeter {
+        &mut self.gpus
+    }
+
     /// Begins or ends to account for processes. What cannot be had is said once, and is tried again when it is asked for
     /// anew.
     pub fn account_processes(&mut self, wanted: bool) {

@@ -2,20 +2,212 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use super::observe::Observer;
-use crate::capping::actuator::Actuator;
+use crate::capping::actuator::{Actuator, Seen};
 use crate::capping::controller::{Controller, Outcome};
 use crate::capping::files::FileKnobs;
-use crate::capping::observation::GpuDevice;
-use crate::capping::policy::Mode;
+use crate::capping::knob::{Found, Knob, Limits};
+use crate::capping::observation::{GpuDevice, Observation, PodNow};
+use crate::capping::policy::{Mode, Policy};
 use crate::capping::source::InForce;
-use crate::capping::status::{CappingStatus, Change};
+use crate::capping::status::CappingStatus;
 use crate::config::Config;
+use crate::meter::MeterState;
 use crate::meter::gpu::GpuMeter;
 use crate::snapshot::Snapshot;
 use crate::workload::names::{Pod, Pods};
 use crate::workload::owners::Owners;
+
+/// How long the first tick waits for policies, and for GPUs that have to be given back. Only after a crash.
+const BEGIN: Duration = Duration::from_secs(5);
+const BEGIN_STEP: Duration = Duration::from_millis(20);
+/// How long caps of an earlier run stand while a source of policies has not answered.
+const UNANSWERED: Duration = Duration::from_secs(300);
+/// How long giving everything back may take at the end.
+const CLOSE: Duration = Duration::from_secs(3);
+/// Time between two looks at which cores are one pod's alone.
+const CORES_EVERY: Duration = Duration::from_secs(10);
+
+/// Everything about capping that a tick changes.
+pub struct Capper {
+    policies: watch::Receiver<Arc<InForce>>,
+    in_force: Arc<InForce>,
+    observer: Observer,
+    controller: Controller,
+    actuator: Actuator,
+    files: FileKnobs,
+    /// Whether a policy for CPUs selects the pod, by its uid; while pod and policies stay the same.
+    selected: HashMap<Arc<str>, (Arc<Pod>, bool)>,
+    /// Clocks that are one pod's alone, by the path of its cgroup.
+    cores: BTreeMap<Arc<str>, Vec<Knob>>,
+    next_cores: Duration,
+    started: Instant,
+}
+
+/// A tick as capping sees it.
+pub struct Tick<'a> {
+    pub snapshot: &'a Snapshot,
+    pub pods: &'a Pods,
+    pub owners: Option<&'a Owners>,
+    pub gpus: Vec<GpuDevice>,
+}
+
+impl Capper {
+    /// Takes the journal over; writes nothing.
+    #[must_use]
+    pub fn open(config: &Config, policies: watch::Receiver<Arc<InForce>>) -> Self {
+        Self {
+            policies,
+            in_force: Arc::default(),
+            observer: Observer::default(),
+            controller: Controller::new(config.interval),
+            actuator: Actuator::open(config),
+            files: FileKnobs::open(&config.sysfs, &config.cgroupfs),
+            selected: HashMap::new(),
+            cores: BTreeMap::new(),
+            next_cores: Duration::ZERO,
+            started: Instant::now(),
+        }
+    }
+
+    /// Before the first tick: what an earlier run left capped is given back where its policy is gone, and adopted where it
+    /// stands. Waits a few seconds for policies and GPUs if there is such a thing, else not at all.
+    pub fn begin(&mut self, gpus: &mut GpuMeter) {
+        let written = self.actuator.adopted();
+        if written.is_empty() {
+            return;
+        }
+        let until = Instant::now() + BEGIN;
+        while !self.policies.borrow().complete && Instant::now() < until {
+            thread::sleep(BEGIN_STEP);
+        }
+        self.take_policies();
+        let stands = |limit: &crate::capping::knob::Limit| match self.in_force.policies.get(&limit.policy) {
+            Some(sourced) => sourced.policy.mode == Mode::Enforce,
+            None => !self.in_force.complete,
+        };
+        let kept: Limits = written.into_iter().filter(|(_, limit)| stands(limit)).collect();
+        self.controller.adopt(&kept);
+        loop {
+            let now = self.started.elapsed();
+            self.actuator.look(now, Seen::default(), &mut self.files, gpus);
+            self.actuator.apply(now, &kept, &mut self.files, gpus);
+            let left = self.actuator.adopted().keys().any(|knob| !kept.contains_key(knob));
+            if !left || Instant::now() >= until {
+                return;
+            }
+            // GPUs are there once the driver has answered. Nothing was measured before, so that no energy is lost.
+            let now = Instant::now();
+            let late = gpus.ask(now);
+            drop(gpus.take(now, late));
+            gpus.settle((now + BEGIN_STEP).min(until));
+            thread::sleep(BEGIN_STEP);
+        }
+    }
+
+    /// One tick: decides, writes, and says how it stands.
+    pub fn step(&mut self, tick: Tick<'_>, gpus: &mut GpuMeter) -> CappingStatus {
+        let now = self.started.elapsed();
+        self.take_policies();
+        let Tick { snapshot, pods, owners, gpus: devices } = tick;
+        let mut seen = self.observer.observe(now, snapshot, pods, devices);
+        let quotas = self.find_knobs(&mut seen, owners);
+        let clocks = seen.gpus.iter().filter_map(|gpu| Some((Arc::clone(&gpu.uuid), gpu.clock_mhz?)));
+        let known = Seen { quotas, clocks_mhz: clocks.collect() };
+        self.actuator.look(now, known, &mut self.files, gpus);
+        seen.knobs = self.actuator.knobs();
+        let Outcome { mut limits, clamped, policies, changes: _ } = self.controller.step(&self.in_force, &seen);
+        if !self.in_force.complete && now < UNANSWERED {
+            // A policy that is missing may be one that was not read yet.
+            for (knob, limit) in self.actuator.adopted() {
+                if !self.in_force.policies.contains_key(&limit.policy) {
+                    limits.entry(knob).or_insert(limit);
+                }
+            }
+        }
+        self.actuator.apply(now, &limits, &mut self.files, gpus);
+        let mut caps = self.actuator.caps();
+        for cap in &mut caps {
+            cap.clamped |= clamped.contains(&cap.knob);
+        }
+        CappingStatus {
+            policies,
+            caps,
+            problems: self.in_force.problems.clone(),
+            restore_pending: self.actuator.restore_pending(),
+            restore_failures: self.actuator.restore_failures(),
+        }
+    }
+
+    /// Gives everything back.
+    pub fn close(&mut self, gpus: &mut GpuMeter) {
+        self.actuator.close(self.started.elapsed(), Instant::now() + CLOSE, &mut self.files, gpus);
+    }
+
+    /// Rows of `energy_agent_meter_up`: where policies come from, and whether anything may be written.
+    pub fn states(&self) -> Vec<MeterState> {
+        let journal = match self.actuator.journal_error() {
+            None => MeterState { meter: "capping", up: true, reason: "ok", detail: "limits can be written".to_owned() },
+            Some(error) => MeterState { meter: "capping", up: false, reason: "journal", detail: error.to_owned() },
+        };
+        vec![journal]
+    }
+
+    fn take_policies(&mut self) {
+        let now = Arc::clone(&self.policies.borrow_and_update());
+        if Arc::ptr_eq(&now, &self.in_force) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.in_force, now);
+        for (name, sourced) in &self.in_force.policies {
+            if before.policies.get(name).is_some_and(|before| before.policy != sourced.policy) {
+                self.actuator.policy_changed(name);
+            }
+        }
+        self.selected.clear();
+        self.next_cores = Duration::ZERO;
+    }
+
+    /// Gives the pods that a policy selects their quotas and cores.
+    fn find_knobs(&mut self, seen: &mut Observation, owners: Option<&Owners>) -> BTreeMap<Knob, Found> {
+        let Some(owners) = owners else { return BTreeMap::new() };
+        let in_force = &self.in_force;
+        let for_cpus = |policy: &Policy| policy.mode != Mode::Off && policy.budget.components.cpu;
+        let selects = |pod: &Pod| {
+            in_force.policies.values().any(|sourced| for_cpus(&sourced.policy) && sourced.policy.selects(pod))
+        };
+        let mut before = std::mem::take(&mut self.selected);
+        let mut chosen: Vec<(&mut PodNow, &Arc<str>)> = Vec::new();
+        for pod in &mut seen.pods {
+            let known = before.remove(&pod.uid).filter(|(known, _)| Arc::ptr_eq(known, &pod.pod));
+            let (_, selected) = self
+                .selected
+                .entry(Arc::clone(&pod.uid))
+                .or_insert_with(|| known.unwrap_or_else(|| (Arc::clone(&pod.pod), selects(&pod.pod))));
+            if let (true, Some(path)) = (*selected, owners.pod_cgroup(&pod.uid)) {
+                chosen.push((pod, path));
+            }
+        }
+        if chosen.is_empty() {
+            return BTreeMap::new();
+        }
+        if seen.now >= self.next_cores {
+            self.next_cores = seen.now + CORES_EVERY;
+            self.cores = self.files.exclusive_frequencies(owners.pod_cgroups().map(|path| &**path));
+        }
+        let mut quotas = BTreeMap::new();
+        for (pod, path) in chosen {
+            if let Some((knob, found)) = self.files.pod_quota(path) {
+                pod.quota = Some(knob.clone());
+                quotas.insert(knob, found);
+            }
+            pod.frequencies = self.cores.get(path).cloned().unwrap_or_default();
+        }
+        quotas
+    }
+}

@@ -182,6 +182,11 @@ impl Owners {
         self.pods.get(uid).map(|pod| &pod.path)
     }
 
+    /// All pods' own cgroups.
+    pub fn pod_cgroups(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.pods.values().map(|pod| &pod.path)
+    }
+
     /// Ids of the cgroups found removed since the last call, by event or by walk, of removed ones that were charged once
     /// more, and of unknown ones that did nothing for long.
     pub fn take_removed(&mut self) -> Vec<CgroupId> {
