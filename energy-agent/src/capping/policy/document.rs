@@ -72,7 +72,7 @@ fn read_root(root: &Node<'_>, namespace: &str) -> Document {
             problems.key("name", |problems| {
                 problems.add(
                     node.line,
-                    format_args!("{name} is the name of policies[{other}] too (line {})", items[*other].line),
+                    format_args!("{name} is the name of policies[{other}] too, on line {}", items[*other].line),
                 );
             });
         }
@@ -119,3 +119,6 @@ fn name_of(node: &Node<'_>, index: usize) -> PolicyName {
 fn cut_name(text: &str) -> String {
     if text.len() <= 253 { text.to_owned() } else { cut(text) }
 }
+
+#[cfg(test)]
+mod tests;

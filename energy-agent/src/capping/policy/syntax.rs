@@ -85,3 +85,64 @@ fn word(text: &str) -> bool {
         && edge(text.chars().next())
         && edge(text.chars().next_back())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_labels_are_written_as_kubernetes_has_them() {
+        let long = |letters: usize| "a".repeat(letters);
+        for (syntax, good, bad) in [
+            (
+                Syntax::Name,
+                vec!["a".to_owned(), "night-cap".to_owned(), "a.b-1.c".to_owned(), long(253)],
+                vec![
+                    String::new(),
+                    "A".to_owned(),
+                    "-a".to_owned(),
+                    "a-".to_owned(),
+                    "a..b".to_owned(),
+                    "a_b".to_owned(),
+                    long(254),
+                ],
+            ),
+            (
+                Syntax::Namespace,
+                vec!["0".to_owned(), "kube-system".to_owned(), long(63)],
+                vec![String::new(), "a.b".to_owned(), "é".to_owned(), long(64)],
+            ),
+            (
+                Syntax::LabelKey,
+                vec![
+                    "app".to_owned(),
+                    "App.K8s_io".to_owned(),
+                    "example.com/app".to_owned(),
+                    format!("a/{}", long(63)),
+                ],
+                vec![
+                    String::new(),
+                    "/app".to_owned(),
+                    "a/".to_owned(),
+                    "a/b/c".to_owned(),
+                    "A.com/b".to_owned(),
+                    "_a".to_owned(),
+                    long(64),
+                    format!("{}/a", long(254)),
+                ],
+            ),
+            (
+                Syntax::LabelValue,
+                vec![String::new(), "1".to_owned(), "a_B.c-d".to_owned(), long(63)],
+                vec![".a".to_owned(), "a ".to_owned(), "a/b".to_owned(), long(64)],
+            ),
+        ] {
+            for text in good {
+                assert!(syntax.holds(&text), "{syntax:?} {text}");
+            }
+            for text in bad {
+                assert!(!syntax.holds(&text), "{syntax:?} {text}");
+            }
+        }
+    }
+}

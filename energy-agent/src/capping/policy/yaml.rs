@@ -29,7 +29,7 @@ pub enum Value<'a> {
     Number(Cow<'a, str>),
     Text {
         text: Cow<'a, str>,
-        /// A block scalar that is kept line by line (`|`), which begins on the line after [`Node::line`].
+        /// A block scalar that is kept line by line (`|`); [`Node::line`] is that of its first line, not of the `|`.
         literal: bool,
     },
     List(Vec<Node<'a>>),
@@ -259,4 +259,99 @@ fn is_number(text: &str) -> bool {
         || (unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.')
             && unsigned.chars().all(|c| matches!(c, '0'..='9' | '.' | 'e' | 'E' | '+' | '-'))
             && unsigned.parse::<f64>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(text: &str) -> Node<'_> {
+        documents(text, 1).unwrap().pop().unwrap()
+    }
+
+    #[test]
+    fn scalars_are_what_yaml_1_2_says() {
+        let text = "[~, null, true, False, 12, -0.5, 1e3, .5, 4., .inf, -.INF, .NaN, '12', \"true\", yes, Off, 1_000, 0x1F, 1.2.3, -x, inf, nan, +5]";
+        let node = one(text);
+        let kinds: Vec<_> = node
+            .items()
+            .iter()
+            .map(|item| match &item.value {
+                Value::Null => "null",
+                Value::Bool(_) => "bool",
+                Value::Number(_) => "number",
+                Value::Text { .. } => "text",
+                _ => "other",
+            })
+            .collect();
+        let expected =
+            ["null"; 2].into_iter().chain(["bool"; 2]).chain(["number"; 8]).chain(["text"; 10]).chain(["number"]);
+        assert_eq!(kinds, expected.collect::<Vec<_>>());
+        let numbers: Vec<_> = node.items().iter().filter_map(Node::number).map(|number| number.to_string()).collect();
+        assert_eq!(numbers, ["12", "-0.5", "1000", "0.5", "4", "inf", "-inf", "NaN", "5"]);
+        let whole: Vec<_> = node.items().iter().filter_map(Node::whole).collect();
+        assert_eq!(whole, [12, 1000, 4, 5]);
+    }
+
+    #[test]
+    fn keys_and_values_know_their_lines() {
+        let node = one("# a\na:\n  b: 1\n\n  c:\n  - x\n  - |\n    y\n");
+        let a = node.get("a").unwrap();
+        assert_eq!((node.line, node.entries()[0].line, a.line), (2, 2, 3));
+        assert_eq!((a.entries()[1].line, a.entries()[1].node.items()[0].line), (5, 6));
+        let Value::Text { text, literal: true } = &a.get("c").unwrap().items()[1].value else { panic!("{a:?}") };
+        assert_eq!((&**text, a.get("c").unwrap().items()[1].line), ("y\n", 8));
+        assert_eq!(
+            documents("a: b\n---\nc: d", 10).unwrap().iter().map(|node| node.line).collect::<Vec<_>>(),
+            [10, 12]
+        );
+    }
+
+    #[test]
+    fn an_alias_stands_for_what_it_names() {
+        let node = one("a: &x [1, {b: 2}]\nc: *x\nd: &y e\n*y : f");
+        assert_eq!(node.get("c").unwrap().items(), node.get("a").unwrap().items());
+        assert_eq!(node.get("e").and_then(Node::text), Some("f"));
+    }
+
+    #[test]
+    fn fc_095_what_would_grow_without_bounds_is_refused_by_a_limit() {
+        let nines = |name: &str| vec![name; 9].join(", ");
+        let mut bomb = format!("a0: &a0 [{}]\n", nines("x"));
+        for level in 1..10 {
+            bomb += &format!("a{level}: &a{level} [{}]\n", nines(&format!("*a{}", level - 1)));
+        }
+        let deep_alias: String = (0..20).map(|level| format!("a{level}: &a{level} [[*a{}]]\n", level - 1)).collect();
+        for (text, problem) in [
+            (bomb, "more than 250000 values, those that aliases stand for included (line "),
+            (format!("a: {}1{}", "[".repeat(5000), "]".repeat(5000)), "nested deeper than 32 levels (line 1)"),
+            (format!("{}1", "- ".repeat(5000)), "nested deeper than 32 levels (line "),
+            (
+                (0..1000).map(|level| format!("{}a:\n", " ".repeat(level))).collect(),
+                "nested deeper than 32 levels (line ",
+            ),
+            (deep_alias.replace("*a-1", "x"), "nested deeper than 32 levels (line 16)"),
+            (format!("[{}]", "a,".repeat(250_000)), "more than 250000 values"),
+            (" ".repeat(1_048_577), "1048577 bytes are more than the 1048576"),
+            ("a: &a [*a]".to_owned(), "an alias within what it stands for (line 1)"),
+        ] {
+            let refused = documents(&text, 1).unwrap_err();
+            assert!(refused.starts_with(problem), "{}: {refused}", &text[..40]);
+        }
+        let deep = format!("{}1{}", "[".repeat(32), "]".repeat(32));
+        assert_eq!(documents(&deep, 1).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_yaml_or_not_read_is_named_with_its_line() {
+        for (text, problem) in [
+            ("a: b\nc: d: e", "not valid YAML: "),
+            ("a: b\nc: *nobody", "not valid YAML: "),
+            ("a: 1\nb: !!str 2", "tags such as "),
+            ("a: 1\n? [b]\n: c", "a key that is no text (line 2)"),
+        ] {
+            let refused = documents(text, 1).unwrap_err();
+            assert!(refused.starts_with(problem) && refused.ends_with("(line 2)"), "{text}: {refused}");
+        }
+    }
 }

@@ -60,7 +60,7 @@ fn of_manifest(file: &str, root: &Node<'_>) -> Vec<Result<Found, String>> {
                 place,
                 text: text.to_string(),
                 namespace: namespace.to_owned(),
-                first_line: entry.node.line + usize::from(*literal),
+                first_line: if *literal { entry.line + 1 } else { entry.node.line },
             }),
             _ => Err(format!(
                 "{place}: no text; write `{}: |` and the policies below it (line {})",
