@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use super::{InForce, SourceState, Sourced};
-use crate::capping::policy::document::Document;
+use crate::capping::policy::document::{Document, parse};
 use crate::capping::policy::{Policy, PolicyName};
 use crate::capping::status::Problem;
 
@@ -22,13 +22,10 @@ pub enum Place {
 pub type Content = Result<Arc<str>, String>;
 /// All documents of a source.
 pub type Documents = BTreeMap<Place, Content>;
-/// As [`crate::capping::policy::document::parse`].
-pub type Parse = fn(&str, &str) -> Document;
 
 /// What was said so far.
 #[derive(Clone, Debug)]
 pub struct Book {
-    parse: Parse,
     sources: Vec<Source>,
 }
 
@@ -65,7 +62,7 @@ impl fmt::Display for Place {
 
 impl Book {
     /// Of sources by these titles, none of which has answered.
-    pub fn new(titles: &[String], parse: Parse) -> Self {
+    pub fn new(titles: &[String]) -> Self {
         let source = |title: &String| Source {
             state: SourceState {
                 source: Arc::from(&**title),
@@ -76,7 +73,7 @@ impl Book {
             answered: false,
             documents: BTreeMap::new(),
         };
-        Self { parse, sources: titles.iter().map(source).collect() }
+        Self { sources: titles.iter().map(source).collect() }
     }
 
     /// The source of this number answers with all the documents it has. One that is the same as before is not read again.
@@ -86,7 +83,7 @@ impl Book {
         for (place, content) in said {
             let entry = source.documents.entry(place.clone()).or_default();
             if entry.content.as_ref() != Some(&content) {
-                entry.take(&place, content, self.parse);
+                entry.take(&place, content);
             }
         }
         source.answered = true;
@@ -149,7 +146,7 @@ impl Book {
 
 impl Entry {
     /// Another version of the document.
-    fn take(&mut self, place: &Place, content: Content, parse: Parse) {
+    fn take(&mut self, place: &Place, content: Content) {
         let namespace = match place {
             Place::File(_) => "",
             Place::ConfigMap { namespace, .. } => namespace,
@@ -167,7 +164,9 @@ impl Entry {
             let same = earlier.remove(&policy.name).filter(|earlier| **earlier == policy);
             self.policies.insert(policy.name.clone(), same.unwrap_or_else(|| Arc::new(policy)));
         }
-        let broken = document.problems.iter().any(|(policy, _)| policy.is_none());
+        // One without a name goes by its place, and may be a bad version of any.
+        let is_unknown = |policy: &Option<PolicyName>| policy.as_ref().is_none_or(|policy| policy.name.contains('['));
+        let broken = document.problems.iter().any(|(policy, _)| is_unknown(policy));
         let refused: BTreeSet<&PolicyName> =
             document.problems.iter().filter_map(|(policy, _)| policy.as_ref()).collect();
         earlier.retain(|name, _| broken || refused.contains(name));
@@ -177,7 +176,10 @@ impl Entry {
             .map(|(policy, message)| Complaint {
                 policy: policy.clone(),
                 message: message.clone(),
-                kept: policy.as_ref().map_or(!earlier.is_empty(), |name| earlier.contains_key(name)),
+                kept: match policy {
+                    Some(name) if !is_unknown(policy) => earlier.contains_key(name),
+                    _ => !earlier.is_empty(),
+                },
             })
             .collect();
         self.policies.append(&mut earlier);

@@ -12,9 +12,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tracing::{info, warn};
 
 use super::InForce;
-use super::book::{Book, Documents, Parse, Place};
+use super::book::{Book, Documents, Place};
 use super::files::{self, Failure};
-use crate::capping::policy::document;
 use crate::config::Config;
 use crate::news::News;
 use crate::settle::{self, Look};
@@ -39,12 +38,6 @@ type Message = (usize, Result<Documents, Failure>);
 /// runtime that go on until nobody listens.
 #[must_use]
 pub fn start(config: &Config) -> watch::Receiver<Arc<InForce>> {
-    start_with(config, document::parse)
-}
-
-/// As [`start`], of documents in another language.
-#[must_use]
-pub fn start_with(config: &Config, parse: Parse) -> watch::Receiver<Arc<InForce>> {
     let file = config.capping_policy.clone();
     let named = config.capping_configmap.clone().map(Which::Named);
     let labelled = config.capping_selector.clone().map(Which::Labelled);
@@ -52,7 +45,7 @@ pub fn start_with(config: &Config, parse: Parse) -> watch::Receiver<Arc<InForce>
     let mut titles: Vec<String> = file.iter().map(|path| format!("file {}", path.display())).collect();
     let first_map = titles.len();
     titles.extend(maps.iter().map(Which::title));
-    let book = Book::new(&titles, parse);
+    let book = Book::new(&titles);
     let (publish, in_force) = watch::channel(Arc::new(book.in_force()));
     let (tell, told) = mpsc::channel(16);
     if let Some(path) = file {
