@@ -5,9 +5,13 @@ mod conflict;
 mod device;
 mod peak;
 mod ratio;
+#[cfg(test)]
+mod simulation;
 mod subject;
 mod table;
 mod view;
+#[cfg(test)]
+mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

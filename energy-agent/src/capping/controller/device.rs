@@ -11,6 +11,7 @@ use crate::units::{floor_u64, ratio as share};
 
 /// Exponent of power over a clock, in between those of real devices.
 const CLOCK_EXPONENT: f64 = 1.5;
+const STEEPEST_CLOCK: f64 = 3.0;
 const CLOCK_RISE_KHZ: u64 = 30_000;
 const QUOTA_RISE: f64 = 0.05;
 /// A quota moves in steps of a twentieth.
@@ -135,9 +136,15 @@ impl Lever {
     pub fn new(kind: LeverKind, ranges: Vec<Range>, at: Option<u64>) -> Option<Self> {
         let first = ranges.first()?;
         let law = match kind {
-            LeverKind::GpuClock => Law { exponent: CLOCK_EXPONENT, rise: share(CLOCK_RISE_KHZ / 1000, first.top) },
-            LeverKind::CpuFrequency => Law { exponent: CLOCK_EXPONENT, rise: share(CLOCK_RISE_KHZ, first.top) },
-            LeverKind::Quota => Law { exponent: 1.0, rise: QUOTA_RISE },
+            LeverKind::GpuClock => Law {
+                exponent: CLOCK_EXPONENT,
+                steepest: STEEPEST_CLOCK,
+                rise: share(CLOCK_RISE_KHZ / 1000, first.top),
+            },
+            LeverKind::CpuFrequency => {
+                Law { exponent: CLOCK_EXPONENT, steepest: STEEPEST_CLOCK, rise: share(CLOCK_RISE_KHZ, first.top) }
+            }
+            LeverKind::Quota => Law { exponent: 1.0, steepest: 1.0, rise: QUOTA_RISE },
         };
         let at = at.filter(|at| *at > 0).map(|at| first.relative(at));
         Some(Self { kind, ranges, law, at })

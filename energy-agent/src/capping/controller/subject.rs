@@ -21,11 +21,13 @@ use crate::units::{self, Watts, floor_u64};
 const BACKSTOP: f64 = 1.10;
 /// A limit that stands is not rewritten for less than this part of it.
 const BACKSTOP_CHANGE: f64 = 0.05;
+/// A device that draws this much of its limit is held back by it.
+const LIMITED: f64 = 0.95;
 /// How long limits stand after the ceilings are open.
 const PROBATION: Duration = Duration::from_secs(60);
-const LONGEST_HOLD: Duration = Duration::from_secs(60);
+const LONGEST_HOLD: Duration = Duration::from_secs(120);
 /// An excess this soon after a raise was the raise's fault.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const RAISE_EVERY: Duration = Duration::from_secs(5);
 /// Raises stop at this number of writes of a device within a minute, of the 20 there may be: the rest is for cuts.
 const WRITES_FOR_RAISES: usize = 12;
@@ -368,10 +370,6 @@ impl Subject {
         let Some(held) = self.devices.get_mut(&device.key) else { return false };
         let mut changed = false;
         for range in &device.limits {
-            let per_watt = match range.knob {
-                Knob::RaplLimit(_) => 1e6,
-                _ => 1e3,
-            };
             let watts = match device.sharing {
                 Sharing::EqualParts => {
                     let count = u32::try_from(device.limits.len()).unwrap_or(u32::MAX).max(1);
@@ -384,7 +382,7 @@ impl Subject {
                     share * if device.lever.is_some() { BACKSTOP } else { 1.0 } + device.others
                 }
             };
-            let wanted = floor_u64(watts * per_watt);
+            let wanted = floor_u64(watts * per_watt(range));
             let value = range.at_most(wanted);
             let stands = held.standing.get(&range.knob).copied();
             let near =
@@ -419,7 +417,22 @@ impl Subject {
         let chosen: Vec<&Device> = view.devices.iter().filter(|device| ceiling(device) <= lowest + NEAR).collect();
         for device in chosen {
             let (Some(held), Some(lever)) = (self.devices.get_mut(&device.key), &device.lever) else { continue };
-            if held.ceiling >= 1.0 || held.writes.len() >= WRITES_FOR_RAISES {
+            if held.writes.len() >= WRITES_FOR_RAISES {
+                continue;
+            }
+            // A limit that holds its device back while the subject is below its budget was meant for another load.
+            for range in &device.limits {
+                let Some(stands) = held.standing.get_mut(&range.knob) else { continue };
+                let whole = (device.power + device.others) * per_watt(range);
+                if device.sharing == Sharing::ByPower && whole > LIMITED * units::ratio(*stands, 1) {
+                    match range.at_most(floor_u64(units::ratio(*stands, 1) * target / power)) {
+                        Some(value) => *stands = value,
+                        None => drop(held.standing.remove(&range.knob)),
+                    }
+                    (self.paced_at, self.raised_at) = (Some(tick.now), Some(tick.now));
+                }
+            }
+            if held.ceiling >= 1.0 {
                 continue;
             }
             let part = if power > 0.0 { device.power / power } else { 0.0 };
@@ -516,6 +529,14 @@ impl Subject {
     fn mean(&self, power: f64) -> f64 {
         let count = u32::try_from(self.window.len()).unwrap_or(u32::MAX);
         if count == 0 { power } else { self.window.iter().sum::<f64>() / f64::from(count) }
+    }
+}
+
+/// A power limit's unit in a watt.
+const fn per_watt(range: &Range) -> f64 {
+    match range.knob {
+        Knob::RaplLimit(_) => 1e6,
+        _ => 1e3,
     }
 }
 
