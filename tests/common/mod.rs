@@ -7,6 +7,7 @@ pub mod cgroup;
 pub mod nvml;
 pub mod page;
 pub mod powercap;
+pub mod prometheus;
 pub mod tree;
 
 use std::panic::catch_unwind;
