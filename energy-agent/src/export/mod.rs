@@ -2,6 +2,7 @@
 
 pub mod configmap;
 pub mod gpu_meter;
+mod handshake;
 pub mod http;
 pub mod layers;
 pub mod metrics;
@@ -11,6 +12,7 @@ pub mod own;
 pub mod page;
 pub mod parse;
 mod processes;
+pub mod protection;
 pub mod selection;
 pub mod selection_source;
 pub mod series;
