@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use energy_agent::config::{Level, TopArgs};
+use energy_agent::config::{Level, Login, TopArgs};
 use energy_agent::export::metrics;
 use energy_agent::export::negotiate::Coding;
 use energy_agent::export::own::SelfMetrics;
@@ -373,7 +373,9 @@ fn promtool_finds_nothing() {
 
 #[test]
 fn top_reads_the_page_and_says_what_is_wrong_with_others() {
-    let top = |address: String| TopArgs { address, interval: Duration::ZERO, iterations: 2, rows: 3 };
+    let login = Login::default();
+    let top =
+        |address: String| TopArgs { address, interval: Duration::ZERO, iterations: 2, rows: 3, login: login.clone() };
     let mut server = Server::start(published(rich()));
     let address = server.address.to_string();
     energy_agent::report::top::run(&top(address.clone())).unwrap();

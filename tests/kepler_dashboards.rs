@@ -1,76 +1,21 @@
 //! A Prometheus server that scrapes the agent answers what Kepler's dashboards ask.
 
-#![expect(clippy::unwrap_used, reason = "a test panics, its helpers too")]
-
 mod common;
 #[path = "common/kubernetes/mod.rs"]
 mod kubernetes;
 
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
-use common::agent::{Agent, wait_for};
+use common::agent::wait_for;
 use common::nvml::{FakeNvml, gpu, process};
 use common::powercap::Powercap;
+use common::prometheus::Prometheus;
 use fake_nvml::plant::Plant;
 use kubernetes::node::Node;
-use serde_json::Value;
-use tempfile::TempDir;
 
 /// The queries of the dashboards: generation, dashboard, metrics, labels, shape, here.
 const QUERIES: &str = include_str!("kepler-dashboards.tsv");
-
-/// A Prometheus server with one target, scraped every second; ended on drop.
-struct Prometheus {
-    child: Child,
-    address: String,
-    _folder: TempDir,
-}
-
-impl Prometheus {
-    fn scraping(agent: &Agent) -> Self {
-        let folder = TempDir::new().unwrap();
-        let config = folder.path().join("prometheus.yml");
-        let job = "global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs: [{job_name: power-monitor, static_configs: ";
-        let target = format!("[{{targets: ['{}'], labels: {{container: power-monitor}}}}]}}]\n", agent.address);
-        fs::write(&config, format!("{job}{target}")).unwrap();
-        // Free now, and not given out again soon.
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let child = Command::new("prometheus")
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
-            .arg(format!("--web.listen-address={address}"))
-            .arg("--log.level=error")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("prometheus: {error}; `cargo xtask test` provides it"));
-        let prometheus = Self { child, address, _folder: folder };
-        wait_for("Prometheus", || ureq::get(format!("http://{}/-/ready", prometheus.address)).call().ok());
-        prometheus
-    }
-
-    /// The series that a query gives now: labels and value.
-    fn query(&self, query: &str) -> Vec<(Value, f64)> {
-        let url = format!("http://{}/api/v1/query", self.address);
-        let answer = ureq::get(url).query("query", query).config().http_status_as_error(false).build().call();
-        let body = answer.unwrap().body_mut().with_config().limit(64 << 20).read_to_string().unwrap();
-        let answer: Value = serde_json::from_str(&body).unwrap();
-        assert_eq!(answer["status"], "success", "{query}: {answer}");
-        let result = answer["data"]["result"].as_array().unwrap();
-        let number = |series: &Value| series["value"][1].as_str().unwrap().parse().unwrap();
-        result.iter().map(|series| (series["metric"].clone(), number(series))).collect()
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// A query as Grafana would send it, of a day that is short.
 fn filled_in(shape: &str, pid: u32) -> String {
@@ -107,7 +52,10 @@ fn every_query_of_keplers_dashboards_that_applies_gives_data() {
         &powercap.sysfs_flag(),
         &nvml.flag(),
     ]);
-    let prometheus = Prometheus::scraping(&agent);
+    let prometheus = Prometheus::scraping(&format!(
+        "[{{job_name: power-monitor, static_configs: [{{targets: ['{}'], labels: {{container: power-monitor}}}}]}}]",
+        agent.address
+    ));
     // Two samples make a rate, and a day of some seconds has to begin somewhere.
     wait_for("scrapes", || {
         powercap.zones.iter().for_each(|zone| zone.add(1_500_000));

@@ -65,7 +65,7 @@ pub struct DoctorArgs {
 
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Address of a running agent: HOST:PORT or a URL.
+    /// Address of a running agent: HOST:PORT or a URL; https:// for one with TLS (--web.config.file).
     #[arg(default_value = "127.0.0.1:9102", value_name = "ADDRESS")]
     pub address: String,
     /// Time between two refreshes.
@@ -77,6 +77,28 @@ pub struct TopArgs {
     /// Most rows to print when not on a terminal.
     #[arg(long = "rows", default_value_t = 20, value_name = "N")]
     pub rows: usize,
+    #[command(flatten)]
+    pub login: Login,
+}
+
+/// How to get past `--web.config.file` of a running agent.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Login {
+    /// Authority (PEM) that the agent's certificate must be signed by; those of this machine when not given.
+    #[arg(long = "tls.ca-file", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// Certificate (PEM) to show to an agent that asks for one.
+    #[arg(long = "tls.cert-file", requires = "key_file", value_name = "FILE")]
+    pub cert_file: Option<PathBuf>,
+    /// Private key (PEM) of that certificate.
+    #[arg(long = "tls.key-file", requires = "cert_file", value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Name to log in with, where the agent has basic_auth_users.
+    #[arg(long = "basic-auth.username", requires = "password_file", value_name = "NAME")]
+    pub username: Option<String>,
+    /// File with the password; a line break at its end does not count.
+    #[arg(long = "basic-auth.password-file", requires = "username", value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -93,6 +115,10 @@ pub struct Config {
     /// Path under which metrics are served.
     #[arg(long = "web.telemetry-path", env = "ENERGY_AGENT_WEB_TELEMETRY_PATH", default_value = "/metrics", value_parser = telemetry_path, value_name = "PATH")]
     pub telemetry_path: String,
+    /// File with TLS, headers and basic authentication for all paths, as Prometheus' exporter-toolkit has it; without one
+    /// plain HTTP is served to everyone. Followed with its certificates, without a restart: see docs/security.md.
+    #[arg(long = "web.config.file", env = "ENERGY_AGENT_WEB_CONFIG_FILE", value_name = "FILE")]
+    pub web_config: Option<PathBuf>,
     /// Only log messages with the given severity or above.
     #[arg(long = "log.level", env = "ENERGY_AGENT_LOG_LEVEL", value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
     pub log_level: LogLevel,

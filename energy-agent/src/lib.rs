@@ -35,6 +35,7 @@ use config::{Capping, Config, IdlePolicy, Level};
 use export::http::{Web, serve};
 use export::own::SelfMetrics;
 use export::page::Published;
+use export::protection::ProtectionSource;
 use export::selection_source::{self, InForce, SelectionSource};
 use node::{Node, node_name};
 use workload::configmaps::{self, Which};
@@ -60,9 +61,11 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
     let base = selection_source::at_start(config).map_err(anyhow::Error::msg)?;
+    let own = Arc::new(SelfMetrics::new());
+    let protection =
+        ProtectionSource::open(config.web_config.as_deref(), Arc::clone(&own)).map_err(anyhow::Error::msg)?;
     let policies = (config.capping == Capping::On).then(|| policies::start(config));
     let node = Node::open(config, policies)?;
-    let own = Arc::new(SelfMetrics::new());
     let blank = node.blank();
     let processes = blank.meters.iter().any(|state| state.meter == "ebpf" && state.up);
     let selection = SelectionSource::open(config, base, processes, Arc::clone(&own));
@@ -77,8 +80,15 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let ticker =
         thread::Builder::new().name("tick".to_owned()).spawn(move || ticker.run(&ended)).context("tick thread")?;
 
-    let web = Web { telemetry_path: config.telemetry_path.clone(), interval: config.interval, snapshots, own };
-    info!(address = %listener.local_addr().context("listening address")?, path = web.telemetry_path, "listening");
+    let web = Web {
+        telemetry_path: config.telemetry_path.clone(),
+        interval: config.interval,
+        snapshots,
+        own,
+        protection: protection.in_force(),
+    };
+    let address = listener.local_addr().context("listening address")?;
+    info!(%address, path = web.telemetry_path, protection = web.protection.borrow().text(), "listening");
     let signalled = async move {
         tokio::select! {
             _ = terminate.recv() => info!("SIGTERM, ending"),
@@ -92,8 +102,10 @@ async fn run_until_signal(config: &Config) -> Result<()> {
         .clone()
         .map(|object| configmaps::start(Credentials::find(config.kubeconfig.as_deref()), &Which::Named(object)));
     let follow = tokio::spawn(selection.follow(told));
+    let guard = tokio::spawn(protection.follow());
     let served = serve(listener, web, signalled).await;
     follow.abort();
+    guard.abort();
     drop(end);
     if ticker.join().is_err() {
         anyhow::bail!("the tick thread panicked");

@@ -2,9 +2,11 @@
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use energy_agent::config::{Cli, Command, Config, LogFormat, LogLevel};
+use energy_agent::export::protection::ProtectionSource;
 use energy_agent::export::selection_source::at_start;
 use energy_agent::report;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -27,7 +29,8 @@ fn main() -> ExitCode {
 }
 
 fn run(config: &Config) -> anyhow::Result<ExitCode> {
-    if let Err(problem) = at_start(config) {
+    let protection = ProtectionSource::open(config.web_config.as_deref(), Arc::default());
+    if let Err(problem) = at_start(config).map(drop).and(protection.map(drop)) {
         Cli::command().error(ErrorKind::ValueValidation, problem).exit();
     }
     log_to_stderr(config);

@@ -8,6 +8,7 @@ pub mod kept;
 pub mod nvml;
 pub mod page;
 pub mod powercap;
+pub mod prometheus;
 pub mod quota;
 pub mod tree;
 

@@ -8,21 +8,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+use crate::export::handshake::handshake;
 use crate::export::negotiate::{self, Coding};
 use crate::export::own::SelfMetrics;
 use crate::export::page::Published;
+use crate::export::protection::Protection;
 use crate::export::selection_source::InForce;
 
 /// A client has this long to send its request's headers; an idle connection is kept as long. More than the usual
@@ -47,6 +51,7 @@ pub struct Web {
     pub interval: Duration,
     pub snapshots: watch::Receiver<Arc<Published>>,
     pub own: Arc<SelfMetrics>,
+    pub protection: watch::Receiver<Arc<Protection>>,
 }
 
 /// Serves until `shutdown` is done, and returns at most [`GRACE`] later.
@@ -54,6 +59,7 @@ pub struct Web {
 /// # Errors
 /// When the listener cannot take connections any more.
 pub async fn serve(listener: TcpListener, web: Web, shutdown: impl Future<Output = ()>) -> Result<()> {
+    let protection = web.protection.clone();
     let service = TowerToHyperService::new(router(web));
     let (end, ended) = watch::channel(false);
     let permits = Arc::new(Semaphore::new(CONNECTIONS));
@@ -70,8 +76,9 @@ pub async fn serve(listener: TcpListener, web: Web, shutdown: impl Future<Output
             accepted = accept => {
                 let (permit, stream) = accepted?;
                 let (service, ended) = (service.clone(), ended.clone());
+                let protection = Arc::clone(&protection.borrow());
                 connections.spawn(async move {
-                    serve_connection(stream, service, ended).await;
+                    serve_connection(stream, &protection, service, ended).await;
                     drop(permit);
                 });
             }
@@ -101,9 +108,29 @@ async fn accept(listener: &TcpListener) -> Result<TcpStream> {
     }
 }
 
-async fn serve_connection(stream: TcpStream, service: TowerToHyperService<Router>, mut ended: watch::Receiver<bool>) {
+async fn serve_connection(
+    stream: TcpStream,
+    protection: &Protection,
+    service: TowerToHyperService<Router>,
+    ended: watch::Receiver<bool>,
+) {
     // Without it the answer is only slower.
     let _ = stream.set_nodelay(true);
+    match &protection.tls {
+        None => serve_requests(stream, service, ended).await,
+        Some(tls) => {
+            if let Some(stream) = handshake(stream, tls).await {
+                serve_requests(stream, service, ended).await;
+            }
+        }
+    }
+}
+
+async fn serve_requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    service: TowerToHyperService<Router>,
+    mut ended: watch::Receiver<bool>,
+) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -122,6 +149,7 @@ async fn serve_connection(stream: TcpStream, service: TowerToHyperService<Router
 }
 
 fn router(web: Web) -> Router {
+    let guard = middleware::from_fn_with_state(web.protection.clone(), guard);
     Router::new()
         // A telemetry path such as /:metrics is unusual, not an error.
         .without_v07_checks()
@@ -131,7 +159,20 @@ fn router(web: Web) -> Router {
         .route(&web.telemetry_path, get(metrics))
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
         .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n") })
+        // Before every page and every error.
+        .layer(guard)
         .with_state(Arc::new(web))
+}
+
+/// Lets a request pass or not, as is in force at this moment, whenever the connection was made.
+async fn guard(State(protection): State<watch::Receiver<Arc<Protection>>>, request: Request, next: Next) -> Response {
+    let protection = Arc::clone(&protection.borrow());
+    let mut response = match protection.refuse(request.headers()).await {
+        Some(refusal) => refusal,
+        None => next.run(request).await,
+    };
+    response.headers_mut().extend(protection.headers.clone());
+    response
 }
 
 async fn metrics(State(web): State<Arc<Web>>, headers: HeaderMap) -> Response {

@@ -1,6 +1,7 @@
 //! What a scrape sees: the snapshot of the last tick as Prometheus text or OpenMetrics, over HTTP.
 
 pub mod gpu_meter;
+mod handshake;
 pub mod http;
 pub mod layers;
 pub mod metrics;
@@ -10,6 +11,7 @@ pub mod own;
 pub mod page;
 pub mod parse;
 mod processes;
+pub mod protection;
 pub mod selection;
 pub mod selection_source;
 pub mod series;

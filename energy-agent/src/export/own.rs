@@ -1,6 +1,7 @@
 //! What the agent measures about itself, kept in a `prometheus` registry: durations, duplicates and the process.
 //! The registry's families go through the writer that the workload series go through, into either format.
 
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::process_collector::ProcessCollector;
@@ -19,6 +20,8 @@ pub struct SelfMetrics {
     duplicates: IntCounter,
     export_valid: Gauge,
     export_changed: Gauge,
+    /// Not there without a web configuration.
+    web_config_valid: OnceLock<Gauge>,
 }
 
 impl Default for SelfMetrics {
@@ -47,7 +50,8 @@ impl SelfMetrics {
         ] {
             registry.register(collector).expect("the names differ");
         }
-        Self { registry, tick_duration, scrape_duration, duplicates, export_valid, export_changed }
+        let web_config_valid = OnceLock::new();
+        Self { registry, tick_duration, scrape_duration, duplicates, export_valid, export_changed, web_config_valid }
     }
 
     /// One tick took this long, from the first reading to the finished snapshot.
@@ -68,6 +72,16 @@ impl SelfMetrics {
     /// Something else is exported since `at`.
     pub(crate) fn export_changed(&self, at: SystemTime) {
         self.export_changed.set(at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
+    }
+
+    /// Whether the last version of the web configuration is in force.
+    pub fn web_config_valid(&self, valid: bool) {
+        let registered = || {
+            let gauge = gauge(&metrics::WEB_CONFIG_VALID);
+            self.registry.register(Box::new(gauge.clone())).expect("the names differ");
+            gauge
+        };
+        self.web_config_valid.get_or_init(registered).set(f64::from(u8::from(valid)));
     }
 
     /// Counts series that a page had twice; the first ever are logged, a bug in the agent must not fill the log.

@@ -1,6 +1,7 @@
 //! `energy-agent top`: fetches the metrics page of a running agent and shows who uses how much, as a live table on a
 //! terminal and as plain lines elsewhere.
 
+mod client;
 mod screen;
 mod table;
 
@@ -23,7 +24,7 @@ const PAGE_BYTES: u64 = 256 * 1024 * 1024;
 /// When the address is none, nothing answers there at the start, what answers is no agent, or, in plain lines, it
 /// stops answering.
 pub fn run(args: &TopArgs) -> Result<()> {
-    let mut agent = Agent::new(&args.address)?;
+    let mut agent = Agent::new(args)?;
     let interval = args.interval.max(Duration::from_millis(100));
     let first = agent.fetch()?;
     if args.iterations == 0 && io::stdout().is_terminal() && io::stdin().is_terminal() {
@@ -74,20 +75,35 @@ fn write_plain(out: &mut impl Write, table: &Table, rows: usize) -> io::Result<(
 struct Agent {
     url: String,
     client: ureq::Agent,
+    authorization: Option<String>,
     memory: Memory,
 }
 
 impl Agent {
-    fn new(address: &str) -> Result<Self> {
-        let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(5))).proxy(None).build();
-        Ok(Self { url: url(address)?, client: config.new_agent(), memory: Memory::default() })
+    fn new(args: &TopArgs) -> Result<Self> {
+        let (url, authorization) = (url(&args.address)?, client::authorization(&args.login)?);
+        Ok(Self { url, client: client::client(&args.login)?, authorization, memory: Memory::default() })
     }
 
     fn fetch(&mut self) -> Result<Table> {
         let url = &self.url;
-        let mut answer = match self.client.get(url).header("Accept", Format::Text.content_type()).call() {
+        let mut request = self.client.get(url).header("Accept", Format::Text.content_type());
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        let mut answer = match request.call() {
             Ok(answer) => answer,
+            Err(ureq::Error::StatusCode(401)) => {
+                bail!("{url} answers 401; log in by --basic-auth.username and --basic-auth.password-file")
+            }
+            Err(ureq::Error::StatusCode(400)) if url.starts_with("http:") => {
+                bail!("{url} answers 400; an agent with TLS is to be asked by https://")
+            }
             Err(ureq::Error::StatusCode(code)) => bail!("{url} answers {code}; is this the agent's metrics path?"),
+            Err(error) if is_of_tls(&error) => {
+                let remedy = "--tls.ca-file names the agent's authority, --tls.cert-file a certificate to show";
+                bail!("no TLS with {url}: {error}; {remedy}")
+            }
             Err(error) => bail!("no answer from {url}: {error}; is the agent running? energy-agent run"),
         };
         let page = answer.body_mut().with_config().limit(PAGE_BYTES).read_to_string();
@@ -101,12 +117,19 @@ impl Agent {
     }
 }
 
+fn is_of_tls(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Io(error) => error.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>()),
+        other => matches!(other, ureq::Error::Rustls(_) | ureq::Error::Tls(_)),
+    }
+}
+
 /// The metrics page that `HOST`, `HOST:PORT`, `:PORT` or a URL stands for.
 fn url(address: &str) -> Result<String> {
-    let rest = match address.split_once("://") {
-        Some(("http", rest)) => rest,
-        Some((scheme, _)) => bail!("address {address:?}: scheme {scheme:?} is not supported, only http"),
-        None => address,
+    let (scheme, rest) = match address.split_once("://") {
+        Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
+        Some((scheme, _)) => bail!("address {address:?}: scheme {scheme:?} is not supported, only http and https"),
+        None => ("http", address),
     };
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let path = if path.len() > 1 { path } else { "/metrics" };
@@ -119,7 +142,7 @@ fn url(address: &str) -> Result<String> {
         bail!("address {address:?}: expected HOST:PORT or a URL such as http://127.0.0.1:9102/metrics");
     }
     let port = if has_port || address.contains("://") { "" } else { ":9102" };
-    Ok(format!("http://{host}{port}{path}"))
+    Ok(format!("{scheme}://{host}{port}{path}"))
 }
 
 #[cfg(test)]
@@ -136,10 +159,11 @@ mod tests {
             ("[::1]:80", "http://[::1]:80/metrics"),
             ("http://node-a:9102/", "http://node-a:9102/metrics"),
             ("http://node-a/energy", "http://node-a/energy"),
+            ("https://node-a:9102", "https://node-a:9102/metrics"),
         ] {
             assert_eq!(url(address).unwrap(), expected);
         }
-        for address in ["", "https://node-a", "node-a:port", "a b", "http://"] {
+        for address in ["", "ftp://node-a", "node-a:port", "a b", "http://"] {
             assert!(format!("{:#}", url(address).unwrap_err()).contains(&format!("{address:?}")));
         }
     }

@@ -1,0 +1,250 @@
+//! What stands between a client and the pages: TLS, users and headers as `--web.config.file` asks for them, followed
+//! while the agent runs. A version that cannot be had changes nothing; it is said once.
+
+mod clients;
+mod document;
+mod tls;
+mod users;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use ring::digest::{Context, SHA256};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use tokio_rustls::rustls::ServerConfig;
+use tracing::{info, warn};
+
+use self::document::{Document, Pem};
+use self::users::Users;
+use crate::export::own::SelfMetrics;
+
+/// Time between two looks at the files.
+const LOOK: Duration = Duration::from_millis(500);
+/// Changed files must read the same after this time: something may be in the middle of writing them.
+const SETTLE: Duration = Duration::from_millis(50);
+/// More is no certificate.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// What a client has to get past. The default is plain HTTP for everyone.
+#[derive(Default)]
+pub struct Protection {
+    /// `None`: plain HTTP.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// `None`: everyone may read.
+    users: Option<Users>,
+    /// Set in every answer.
+    pub headers: HeaderMap,
+}
+
+/// Without the keys and hashes.
+impl fmt::Debug for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+impl Protection {
+    /// The answer to a request that may not pass.
+    pub async fn refuse(&self, request: &HeaderMap) -> Option<Response> {
+        let users = self.users.as_ref()?;
+        if users.admit(request.get(AUTHORIZATION)).await {
+            return None;
+        }
+        let challenge = [(WWW_AUTHENTICATE, HeaderValue::from_static("Basic"))];
+        Some((StatusCode::UNAUTHORIZED, challenge, "401 unauthorized\n").into_response())
+    }
+
+    /// For the log and the landing page.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let transport = if self.tls.is_some() { "HTTPS" } else { "HTTP" };
+        match self.users.as_ref().map(Users::count) {
+            None => transport.to_owned(),
+            Some(users) => format!("{transport}, {users} user{} by password", if users == 1 { "" } else { "s" }),
+        }
+    }
+}
+
+/// Follows the file and those that it names.
+pub struct ProtectionSource {
+    file: Option<PathBuf>,
+    /// Of what the files had when they were last looked at.
+    seen: Sum,
+    problem: Option<String>,
+    publish: watch::Sender<Arc<Protection>>,
+    own: Arc<SelfMetrics>,
+}
+
+type Sum = [u8; 32];
+
+impl ProtectionSource {
+    /// Reads the file, if there is one.
+    ///
+    /// # Errors
+    /// One line with the file, what is wrong, and the remedy where it is not plain.
+    pub fn open(file: Option<&Path>, own: Arc<SelfMetrics>) -> Result<Self, String> {
+        let mut protection = Protection::default();
+        let mut seen = Sum::default();
+        if let Some(file) = file {
+            let found = Found::read(file);
+            protection = found.protection()?;
+            seen = found.sum();
+            own.web_config_valid(true);
+            if found.document.is_ok_and(|document| document.asks_for_http2()) {
+                info!("http2 in --web.config.file has no effect, HTTP/1.1 is served");
+            }
+        }
+        let (publish, _) = watch::channel(Arc::new(protection));
+        Ok(Self { file: file.map(Path::to_owned), seen, problem: None, publish, own })
+    }
+
+    #[must_use]
+    pub fn in_force(&self) -> watch::Receiver<Arc<Protection>> {
+        self.publish.subscribe()
+    }
+
+    /// Follows the files, for ever.
+    pub async fn follow(mut self) {
+        let Some(file) = self.file.clone() else { return };
+        let read = || {
+            let file = file.clone();
+            // A file system that hangs must not stop the web server.
+            tokio::task::spawn_blocking(move || Found::read(&file))
+        };
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let Ok(mut found) = read().await else { return };
+            while found.sum() != self.seen {
+                tokio::time::sleep(SETTLE).await;
+                let Ok(again) = read().await else { return };
+                if again.sum() == found.sum() {
+                    self.seen = again.sum();
+                    self.update(&again);
+                }
+                found = again;
+            }
+        }
+    }
+
+    fn update(&mut self, found: &Found) {
+        let before = Arc::clone(&self.publish.borrow());
+        match found.protection().and_then(|now| not_lifted(&before, now)) {
+            Ok(now) => {
+                info!(protection = now.text(), "web configuration read anew");
+                self.publish.send_replace(Arc::new(now));
+                self.problem = None;
+            }
+            Err(problem) if self.problem.as_ref() == Some(&problem) => {}
+            Err(problem) => {
+                warn!(%problem, "the web configuration stays as it was: {}", before.text());
+                self.problem = Some(problem);
+            }
+        }
+        self.own.web_config_valid(self.problem.is_none());
+    }
+}
+
+/// A file that is cut off must not open the door: what was asked for at the start can be changed, but goes only with a
+/// restart. Whether the port speaks TLS is what its clients have to know beforehand.
+fn not_lifted(before: &Protection, now: Protection) -> Result<Protection, String> {
+    match (before.tls.is_some(), now.tls.is_some()) {
+        (true, false) => return Err("tls_server_config is gone; restart the agent to serve plain HTTP".to_owned()),
+        (false, true) => return Err("tls_server_config is new; restart the agent to serve HTTPS".to_owned()),
+        _ => {}
+    }
+    if before.users.is_some() && now.users.is_none() {
+        return Err("basic_auth_users is gone; restart the agent to let everyone read".to_owned());
+    }
+    Ok(now)
+}
+
+/// The file, and the bytes of those that it names.
+struct Found {
+    file: PathBuf,
+    document: Result<Document, String>,
+    bytes: BTreeMap<PathBuf, Result<Vec<u8>, String>>,
+    /// Of the file's own text.
+    text: Vec<u8>,
+}
+
+impl Found {
+    fn read(file: &Path) -> Self {
+        let folder = file.parent().unwrap_or(Path::new(""));
+        let text = bytes(file);
+        let document = text.clone().and_then(|text| {
+            let text = std::str::from_utf8(&text).map_err(|_| "no text in UTF-8".to_owned())?;
+            Document::read(text, folder)
+        });
+        let named = document.iter().filter_map(|document| document.tls_server_config.as_ref());
+        let bytes = named.flat_map(|tls| tls.files()).map(|file| (file.to_owned(), bytes(file))).collect();
+        Self { file: file.to_owned(), document, bytes, text: text.unwrap_or_else(String::into_bytes) }
+    }
+
+    /// The same for the same bytes and the same errors; keys are not kept to compare with.
+    fn sum(&self) -> Sum {
+        let mut context = Context::new(&SHA256);
+        let mut add = |part: &[u8]| {
+            context.update(&part.len().to_le_bytes());
+            context.update(part);
+        };
+        add(&self.text);
+        for (path, bytes) in &self.bytes {
+            add(path.as_os_str().as_encoded_bytes());
+            add(bytes.as_ref().map_or_else(String::as_bytes, Vec::as_slice));
+        }
+        let digest = context.finish();
+        let mut sum = Sum::default();
+        sum.copy_from_slice(digest.as_ref());
+        sum
+    }
+
+    fn protection(&self) -> Result<Protection, String> {
+        self.build().map_err(|problem| format!("{}: {problem}", self.file.display()))
+    }
+
+    fn build(&self) -> Result<Protection, String> {
+        let document = self.document.as_ref().map_err(Clone::clone)?;
+        let tls = document.tls_server_config.as_ref();
+        let tls = tls.map(|asked| tls::server(asked, |pem| self.pem(pem))).transpose()?;
+        let hashes = document.basic_auth_users.clone().filter(|hashes| !hashes.is_empty());
+        Ok(Protection {
+            tls: tls.map(Arc::new),
+            users: hashes.map(Users::new).transpose()?,
+            headers: document.headers()?,
+        })
+    }
+
+    fn pem<'a>(&'a self, pem: Pem<'a>) -> Result<&'a [u8], String> {
+        match pem {
+            Pem::Text(text) => Ok(text.as_bytes()),
+            Pem::File(path) => match self.bytes.get(path) {
+                Some(Ok(bytes)) => Ok(bytes),
+                Some(Err(error)) => Err(format!("{}: {error}", path.display())),
+                None => Err(format!("{}: not read", path.display())),
+            },
+        }
+    }
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>, String> {
+    let read = || {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+        if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_BYTES) {
+            return Err(io::Error::other("larger than 1 MiB"));
+        }
+        Ok(bytes)
+    };
+    read().map_err(|error| error.to_string())
+}
