@@ -160,6 +160,18 @@ fn files_that_may_not_be_written_say_so_before_anything_is_written() {
 }
 
 #[test]
+fn a_policy_that_cannot_be_read_takes_nothing_from_the_others() {
+    let tree = Tree::case("FC-088-two-policies");
+    tree.fail(&format!("{CPUFREQ}/policy0/cpuinfo_max_freq"), "EIO");
+    let mut knobs = open(&tree);
+    let states: Vec<_> = knobs.list().into_iter().map(|(knob, found)| (knob, found.state)).collect();
+    assert_eq!(states, [(clock(0), KnobState::Error), (clock(4), KnobState::Ok)]);
+    let error = knobs.write(&clock(0), &Value::Set(1_000_000)).unwrap_err();
+    assert!(error.detail.contains("policy0/cpuinfo_max_freq"), "{}", error.detail);
+    assert_eq!(text(&tree, &format!("{CPUFREQ}/policy0/scaling_max_freq")), "1766400");
+}
+
+#[test]
 fn a_policy_that_went_and_came_back_is_another_device() {
     let mut tree = Tree::case("FC-088-two-policies");
     let mut knobs = open(&tree);
@@ -191,4 +203,77 @@ fn a_pod_owns_the_clocks_of_cpus_that_it_alone_was_given() {
     tree.apply("f cgroup/kubepods/d/cpuset.cpus =");
     tree.apply("f cgroup/kubepods/d/app/cpuset.cpus =");
     assert_eq!(knobs.exclusive_frequencies(["kubepods/a", "kubepods/d"]), BTreeMap::new());
+}
+
+/// A folder of the running kernel's cpuset hierarchy, removed on drop.
+struct CpusetFolder(PathBuf);
+
+impl CpusetFolder {
+    fn new() -> Option<Self> {
+        let root = Path::new("/sys/fs/cgroup/cpuset");
+        if !root.join("cpuset.cpus").exists() {
+            println!("SKIPPED: cgroup v1 has no cpuset controller here; run it on a host with one");
+            return None;
+        }
+        let (name, _) = common::cgroup::ids();
+        let folder = Self(root.join(format!("energy-agent-test-{name}")));
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            folder.set("", file, fs::read_to_string(root.join(file)).unwrap().trim());
+        }
+        Some(folder)
+    }
+
+    fn set(&self, cgroup: &str, file: &str, text: &str) {
+        let folder = self.0.join(cgroup);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(file), text).unwrap();
+    }
+
+    fn path(&self, cgroup: &str) -> String {
+        format!("{}/{cgroup}", self.0.file_name().unwrap().display())
+    }
+}
+
+impl Drop for CpusetFolder {
+    fn drop(&mut self) {
+        common::cgroup::remove_all(&self.0);
+    }
+}
+
+#[test]
+fn cpusets_of_the_kernel_tell_whose_a_clock_is() {
+    let Some(folder) = CpusetFolder::new() else { return };
+    let all = fs::read_to_string(folder.0.join("cpuset.cpus")).unwrap().trim().to_owned();
+    let cpus = energy_agent::meter::cpu::parse_list(&all).unwrap();
+    let [first, second, ..] = cpus[..] else {
+        return println!("SKIPPED: needs two CPUs");
+    };
+    let mut tree = Tree::new();
+    for cpu in &cpus {
+        tree.apply(&format!("f {CPUFREQ}/policy{cpu}/affected_cpus = {cpu}"));
+        tree.apply(&format!("f {CPUFREQ}/policy{cpu}/scaling_max_freq = 1000000"));
+    }
+    let rest = cpus[1..].iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let sets = [
+        ("a", all.as_str()),
+        ("a/app", &first.to_string()),
+        ("a/sandbox", &all),
+        ("b", &all),
+        ("b/app", &rest),
+        ("c", &all),
+        ("c/app", &second.to_string()),
+    ];
+    for (cgroup, cpus) in sets {
+        folder.set(cgroup, "cpuset.cpus", cpus);
+    }
+    let knobs = FileKnobs::open(&tree.sysfs(), Path::new("/sys/fs/cgroup"));
+    let [a, b, c] = ["a", "b", "c"].map(|pod| folder.path(pod));
+    let owned = knobs.exclusive_frequencies([a.as_str(), &b, &c]);
+    assert_eq!(owned.get(&*a), Some(&vec![clock(first)]));
+    assert_eq!(owned.get(&*c), None);
+    // The kernel hands the pod's CPUs down to a container without a set of its own.
+    folder.set("d", "cpuset.cpus", &all);
+    folder.set("d/app", "cpuset.cpus", &all);
+    let d = folder.path("d");
+    assert_eq!(knobs.exclusive_frequencies([a.as_str(), &d]), BTreeMap::new());
 }

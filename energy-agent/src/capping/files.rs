@@ -32,6 +32,8 @@ pub struct FileKnobs {
     /// Knobs that did not change when they were set, with what they showed instead. As long as they show that, they are
     /// not effective.
     kept: BTreeMap<Knob, (u64, String)>,
+    /// Knobs that may be written, with their epochs; what changes later shows when one is written.
+    writable: BTreeMap<Knob, u64>,
     /// Knobs that cannot be used, as the log has it.
     reported: BTreeMap<Knob, KnobState>,
 }
@@ -46,12 +48,13 @@ impl FileKnobs {
             power_limits: PowerLimits::open(sysfs),
             cpusets: Cpusets::open(cgroupfs),
             kept: BTreeMap::new(),
+            writable: BTreeMap::new(),
             reported: BTreeMap::new(),
         }
     }
 
     /// The clocks and power limits there are, read anew; those that cannot be used have a state that says so. Empty where
-    /// the node has neither. Clocks of CPUs that are offline are not there. Costs some 10 microseconds for each knob: for
+    /// the node has neither. Clocks of CPUs that are offline are not there. Costs some 20 microseconds for each knob: for
     /// a node on which a policy is in force.
     pub fn list(&mut self) -> BTreeMap<Knob, Found> {
         self.quotas.refresh();
@@ -110,6 +113,9 @@ impl FileKnobs {
             Knob::GpuClock(_) | Knob::GpuPower(_) => Err(no_file(knob)),
         };
         self.kept.remove(knob);
+        if written.is_err() {
+            self.writable.remove(knob);
+        }
         if let (Value::Set(_), Ok(Found { state: KnobState::NotEffective, epoch, raw, .. })) = (value, &written) {
             self.kept.insert(knob.clone(), (*epoch, raw.clone()));
         }
@@ -145,8 +151,12 @@ impl FileKnobs {
         };
         let file = self.file(knob)?;
         let kept = self.kept.get(knob).is_some_and(|(epoch, raw)| (*epoch, raw) == (found.epoch, &found.raw));
-        let trouble = if let Err(error) = attribute::writable(&file) {
-            Some(error)
+        let refused = match self.writable.get(knob) {
+            Some(epoch) if *epoch == found.epoch => None,
+            _ => attribute::writable(&file).err(),
+        };
+        let trouble = if refused.is_some() {
+            refused
         } else if kept {
             let what = "a value was written without an error, and it still shows";
             let detail = format!("{}: {what} {}; the firmware or another program holds it", file.display(), found.raw);
@@ -175,11 +185,12 @@ impl FileKnobs {
 
     /// Drops what is remembered of knobs that have gone.
     fn forget(&mut self) {
-        let remembered = self.kept.keys().chain(self.reported.keys());
+        let remembered = self.kept.keys().chain(self.writable.keys()).chain(self.reported.keys());
         let gone: Vec<Knob> =
             remembered.filter(|knob| !self.file(knob).is_ok_and(|file| file.exists())).cloned().collect();
         for knob in gone {
             self.kept.remove(&knob);
+            self.writable.remove(&knob);
             self.reported.remove(&knob);
         }
     }
@@ -189,7 +200,8 @@ impl FileKnobs {
         let looked = self.look(knob);
         match &looked {
             Err(KnobError { state: KnobState::Unreachable, .. }) => return None,
-            Ok((_, None)) => {
+            Ok((found, None)) => {
+                self.writable.insert(knob.clone(), found.epoch);
                 if self.reported.remove(knob).is_some() {
                     info!(%knob, "usable again");
                 }

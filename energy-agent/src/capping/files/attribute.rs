@@ -1,7 +1,7 @@
 //! One attribute file of sysfs or of a cgroup: read whole, written at once, and what its errors mean for a knob.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -13,8 +13,10 @@ use crate::capping::observation::KnobState;
 /// # Errors
 /// When it cannot be read; names the file and the remedy.
 pub fn read(path: &Path) -> Result<String, KnobError> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(text.trim().to_owned()),
+    // One call gives all of an attribute: no more than a page, and here a line.
+    let mut content = [0; 4096];
+    match File::open(path).and_then(|mut file| file.read(&mut content)) {
+        Ok(length) => Ok(String::from_utf8_lossy(&content[..length]).trim().to_owned()),
         Err(error) => Err(failure("reading", path, &error)),
     }
 }
@@ -24,7 +26,14 @@ pub fn read(path: &Path) -> Result<String, KnobError> {
 /// # Errors
 /// When it cannot be read or holds something else; names the file.
 pub fn read_number(path: &Path) -> Result<u64, KnobError> {
-    let text = read(path)?;
+    number(&read(path)?, path)
+}
+
+/// The decimal number that `path` held.
+///
+/// # Errors
+/// When the text is something else; names the file.
+pub fn number(text: &str, path: &Path) -> Result<u64, KnobError> {
     text.parse().map_err(|_| KnobError {
         state: KnobState::Error,
         detail: format!("reading {}: expected a decimal number, found {text:?}", path.display()),

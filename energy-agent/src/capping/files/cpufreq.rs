@@ -63,8 +63,9 @@ impl Cpufreq {
     /// # Errors
     /// When the policy has gone, or its CPUs are offline, or a file holds no clock.
     pub fn read(&self, policy: u32) -> Result<Found, KnobError> {
-        let raw = attribute::read(&self.file(policy))?;
-        let value = attribute::read_number(&self.file(policy))?;
+        let file = self.file(policy);
+        let raw = attribute::read(&file)?;
+        let value = attribute::number(&raw, &file)?;
         let max = attribute::read_number(&self.attribute(policy, "cpuinfo_max_freq"))?;
         let lowest = attribute::read_number(&self.attribute(policy, "cpuinfo_min_freq"))?;
         let floor = attribute::known(&self.attribute(policy, "scaling_min_freq")).unwrap_or(0);
