@@ -8,6 +8,7 @@ use kube::api::{DeleteParams, ObjectMeta, PostParams};
 use serde_json::json;
 
 use super::*;
+use crate::kubernetes::cluster::kubeconfig;
 use crate::kubernetes::node::Node;
 use crate::kubernetes::proxy::Answer;
 use crate::kubernetes::server::runtime;
@@ -216,4 +217,52 @@ fn configmaps_are_chosen_by_labels_and_stand_below_a_file() {
     for name in ["other", "n", "m"] {
         maps.delete(name);
     }
+}
+
+/// A kubeconfig whose user is what a shell script hands out.
+fn plugin(node: &Node, script: &str) {
+    let user = json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script], "interactiveMode": "Never",
+    }});
+    kubeconfig(node.folder(), &format!("http://{}", node.proxy.address()), None, &user);
+}
+
+#[test]
+fn credentials_that_are_refused_are_asked_for_again() {
+    let node = Node::new();
+    let maps = Maps::of(&node);
+    maps.create("p", &[], &yaml("a=1"));
+    let token = node.folder().join("token");
+    fs::write(&token, "first").unwrap();
+    plugin(&node, &format!("echo '{{\"status\": {{\"token\": \"'$(cat {})'\"}}}}'", token.display()));
+    node.proxy.faults().tokens = ["first".to_owned()].into();
+    let follower = maps.follow();
+    follower.wait_for(&["a=1"]);
+    node.proxy.wait_for_watch();
+    node.proxy.faults().tokens = ["second".to_owned()].into();
+    node.proxy.end_watches();
+    follower.wait_for_state(0, "unauthorized");
+    assert_eq!(follower.policies(), ["a=1"]);
+    maps.set("p", &[], &yaml("a=2"));
+    fs::write(&token, "second").unwrap();
+    follower.wait_for(&["a=2"]);
+    maps.delete("p");
+}
+
+#[test]
+fn a_credential_plugin_that_hangs_holds_up_no_other_source() {
+    let node = Node::new();
+    plugin(&node, "exec sleep 60");
+    let path = node.folder().join("policies.yaml");
+    fs::write(&path, yaml("a=1")).unwrap();
+    let began = Instant::now();
+    let follower = Follower::start(&[
+        &format!("--kubeconfig={}", node.kubeconfig.display()),
+        &format!("--capping.policy={}", path.display()),
+        &format!("--capping.configmap={NAMESPACE}/p"),
+    ]);
+    follower.wait_for(&["a=1"]);
+    // The plugin has 30 s.
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(!follower.now().complete);
 }
