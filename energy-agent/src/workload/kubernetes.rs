@@ -2,18 +2,22 @@
 //! sentence.
 
 pub(super) mod backoff;
+mod plugin;
 mod token;
 pub mod watch;
 
 use std::env;
 use std::fmt;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hyper::http::{Request, header};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config, Error};
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tower::util::MapRequestLayer;
 
@@ -100,7 +104,7 @@ impl Credentials {
             ),
             Self::Kubeconfig(_) => (format!("server in {self}"), format!("certificate-authority in {self}")),
         };
-        Server::new(self.config().await?, &self.to_string(), address, authority)
+        Server::new(self.config().await?, &self.to_string(), address, authority).await
     }
 }
 
@@ -122,6 +126,8 @@ pub struct Server {
     pub client: Client,
     pub url: String,
     token: Option<TokenFile>,
+    /// When the credentials do that a plugin has handed out.
+    expires: Option<Timestamp>,
     /// Where its address is set.
     address: String,
     /// Where the authority is set that has to have signed its certificate.
@@ -129,11 +135,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// A client made of `config`, whose origin is named in the error. A token file is read at each request.
+    /// A client made of `config`, whose origin is named in the error. A token file is read at each request, a credential
+    /// plugin runs once.
     ///
     /// # Errors
-    /// When certificates, keys or the token cannot be used.
-    pub fn new(mut config: Config, origin: &str, address: String, authority: String) -> Result<Self, Trouble> {
+    /// When certificates, keys or the token cannot be used, or there is none.
+    pub async fn new(mut config: Config, origin: &str, address: String, authority: String) -> Result<Self, Trouble> {
         let unusable = |problem: String| {
             unusable(format!("{origin}: {problem}; correct the certificates, key or token that it names"))
         };
@@ -144,6 +151,18 @@ impl Server {
         let other = basic || account.token.is_some() || account.auth_provider.is_some();
         let token = account.token_file.take().filter(|_| !other).map(|file| TokenFile::open(file.into()));
         let token = token.transpose().map_err(unusable)?;
+        if account.auth_provider.as_ref().is_some_and(|provider| provider.config.contains_key("cmd-path")) {
+            return Err(unusable(
+                "auth-provider with cmd-path, which Kubernetes has given up; name the plugin by exec".into(),
+            ));
+        }
+        let mut expires = None;
+        if token.is_none() && !other && account.exec.is_some() {
+            let mut own = mem::take(account);
+            // Nothing else may wait for it.
+            let ran = spawn_blocking(move || plugin::run(&mut own).map(|expires| (own, expires))).await;
+            (*account, expires) = ran.map_err(|error| unusable(error.to_string()))?.map_err(unusable)?;
+        }
         let builder = ClientBuilder::try_from(config).map_err(|error| unusable(chain(&error)))?;
         let client = match token.clone() {
             None => builder.build(),
@@ -155,7 +174,13 @@ impl Server {
                 builder.with_layer(&MapRequestLayer::new(authorize)).build()
             }
         };
-        Ok(Self { client, url, token, address, authority })
+        Ok(Self { client, url, token, expires, address, authority })
+    }
+
+    /// Whether its credentials expire within a minute, so that another client is to be made.
+    #[must_use]
+    pub fn is_expiring(&self) -> bool {
+        self.expires.is_some_and(|expires| Timestamp::now() + SignedDuration::from_mins(1) >= expires)
     }
 
     /// Waits after its refusal of the credentials, and less long when the token file holds another token.

@@ -49,8 +49,14 @@ impl Query {
         matches!(self.get("watch"), "true" | "1")
     }
 
-    /// Whether the field selector lets an object through; it may only name the node of a pod, or the object.
+    /// Whether the selectors let an object through; one of fields may only name the node of a pod, or the object, one of
+    /// labels one label.
     pub fn selects(&self, pod: &Value) -> bool {
+        if let Some((label, value)) = self.get("labelSelector").split_once('=')
+            && pod["metadata"]["labels"][label] != value
+        {
+            return false;
+        }
         match self.get("fieldSelector").split_once('=') {
             None => true,
             Some(("spec.nodeName", node)) => pod["spec"]["nodeName"] == node.trim_start_matches('='),

@@ -60,6 +60,23 @@ pub fn start(config: &Config) -> watch::Receiver<Arc<InForce>> {
     in_force
 }
 
+/// What a source has said since the last publication.
+#[derive(Default)]
+struct Latest {
+    documents: Option<Documents>,
+    /// Came after the documents.
+    failure: Option<Failure>,
+}
+
+impl Latest {
+    fn hear(&mut self, said: Result<Documents, Failure>) {
+        match said {
+            Ok(documents) => *self = Self { documents: Some(documents), failure: None },
+            Err(failure) => self.failure = Some(failure),
+        }
+    }
+}
+
 async fn run(
     mut book: Book,
     mut told: mpsc::Receiver<Message>,
@@ -68,18 +85,21 @@ async fn run(
 ) {
     let mut last = None;
     while let Some((source, said)) = told.recv().await {
-        let mut latest = BTreeMap::from([(source, said)]);
+        let mut latest: BTreeMap<usize, Latest> = BTreeMap::new();
+        latest.entry(source).or_default().hear(said);
         let now = Instant::now();
         let due = last.map_or(now, |last: Instant| last + PACE).max(now + SETTLE);
         while let Ok(Some((source, said))) = timeout_at(due, told.recv()).await {
-            latest.insert(source, said);
+            latest.entry(source).or_default().hear(said);
         }
         // Reading a large document takes longer than the web server may stand still.
         let noted = spawn_blocking(move || {
-            for (source, said) in latest {
-                match said {
-                    Ok(documents) => book.tell(source, documents),
-                    Err(Failure { reason, message }) => book.fail(source, reason, message),
+            for (source, Latest { documents, failure }) in latest {
+                if let Some(documents) = documents {
+                    book.tell(source, documents);
+                }
+                if let Some(Failure { reason, message }) = failure {
+                    book.fail(source, reason, message);
                 }
             }
             let in_force = book.in_force();
@@ -228,4 +248,20 @@ fn changed_documents<'a>(before: &'a InForce, now: &'a InForce) -> BTreeSet<&'a 
             .map(|(_, sourced)| &sourced.source)
     };
     differences(before, now).chain(differences(now, before)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_right_after_an_edit_does_not_lose_the_edit() {
+        let failure = Failure { reason: "unreachable", message: String::new() };
+        let mut latest = Latest::default();
+        latest.hear(Ok(Documents::new()));
+        latest.hear(Err(failure.clone()));
+        assert_eq!((&latest.documents, &latest.failure), (&Some(Documents::new()), &Some(failure)));
+        latest.hear(Ok(Documents::new()));
+        assert_eq!(latest.failure, None);
+    }
 }

@@ -108,6 +108,7 @@ pub async fn run<T: Object>(credentials: Credentials, query: Query, mut tell: im
         match ended {
             End::Resume => {
                 backoff.reset();
+                server = server.filter(|server| !server.is_expiring());
                 continue;
             }
             End::Expired => {

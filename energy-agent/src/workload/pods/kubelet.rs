@@ -86,7 +86,7 @@ impl Kubelet {
             None => "it by --pods.kubelet-ca, without which it is the API server's".to_owned(),
         };
         let address = format!("--pods.kubelet-url={}", self.url);
-        Server::new(config, &format!("kubelet at {}", self.url), address, authority)
+        Server::new(config, &format!("kubelet at {}", self.url), address, authority).await
     }
 
     /// All pods that the kubelet runs.
@@ -153,7 +153,7 @@ impl Kubelet {
     }
 
     async fn ask(&self, server: &mut Option<Server>) -> Result<Vec<Pod>, Trouble> {
-        if server.is_none() {
+        if server.as_ref().is_none_or(Server::is_expiring) {
             *server = Some(self.client().await?);
         }
         let server = server.as_ref().expect("made just now");
