@@ -59,7 +59,7 @@ struct Found {
     text: String,
     /// Of its ConfigMap.
     namespace: String,
-    /// In the file.
+    /// Where it begins in the file.
     first_line: usize,
 }
 

@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn fc_095_what_would_grow_without_bounds_is_refused_by_a_limit() {
-        let nines = |name: &str| vec![name; 9].join(", ");
+        let nines = |name: &str| [name; 9].join(", ");
         let mut bomb = format!("a0: &a0 [{}]\n", nines("x"));
         for level in 1..10 {
             bomb += &format!("a{level}: &a{level} [{}]\n", nines(&format!("*a{}", level - 1)));

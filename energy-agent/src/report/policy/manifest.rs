@@ -60,7 +60,8 @@ fn of_manifest(file: &str, root: &Node<'_>) -> Vec<Result<Found, String>> {
                 place,
                 text: text.to_string(),
                 namespace: namespace.to_owned(),
-                first_line: if *literal { entry.line + 1 } else { entry.node.line },
+                // Of a text in quotes no line is one of the file's; they are counted within it.
+                first_line: if *literal { entry.line + 1 } else { 1 },
             }),
             _ => Err(format!(
                 "{place}: no text; write `{}: |` and the policies below it (line {})",
