@@ -34,6 +34,8 @@ const WRITES_FOR_RAISES: usize = 12;
 const MINUTE: Duration = Duration::from_secs(60);
 /// A device that draws this much more than the mean is cut first.
 const HOT: f64 = 1.2;
+/// A device that draws less than this part of the mean is not cut.
+const IDLE: f64 = 0.1;
 /// Devices this near to the lowest ceiling rise with it.
 const NEAR: f64 = 0.02;
 /// Ticks over the budget with nothing left to cut.
@@ -175,7 +177,7 @@ impl Subject {
         self.budget = match policy.budget.amount {
             Amount::Watts(watts) => Some(watts),
             Amount::PercentOfPeak { percent, lookback } => {
-                if let Some(power) = view.power.filter(|_| !self.engaged) {
+                if let Some(power) = view.power.filter(|_| !self.engaged || self.mode == Mode::Recommend) {
                     self.peak.add(power, tick.elapsed, lookback);
                 }
                 self.peak.watts(lookback).map(|watts| watts * percent / 100.0)
@@ -340,7 +342,8 @@ impl Subject {
         let low = |device: &Device| {
             let lever = device.lever.as_ref();
             let ceiling = held.get(&device.key).map_or(1.0, |held| held.ceiling);
-            lever.is_none_or(|lever| lever.on_step(lever.floor()) >= ceiling)
+            // A pod that does next to nothing would be choked for nothing.
+            device.power < IDLE * average || lever.is_none_or(|lever| lever.on_step(lever.floor()) >= ceiling)
         };
         let hot = |device: &Device| device.power > HOT * average && !low(device);
         let some_hot = view.devices.iter().any(hot);
