@@ -4,11 +4,15 @@
 mod conflict;
 mod device;
 mod peak;
+#[cfg(test)]
+mod properties;
 mod ratio;
 #[cfg(test)]
 mod simulation;
 mod subject;
 mod table;
+#[cfg(test)]
+mod tests;
 mod view;
 #[cfg(test)]
 mod world;

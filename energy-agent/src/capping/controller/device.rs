@@ -175,8 +175,10 @@ impl Lever {
     /// The relative ceiling after an excess.
     #[must_use]
     pub fn cut(&self, algorithm: &Algorithm, ceiling: f64, power: f64, target: f64) -> f64 {
-        // A pod that used half of what it may is cut from there; a momentary low clock is no reason for more than half.
-        let from = self.at.map_or(ceiling, |at| at.clamp(ceiling * 0.5, ceiling));
+        // A quota is cut from what was used, or it would take many ticks to bite. A clock is read at one moment and may be
+        // low by chance: no reason for more than half.
+        let least = if self.kind == LeverKind::Quota { 0.0 } else { ceiling * 0.5 };
+        let from = self.at.map_or(ceiling, |at| at.clamp(least, ceiling));
         let wanted = match (algorithm, self.mhz()) {
             (Algorithm::Table(points), Some(top_mhz)) => {
                 table::cut(points, from * top_mhz, power, target).map(|mhz| mhz / top_mhz)

@@ -10,7 +10,7 @@ use fake_nvml::state::Clocks;
 use fake_nvml::units::float;
 
 use super::world::{World, clock_of, limit_of, policy};
-use crate::units::{Watts, ratio};
+use crate::units::ratio;
 
 /// Resolution of what is measured.
 const SLICE_US: u64 = 10_000;
@@ -83,12 +83,10 @@ fn run(exponent: f64, count: u32, seconds: u64, load: impl Fn(u32, u64) -> f64) 
                 settled = true;
             }
         }
-        for (((name, gpu), before), bounds) in names.iter().zip(&gpus).zip(&before).zip(&bounds) {
-            let clock = gpu.clock_mhz;
+        for ((name, gpu), before) in names.iter().zip(&gpus).zip(&before) {
             world.draw(name, (gpu.energy_uj - before) / 1e6);
             let device = world.seen.gpus.iter_mut().find(|device| *device.uuid == **name).unwrap();
-            device.clock_mhz = Some(clock);
-            let _ = bounds;
+            device.clock_mhz = Some(gpu.clock_mhz);
         }
         world.tick();
         for ((name, bounds), writes) in names.iter().zip(&mut bounds).zip(&mut writes) {
@@ -136,78 +134,117 @@ fn noise(seed: u32, part: u64) -> f64 {
     ratio(state >> 32, 1 << 32)
 }
 
-/// Loaded for `on` of every `on + off` seconds, from second 10.3.
-fn bursts(on: f64, off: f64) -> impl Fn(u32, u64) -> f64 {
-    move |_, at| {
-        let at = float(at) / 1e6 - 10.3;
-        if at >= 0.0 && at % (on + off) < on { 1.0 } else { 0.0 }
+/// A course of loads, by GPU and time in microseconds.
+type Load = Box<dyn Fn(u32, u64) -> f64>;
+
+struct Scenario {
+    name: String,
+    seconds: u64,
+    load: Load,
+}
+
+impl Scenario {
+    fn new(name: &str, seconds: u64, load: impl Fn(u32, u64) -> f64 + 'static) -> Self {
+        Self { name: name.to_owned(), seconds, load: Box::new(load) }
+    }
+
+    /// From idle to full load, this many hundredths after second 10.
+    fn step(phase: u64) -> Self {
+        let from = 10 * SECOND_US + phase * SLICE_US;
+        Self::new(&format!("step at .{phase:02}"), 130, move |_, at| if at >= from { 1.0 } else { 0.0 })
+    }
+
+    /// Full load for `on` of every `on + off` seconds, from second 10.3.
+    fn bursts(on: f64, off: f64) -> Self {
+        Self::new(&format!("bursts {on}/{off} s"), 900, move |_, at| {
+            let at = float(at) / 1e6 - 10.3;
+            if at >= 0.0 && at % (on + off) < on { 1.0 } else { 0.0 }
+        })
+    }
+
+    /// Anywhere between `low` and 1, anew each `every_us`, on each GPU for itself.
+    fn noise(low: f64, every_us: u64) -> Self {
+        let name = format!("noise {low}-1, {:.2} s", float(every_us) / 1e6);
+        Self::new(&name, 900, move |number, at| low + (1.0 - low) * noise(number, at / every_us))
+    }
+
+    fn stairs() -> Self {
+        let loads = [0.3, 1.0, 0.6, 0.9, 0.1, 0.8, 1.0, 0.5];
+        Self::new("stairs of 45 s", 900, move |_, at| loads[usize::try_from(at / 45_000_000).unwrap() % loads.len()])
+    }
+
+    /// Each GPU loaded for itself: half of the time, 7 s after the one before.
+    fn apart() -> Self {
+        Self::new("GPUs apart", 900, |number, at| {
+            let at = float(at) / 1e6 - 7.0 * f64::from(number);
+            if at >= 0.0 && at % 50.0 < 25.0 { 1.0 } else { 0.05 }
+        })
     }
 }
 
-fn scenarios() -> Vec<(String, u64, Box<dyn Fn(u32, u64) -> f64>)> {
-    let mut all: Vec<(String, u64, Box<dyn Fn(u32, u64) -> f64>)> = Vec::new();
-    for phase in [0_u64, 30, 50, 70, 95] {
-        let from = 10 * SECOND_US + phase * SLICE_US;
-        all.push((format!("step at .{phase:02}"), 130, Box::new(move |_, at| if at >= from { 1.0 } else { 0.0 })));
+/// Runs a scenario and checks what the controller has to reach (shares of the time over a budget, writes, ticks).
+fn check(count: u32, exponent: f64, Scenario { name, seconds, load }: Scenario) {
+    let score = run(exponent, count, seconds, load);
+    let Score { over, mean_over, energy_over, writes, settle, work, lowered } = score;
+    println!(
+        "{count} GPU  {name:20} e {exponent:.1}  over {:5.2} % (mean of 1 s {:5.2} %)  energy over {:5.2} %  \
+         settled {settle:5.2} s  writes {writes:2}  work {:5.1} %  lowered {lowered}",
+        over * 100.0,
+        mean_over * 100.0,
+        energy_over * 100.0,
+        work * 100.0
+    );
+    assert!(writes <= 20, "{name}, e {exponent}: {writes} writes in a minute");
+    if name.starts_with("step") {
+        // Nothing else is over the budget in the 120 s: the same as what happens before it is settled.
+        assert!(settle <= 3.0, "{name}, e {exponent}: settled after {settle} s");
+    } else {
+        assert!(over < 0.02 && mean_over < 0.02, "{name}, e {exponent}: over {over}, mean {mean_over}");
     }
-    for (on, off) in [
-        (2.0, 8.0),
-        (5.0, 5.0),
-        (20.0, 20.0),
-        (10.0, 50.0),
-        (10.0, 62.0),
-        (10.0, 80.0),
-        (30.0, 60.0),
-        (30.0, 90.0),
-        (10.0, 122.0),
-        (20.0, 70.0),
-        (37.7, 41.3),
-        (60.0, 240.0),
-    ] {
-        all.push((format!("bursts {on}/{off}"), 1800, Box::new(bursts(on, off))));
-    }
-    all.push(("noise .9-1 4 Hz".to_owned(), 900, Box::new(|number, at| 0.9 + 0.1 * noise(number, at / 250_000))));
-    all.push(("noise .7-1 1 Hz".to_owned(), 900, Box::new(|number, at| 0.7 + 0.3 * noise(number, at / 1_000_000))));
-    all.push(("noise .2-1 3 s".to_owned(), 1800, Box::new(|number, at| 0.2 + 0.8 * noise(number, at / 3_000_000))));
-    all.push((
-        "stairs 45 s".to_owned(),
-        1800,
-        Box::new(|_, at| [0.3, 1.0, 0.6, 0.9, 0.1, 0.8, 1.0, 0.5][usize::try_from(at / 45_000_000 % 8).unwrap()]),
-    ));
-    all.push((
-        "own bursts".to_owned(),
-        1800,
-        Box::new(|number, at| {
-            let at = float(at) / 1e6 - 7.0 * f64::from(number);
-            if at >= 0.0 && at % 50.0 < 25.0 { 1.0 } else { 0.05 }
-        }),
-    ));
-    all
 }
 
 #[test]
-fn table() {
-    for count in [1, 8] {
-        for (name, seconds, load) in scenarios() {
-            for exponent in EXPONENTS {
-                let score = run(exponent, count, seconds, &load);
-                let bad = if score.mean_over > 0.02 && seconds > 500 || score.writes > 20 || score.settle > 3.0 {
-                    " <<<"
-                } else {
-                    ""
-                };
-                println!(
-                    "{count} {name:16} e {exponent:.1} over {:5.2} mean {:5.2} % energy {:5.2} % writes {:2} settle {:5.2} work {:5.1} % left {}{bad}",
-                    score.over * 100.0,
-                    score.mean_over * 100.0,
-                    score.energy_over * 100.0,
-                    score.writes,
-                    score.settle,
-                    score.work * 100.0,
-                    score.lowered
-                );
-            }
+fn a_step_is_settled_within_three_ticks() {
+    for exponent in EXPONENTS {
+        for phase in [0, 15, 30, 50, 70, 95] {
+            check(1, exponent, Scenario::step(phase));
         }
+        check(8, exponent, Scenario::step(50));
     }
-    let _ = Watts(0.0);
+}
+
+#[test]
+fn bursts_are_over_the_budget_less_than_2_percent_of_the_time() {
+    for exponent in EXPONENTS {
+        for (on, off) in [(2.0, 8.0), (5.0, 5.0), (20.0, 20.0), (10.0, 50.0), (10.0, 62.0), (10.0, 80.0), (10.0, 122.0)]
+        {
+            check(1, exponent, Scenario::bursts(on, off));
+        }
+        for (on, off) in [(37.7, 41.3), (30.0, 90.0), (60.0, 240.0)] {
+            check(1, exponent, Scenario::bursts(on, off));
+        }
+        check(8, exponent, Scenario::bursts(20.0, 20.0));
+    }
+}
+
+#[test]
+fn noise_and_stairs_are_over_the_budget_less_than_2_percent_of_the_time() {
+    for exponent in EXPONENTS {
+        for (low, every_us) in [(0.9, 250_000), (0.7, 1_000_000), (0.2, 3_000_000)] {
+            check(1, exponent, Scenario::noise(low, every_us));
+        }
+        check(1, exponent, Scenario::stairs());
+        check(8, exponent, Scenario::noise(0.2, 3_000_000));
+        check(8, exponent, Scenario::apart());
+    }
+}
+
+#[test]
+fn what_was_capped_is_open_again_when_the_load_is_gone() {
+    // Loaded until 100 s; 5 s of hold, 30 MHz a second from at most 1980 - 345 MHz, and a minute of the power limit.
+    let load = |_, at| if (10 * SECOND_US..100 * SECOND_US).contains(&at) { 1.0 } else { 0.0 };
+    for exponent in EXPONENTS {
+        assert_eq!(run(exponent, 1, 100, load).lowered, 2);
+        assert_eq!(run(exponent, 1, 100 + 5 + 55 + 60 + 5, load).lowered, 0);
+    }
 }

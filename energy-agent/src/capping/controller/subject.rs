@@ -34,6 +34,8 @@ const WRITES_FOR_RAISES: usize = 12;
 const MINUTE: Duration = Duration::from_secs(60);
 /// A device that draws this much more than the mean is cut first.
 const HOT: f64 = 1.2;
+/// A device that draws less than this part of the mean is not cut.
+const IDLE: f64 = 0.1;
 /// Devices this near to the lowest ceiling rise with it.
 const NEAR: f64 = 0.02;
 /// Ticks over the budget with nothing left to cut.
@@ -74,6 +76,8 @@ pub struct Subject {
     devices: BTreeMap<DeviceKey, Held>,
     /// Power of the last ticks, as many as the budget's window has.
     window: VecDeque<f64>,
+    /// Power within the last hold, and when.
+    recent: VecDeque<(Duration, f64)>,
     peak: Peak,
     measured_at: Duration,
     hold: Duration,
@@ -140,6 +144,7 @@ impl Subject {
             amount: policy.budget.amount,
             devices: BTreeMap::new(),
             window: VecDeque::new(),
+            recent: VecDeque::new(),
             peak: Peak::default(),
             measured_at: now,
             hold: policy.control.hold,
@@ -172,7 +177,7 @@ impl Subject {
         self.budget = match policy.budget.amount {
             Amount::Watts(watts) => Some(watts),
             Amount::PercentOfPeak { percent, lookback } => {
-                if let Some(power) = view.power.filter(|_| !self.engaged) {
+                if let Some(power) = view.power.filter(|_| !self.engaged || self.mode == Mode::Recommend) {
                     self.peak.add(power, tick.elapsed, lookback);
                 }
                 self.peak.watts(lookback).map(|watts| watts * percent / 100.0)
@@ -279,6 +284,7 @@ impl Subject {
         let (Some(power), Some(budget)) = (view.power, self.budget) else { return };
         let (engage, target, release) = bounds(policy, budget);
         let mean = self.mean(power);
+        self.recent.push_back((tick.now, mean.max(power)));
         if mean > engage && power > target {
             self.excess(policy, view, tick, (mean, power));
             return;
@@ -286,18 +292,22 @@ impl Subject {
         if !self.engaged {
             return;
         }
-        if mean >= release || power >= release {
-            // The cap is of use: the hold begins anew, and this ceiling is known to keep the budget.
-            self.hold_until = self.hold_until.max(tick.now + self.hold);
+        if mean >= release {
+            // The cap is of use, and these ceilings are known to keep the budget.
             self.devices.values_mut().filter(|held| held.ceiling < 1.0).for_each(|held| held.safe = Some(held.ceiling));
-            if view.devices.iter().any(|device| device.lever.is_none()) {
-                self.open_since = None;
-            }
-        } else if tick.now >= self.hold_until {
-            self.raise(policy, view, tick, mean.max(power), target);
+        }
+        // A load that comes and goes is as high as it was within the hold.
+        while self.recent.front().is_some_and(|(at, _)| *at + self.hold <= tick.now) {
+            self.recent.pop_front();
+        }
+        let highest = self.recent.iter().map(|(_, power)| *power).fold(power, f64::max);
+        let under = highest < release && tick.now >= self.hold_until;
+        if under {
+            self.raise(policy, view, tick, target / highest);
         }
         let open = |device: &Device| self.devices.get(&device.key).is_none_or(|held| held.ceiling >= 1.0);
-        if !view.devices.iter().all(open) || tick.now < self.hold_until {
+        let held_back = !under && view.devices.iter().any(|device| device.lever.is_none());
+        if !view.devices.iter().all(open) || held_back {
             self.open_since = None;
         } else if tick.now >= *self.open_since.get_or_insert(tick.now) + PROBATION {
             self.release();
@@ -314,7 +324,6 @@ impl Subject {
             self.hold = policy.control.hold;
         }
         (self.excess_at, self.open_since) = (Some(now), None);
-        self.hold_until = now + self.hold;
         let Some(budget) = self.budget else { return };
         let (_, target, _) = bounds(policy, budget);
         let mut changed = self.cut(policy, view, (mean, power), target);
@@ -333,7 +342,8 @@ impl Subject {
         let low = |device: &Device| {
             let lever = device.lever.as_ref();
             let ceiling = held.get(&device.key).map_or(1.0, |held| held.ceiling);
-            lever.is_none_or(|lever| lever.on_step(lever.floor()) >= ceiling)
+            // A pod that does next to nothing would be choked for nothing.
+            device.power < IDLE * average || lever.is_none_or(|lever| lever.on_step(lever.floor()) >= ceiling)
         };
         let hot = |device: &Device| device.power > HOT * average && !low(device);
         let some_hot = view.devices.iter().any(hot);
@@ -406,8 +416,8 @@ impl Subject {
         changed
     }
 
-    /// Raises the lowest ceilings.
-    fn raise(&mut self, policy: &Policy, view: &View, tick: Tick, power: f64, target: f64) {
+    /// Raises the lowest ceilings. `room`: by what the power may be multiplied.
+    fn raise(&mut self, policy: &Policy, view: &View, tick: Tick, room: f64) {
         if self.paced_at.is_some_and(|at| tick.now < at + RAISE_EVERY) {
             return;
         }
@@ -425,7 +435,7 @@ impl Subject {
                 let Some(stands) = held.standing.get_mut(&range.knob) else { continue };
                 let whole = (device.power + device.others) * per_watt(range);
                 if device.sharing == Sharing::ByPower && whole > LIMITED * units::ratio(*stands, 1) {
-                    match range.at_most(floor_u64(units::ratio(*stands, 1) * target / power)) {
+                    match range.at_most(floor_u64(units::ratio(*stands, 1) * room)) {
                         Some(value) => *stands = value,
                         None => drop(held.standing.remove(&range.knob)),
                     }
@@ -435,14 +445,9 @@ impl Subject {
             if held.ceiling >= 1.0 {
                 continue;
             }
-            let part = if power > 0.0 { device.power / power } else { 0.0 };
             let seconds = RAISE_EVERY.max(tick.interval).as_secs_f64();
-            let own = power * part;
-            let raised = if own > 0.0 {
-                lever.raise(&policy.control.algorithm, held.ceiling, own, target * part, seconds)
-            } else {
-                (held.ceiling + lever.law.rise * seconds).min(1.0)
-            };
+            let own = device.power.max(1e-9);
+            let raised = lever.raise(&policy.control.algorithm, held.ceiling, own, own * room, seconds);
             let raised = lever.on_step(raised);
             if raised > held.ceiling {
                 held.ceiling = raised;
@@ -472,6 +477,7 @@ impl Subject {
 
     fn lose(&mut self, policy: &Policy, view: &View, tick: Tick) {
         self.window.clear();
+        self.recent.clear();
         let control = &policy.control;
         match control.on_telemetry_loss {
             TelemetryLoss::Hold => {
