@@ -4,5 +4,6 @@
 pub mod knob;
 pub mod observation;
 pub mod policy;
+pub mod quantity;
 pub mod source;
 pub mod status;
