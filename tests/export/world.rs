@@ -185,6 +185,7 @@ pub fn rich() -> Snapshot {
             }],
             ignored: Ignored { past: 3, ..Ignored::default() },
         },
+        capping: Some(Arc::new(crate::capping::status())),
         taken: SystemTime::now(),
         ..Snapshot::empty("node-a")
     }

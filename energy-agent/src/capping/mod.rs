@@ -1,10 +1,12 @@
 //! Holds pods to a power budget: policies and what was measured become the whole desired state of the hardware's limits,
 //! which is written, kept up and given back.
 
+pub mod change;
 pub mod controller;
 pub mod files;
 pub mod knob;
 pub mod observation;
 pub mod policy;
+pub mod quantity;
 pub mod source;
 pub mod status;

@@ -184,6 +184,29 @@ impl fmt::Display for PolicyName {
     }
 }
 
+impl Mode {
+    /// The value of the label `mode`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Recommend => "recommend",
+            Self::Enforce => "enforce",
+        }
+    }
+}
+
+impl Scope {
+    /// The value of the label `scope`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PerPod => "per_pod",
+            Self::PerNode => "per_node",
+        }
+    }
+}
+
 impl Policy {
     /// Whether it selects the pod.
     #[must_use]

@@ -1,5 +1,6 @@
 //! How policies and caps stand after a tick: what metrics, the page `/policies` and events are made from.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,4 +145,38 @@ pub struct Writes {
     pub restored: u64,
     /// Put off because there were too many in the last minute.
     pub deferred: u64,
+}
+
+impl PolicyStatus {
+    /// Pods that a policy of higher rank decides about, in whole or in part.
+    #[must_use]
+    pub fn lost_pods(&self) -> BTreeSet<&PodId> {
+        self.lost.iter().map(|conflict| &conflict.pod).collect()
+    }
+}
+
+impl SubjectStatus {
+    /// Budget minus power; negative over the budget.
+    #[must_use]
+    pub fn headroom(&self) -> Option<Watts> {
+        let (Watts(budget), Watts(power)) = (self.budget?, self.power?);
+        Some(Watts(budget - power))
+    }
+}
+
+impl CapStatus {
+    /// It can be written, as far as is known.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.state == KnobState::Ok
+    }
+}
+
+impl Writes {
+    /// By the values of the label `result`.
+    #[must_use]
+    pub const fn by_result(self) -> [(&'static str, u64); 4] {
+        let Self { ok, failed, restored, deferred } = self;
+        [("ok", ok), ("failed", failed), ("restored", restored), ("deferred", deferred)]
+    }
 }

@@ -39,6 +39,10 @@ const PROCESS_ZONE: &[&str] =
     &["pid", "comm", "exe", "type", "state", "container_id", "vm_id", "node_name", "zone", "source"];
 const PROCESS_SOURCE: &[&str] =
     &["pid", "comm", "exe", "type", "state", "container_id", "vm_id", "node_name", "source"];
+const POLICY: &[&str] = &["policy", "policy_namespace", "node_name"];
+const SUBJECT: &[&str] = &["policy", "policy_namespace", "pod_id", "pod_name", "pod_namespace", "node_name"];
+const KNOB: &[&str] = &["actuator", "device", "node_name"];
+const LIMIT: &[&str] = &["actuator", "device", "policy", "policy_namespace", "node_name"];
 const UNIT: &[&str] = &["unit", "state", "node_name"];
 const UNIT_ZONE: &[&str] = &["unit", "state", "node_name", "zone", "source"];
 
@@ -203,6 +207,49 @@ metrics! {
         "Utilisation samples of GPU processes that made no sense and weigh nothing: of a process that is not there (exited), from the future, of process 0 (no_process), above 100 percent, or said again (past).";
     ATTRIBUTION_INFO = "energy_agent_attribution_info" Gauge None, &["meter", "program", "weight", "idle"],
         "How energy is divided at present: who counts usage, by which eBPF program, what weighs, how idle energy is told; always 1.";
+    POLICY_INFO = "energy_agent_policy_info" Gauge None, &["policy", "policy_namespace", "node_name", "mode", "scope", "source"],
+        "A policy in force; always 1. mode: off, recommend (everything but the writes) or enforce; scope: per_pod or per_node; source: the file or ConfigMap it was read from.";
+    POLICY_STATE = "energy_agent_policy_state" Gauge None,
+        &["policy", "policy_namespace", "pod_id", "pod_name", "pod_namespace", "node_name", "state"],
+        "The state of one budget, a pod's or (without pod labels) the node's; always 1. state: off, open (nothing is lowered), capping, recommending (would be lowered), unreachable (at the floor and still over), telemetry_lost, no_actuator, learning.";
+    POLICY_BUDGET = "energy_agent_policy_budget_watts" Gauge None, SUBJECT,
+        "Power that the policy allows; absent while the peak it is a part of is not known.";
+    POLICY_POWER = "energy_agent_policy_power_watts" Gauge None, SUBJECT,
+        "Power that is compared with the budget: the mean over the policy's window; absent where it was not measured.";
+    POLICY_HEADROOM = "energy_agent_policy_headroom_watts" Gauge None, SUBJECT,
+        "Budget minus power, below 0 when over the budget; absent where either is not known.";
+    POLICY_CEILING = "energy_agent_policy_ceiling_ratio" Gauge None, SUBJECT,
+        "Part of the full range that the policy allows at present, 0 to 1; 1 is nothing lowered.";
+    POLICY_OVER_SECONDS = "energy_agent_policy_over_budget_seconds_total" Counter None, SUBJECT,
+        "Time over the budget since the policy came into force.";
+    POLICY_OVER_JOULES = "energy_agent_policy_over_budget_joules_total" Counter None, SUBJECT,
+        "Energy beyond the budget since the policy came into force.";
+    POLICY_CONFLICTS = "energy_agent_policy_conflicts" Gauge None, POLICY,
+        "Pods that the policy selects and about which one of higher rank decides, in whole or in part; /policies says which.";
+    POLICY_PROBLEMS = "energy_agent_policy_problems" Gauge None, &["source", "node_name"],
+        "Policies and documents of a source that were refused; /policies and the log say why.";
+    CAP_LIMIT_HERTZ = "energy_agent_cap_limit_hertz" Gauge None, LIMIT,
+        "Clock that a device is to be held to, and by whose policy; absent where nothing is wanted.";
+    CAP_LIMIT_WATTS = "energy_agent_cap_limit_watts" Gauge None, LIMIT,
+        "Power limit that a device is to have, and by whose policy; absent where nothing is wanted.";
+    CAP_LIMIT_CPUS = "energy_agent_cap_limit_cpus" Gauge None, LIMIT,
+        "CPU quota that a pod's cgroup is to have, in CPUs, and by whose policy; absent where nothing is wanted.";
+    CAP_FOUND_HERTZ = "energy_agent_cap_found_hertz" Gauge None, KNOB,
+        "Clock limit that the device showed when it was read last; absent where it has none or cannot be read.";
+    CAP_FOUND_WATTS = "energy_agent_cap_found_watts" Gauge None, KNOB,
+        "Power limit that the device showed when it was read last; absent where it has none or cannot be read.";
+    CAP_FOUND_CPUS = "energy_agent_cap_found_cpus" Gauge None, KNOB,
+        "CPU quota that the cgroup showed when it was read last, in CPUs; absent where it has none.";
+    CAP_UP = "energy_agent_cap_up" Gauge None, &["actuator", "device", "node_name", "reason"],
+        "Whether a limit can be used (1) or not (0), and a word for the reason: ok, unsupported, no_permission, rejected, not_effective (written without an error and unchanged), yielded (somebody else writes it), unreachable, error.";
+    CAP_CLAMPED = "energy_agent_cap_clamped" Gauge None, KNOB,
+        "Whether the limit was raised to the least that the device allows (1) or not (0).";
+    CAP_WRITES = "energy_agent_cap_writes_total" Counter None, &["actuator", "device", "node_name", "result"],
+        "Writes of a limit by result: ok, failed, restored (given back), deferred (put off because there were too many in the last minute).";
+    CAP_RESTORE_PENDING = "energy_agent_cap_restore_pending" Gauge None, &[],
+        "Limits that were written, are not wanted any more and could not be given back so far.";
+    CAP_RESTORE_FAILURES = "energy_agent_cap_restore_failures_total" Counter None, &[],
+        "Tries to give back a limit that failed.";
     TICKS = "energy_agent_ticks_total" Counter None, &[],
         "Readings of all meters completed.";
     LATE_TICKS = "energy_agent_late_ticks_total" Counter None, &[],

@@ -1,6 +1,7 @@
 //! Writes the series of a snapshot: each family of the table once, over zones, pods, containers and units.
 //! Pods and units are sums of rows, in whole microjoules, so that every identity holds on the text.
 
+mod capping;
 mod containers;
 mod dcgm;
 mod gpus;
@@ -302,6 +303,9 @@ fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
         writer.sample(&labels, &[], Value::Integer(u64::from(state.up)));
     }
     gpu_meter::write(writer, &snapshot.gpu_meter, node);
+    if let Some(status) = &snapshot.capping {
+        capping::write(writer, status, node);
+    }
     let how = &snapshot.attribution;
     if !how.meter.is_empty() {
         family(writer, &m::ATTRIBUTION_INFO);
