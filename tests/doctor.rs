@@ -314,6 +314,22 @@ fn clocks_and_limits_that_can_be_set_are_counted() {
 }
 
 #[test]
+fn where_quotas_are_written_is_said() {
+    let tree = Tree::new();
+    cgroups(&tree);
+    let doctor = || doctor_in(&tree, &[]);
+    doctor().assert("cpu_quota", "missing", "has cpu.max: no capping by CPU quota", "+cpu");
+    tree.write("cgroup/kubepods.slice/cpu.max", "max 100000\n");
+    doctor().assert("cpu_quota", "ok", "cpu.max below", "");
+    tree.write("cgroup/cgroup.controllers", "memory\n");
+    doctor().assert("cpu_quota", "missing", "no cpu controller below", "--path.cgroupfs");
+    tree.write("cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+    tree.write("cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+    doctor().assert("cpu_quota", "fallback", "cpu.cfs_quota_us below", "unified_cgroup_hierarchy");
+    assert_eq!(fs::read_to_string(tree.root().join("cgroup/kubepods.slice/cpu.max")).unwrap(), "max 100000\n");
+}
+
+#[test]
 fn a_pod_without_host_pid_is_told_to_set_it() {
     // As a tree with the numbers of FC-107, then in a namespace of the running kernel.
     let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cases/FC-107-no-hostpid.json");

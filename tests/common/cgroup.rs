@@ -52,12 +52,16 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        let top = self.top();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while top.exists() && Instant::now() < deadline {
-            remove(&top);
-            thread::sleep(Duration::from_millis(20));
-        }
+        remove_all(&self.top());
+    }
+}
+
+/// Kills what is in the tree and removes it.
+pub fn remove_all(top: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while top.exists() && Instant::now() < deadline {
+        remove(top);
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -4,9 +4,11 @@
 
 pub mod agent;
 pub mod cgroup;
+pub mod kept;
 pub mod nvml;
 pub mod page;
 pub mod powercap;
+pub mod quota;
 pub mod tree;
 
 use std::panic::catch_unwind;

@@ -7,7 +7,7 @@
 //! | `f PATH [mode=OCTAL] = VALUE` | file with VALUE and a line feed |
 //! | `l PATH -> TARGET` | symbolic link |
 //! | `x PATH errno=NAME` | reading PATH fails; `EACCES` takes the mode bits away (which do not stop root), any other name leads to a file that answers `EIO` |
-//! | `w PATH accept-but-keep` | a write succeeds and leaves the old value; not built, see [`Tree::keeps`] |
+//! | `w PATH accept-but-keep` | a write succeeds and leaves the old value, as long as a `Kept` looks at it; see [`Tree::keeps`] |
 //! | `@ t=SECONDS` | later moment; the lines that follow happen then |
 //! | `! text` | expectation, for people |
 

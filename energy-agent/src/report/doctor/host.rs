@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::cluster::kubernetes;
 use super::{Machine, Row, Status, plural};
+use crate::capping::files::{FileKnobs, Hierarchy};
 use crate::config::{Config, IdleMethod};
 use crate::meter::ZoneKind;
 use crate::meter::powercap;
@@ -18,6 +19,7 @@ pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
     let Machine { config, .. } = machine;
     vec![
         cpufreq(&config.sysfs),
+        cpu_quota(config),
         power_limits(&config.sysfs),
         kubernetes(machine),
         pid_namespace(&config.procfs),
@@ -67,6 +69,35 @@ fn cpufreq_policies(sysfs: &Path) -> Vec<PathBuf> {
     cpus.map(|path| path.join("cpufreq")).filter(|path| path.is_dir()).collect()
 }
 
+/// The quota files of the top cgroups stand for those of the pods below them.
+fn cpu_quota(config: &Config) -> Row {
+    let name = "cpu_quota";
+    let file_knobs = FileKnobs::open(&config.sysfs, &config.cgroupfs);
+    let (root, file, version) = match file_knobs.quota_hierarchy() {
+        Some(Hierarchy::V2(root)) => (root, "cpu.max", "v2"),
+        Some(Hierarchy::V1(root)) => (root, "cpu.cfs_quota_us", "v1"),
+        None => {
+            let detail = format!("no cpu controller below {}: no capping by CPU quota", config.cgroupfs.display());
+            let remedy = "mount the host's cgroup hierarchy and name it with --path.cgroupfs; the kernel needs CONFIG_CFS_BANDWIDTH";
+            return Row::new(name, Status::Missing, detail, remedy);
+        }
+    };
+    let folders = [vec![root.clone()], list(root)].concat().into_iter();
+    let files: Vec<PathBuf> = folders.map(|folder| folder.join(file)).filter(|file| file.exists()).collect();
+    if files.is_empty() {
+        let detail = format!("no cgroup below {} has {file}: no capping by CPU quota", root.display());
+        let remedy =
+            "none where the kubelet runs: it adds them with its pods; elsewhere, write +cpu to cgroup.subtree_control";
+        return Row::new(name, Status::Missing, detail, remedy);
+    }
+    let row = knobs(name, &format!("{file} below {}", root.display()), &files);
+    if version == "v1" && row.status == Status::Ok {
+        let detail = format!("{}, in cgroup v1: a pod gets no less than any of its containers' own limit", row.detail);
+        return Row::new(name, Status::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1");
+    }
+    row
+}
+
 fn power_limits(sysfs: &Path) -> Row {
     let name = "powercap";
     let scan = powercap::scan(sysfs);
@@ -97,6 +128,9 @@ fn knobs(name: &'static str, what: &str, files: &[PathBuf]) -> Row {
     let detail = format!("{what} not writable: {}: {error}; metering works without", file.display());
     let remedy = match error.kind() {
         ErrorKind::PermissionDenied => "for capping, run as root",
+        ErrorKind::ReadOnlyFilesystem if name == "cpu_quota" => {
+            "for capping, mount the host's /sys/fs/cgroup read-write into the container and name it with --path.cgroupfs"
+        }
         ErrorKind::ReadOnlyFilesystem => {
             "for capping, mount the host's /sys read-write into the container and name it with --path.sysfs"
         }
