@@ -1,28 +1,36 @@
 //! NVIDIA GPUs through NVML: energy, state and processes of each, read on threads that may hang while the tick does not.
 
+mod clocks;
 mod device;
 mod energy;
 mod fault;
 mod integral;
+mod knobs;
 mod mig;
+mod once;
+mod panel;
 mod probe;
 mod processes;
 pub mod reading;
 mod samples;
 mod session;
 mod watch;
+mod writes;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use self::device::Answer;
+use self::device::{Answer, Request};
 use self::fault::{Failure, Fault};
+pub use self::once::write_once;
+use self::panel::Panel;
+pub use self::panel::Written;
 pub use self::probe::probe;
 use self::reading::{Gpu, GpuReading};
 pub use self::samples::Ignored;
@@ -30,6 +38,7 @@ use self::session::{Command, Known, KnownGpu, Message, Opener, Session, Started}
 use self::watch::{PATIENCE, Watch};
 use super::counter::ZoneCounts;
 use super::{MeterState, Source};
+use crate::capping::knob::Knob;
 
 /// The library, and GPUs that are missing, are looked for this often; more often where ticks are close.
 const RETRY: Duration = Duration::from_secs(10);
@@ -85,6 +94,7 @@ pub struct GpuMeter {
     unreadable: BTreeMap<u32, Fault>,
     counts: ZoneCounts,
     ignored: Ignored,
+    written: Vec<Written>,
 }
 
 /// A GPU that was readable at some time.
@@ -96,12 +106,15 @@ struct Device {
     xids: u64,
     took: Option<Duration>,
     ready: Option<GpuReading>,
+    panel: Panel,
+    /// The last reading came from the GPU.
+    reachable: bool,
 }
 
 struct Worker {
     id: u64,
     /// `None` once the library was closed while a request was out.
-    requests: Option<SyncSender<()>>,
+    requests: Option<Sender<Request>>,
     thread: JoinHandle<()>,
     watch: Watch,
 }
@@ -136,6 +149,7 @@ impl GpuMeter {
             unreadable: BTreeMap::new(),
             counts: ZoneCounts::default(),
             ignored: Ignored::default(),
+            written: Vec::new(),
         };
         meter.command(Instant::now());
         meter
@@ -165,11 +179,12 @@ impl GpuMeter {
                     warn!(gpu = device.gpu.index, uuid = %device.gpu.uuid, "the GPU's thread has ended");
                     device.fault = Some(Fault::Error);
                 }
-                device.worker = None;
+                (device.worker, device.reachable) = (None, false);
                 gone = true;
                 continue;
             }
-            if worker.watch.begins_to_hang(now) {
+            let hangs = worker.watch.begins_to_hang(now) | device.panel.watch.begins_to_hang(now);
+            if hangs && device.fault != Some(Fault::Hanging) {
                 device.fault = Some(Fault::Hanging);
                 warn!(
                     gpu = device.gpu.index,
@@ -181,13 +196,14 @@ impl GpuMeter {
             let reading = device.ready.take();
             // One reading a tick: where a late one is there and the next will be in time, that one has to wait.
             let due = !worker.watch.is_waiting() && (reading.is_none() || !worker.watch.is_prompt());
-            if due && worker.requests.as_ref().is_some_and(|requests| requests.try_send(()).is_ok()) {
+            if due && worker.requests.as_ref().is_some_and(|requests| requests.send(Request::Read).is_ok()) {
                 worker.watch.ask(now);
             }
             late.extend(reading);
         }
         if gone {
             self.next = now;
+            self.abandon_writes(now);
         }
         late
     }
@@ -274,7 +290,7 @@ impl GpuMeter {
     fn close(&mut self) {
         self.open = false;
         for device in self.devices.values_mut() {
-            device.worker.take_if(|worker| !worker.watch.is_waiting());
+            device.worker.take_if(|worker| !worker.watch.is_waiting() && !device.panel.is_waiting());
             if let Some(worker) = &mut device.worker {
                 worker.requests = None;
             }
@@ -291,6 +307,7 @@ impl GpuMeter {
                 }
             }
             Message::Device(answer) => self.answered(*answer, now),
+            Message::Written(answer) => self.wrote(*answer, now),
         }
     }
 
@@ -309,8 +326,8 @@ impl GpuMeter {
         self.unreadable.clear();
         self.close();
         for device in self.devices.values_mut() {
-            let hangs = device.worker.as_ref().is_some_and(|worker| worker.watch.is_hanging());
-            device.fault = Some(if hangs { Fault::Hanging } else { *fault });
+            device.fault = Some(if device.hangs() { Fault::Hanging } else { *fault });
+            device.reachable = false;
         }
     }
 
@@ -327,6 +344,8 @@ impl GpuMeter {
                 xids: 0,
                 took: None,
                 ready: None,
+                panel: Panel::default(),
+                reachable: false,
             });
             (device.gpu, device.worker) = (gpu, worker);
         }
@@ -367,19 +386,26 @@ impl GpuMeter {
     }
 
     fn answered(&mut self, answer: Answer, now: Instant) {
-        let Answer { worker: id, gpu, took, reading, source, trouble, counts, ignored, xids } = answer;
+        let Answer { worker: id, gpu, took, reading, source, trouble, counts, ignored, xids, probed, limit_mw } =
+            answer;
         self.counts += counts;
         self.ignored += ignored;
         let Some(device) = self.devices.get_mut(&gpu.uuid) else { return };
         device.xids += xids;
         device.took = Some(took);
         let Some(worker) = device.worker.as_mut().filter(|worker| worker.id == id) else { return };
-        let hung = worker.watch.answered(took);
+        let hung = worker.watch.answered(took) || device.fault == Some(Fault::Hanging);
         if worker.requests.is_none() {
-            // The library was closed meanwhile: another thread can take over now.
-            device.worker = None;
-            self.next = now;
+            if device.let_go() {
+                self.next = now;
+            }
             return;
+        }
+        if let Some(probed) = probed {
+            device.panel.probed(probed);
+        }
+        if let Some(limit_mw) = limit_mw {
+            device.panel.read(&Knob::GpuPower(Arc::clone(&gpu.uuid)), limit_mw);
         }
         device.source = device.source.or(source);
         match reading {
@@ -391,6 +417,7 @@ impl GpuMeter {
                     info!(gpu = gpu.index, uuid = %gpu.uuid, "the GPU is read again");
                 }
                 device.ready = Some(reading);
+                device.reachable = true;
             }
             Err(failure) => {
                 if failure.reopen {
@@ -405,7 +432,24 @@ impl GpuMeter {
 }
 
 impl Device {
+    /// Whether it was read the last time, and can be asked again.
+    fn is_in_reach(&self) -> bool {
+        self.reachable && !self.hangs() && self.worker.as_ref().is_some_and(|worker| worker.requests.is_some())
+    }
+
+    /// A call has not returned in time.
+    fn hangs(&self) -> bool {
+        self.panel.watch.is_hanging() || self.worker.as_ref().is_some_and(|worker| worker.watch.is_hanging())
+    }
+
+    /// Lets the thread of a library that was closed go, and another take over, once nothing of it is awaited.
+    fn let_go(&mut self) -> bool {
+        let waits = self.panel.is_waiting();
+        self.worker.take_if(|worker| worker.requests.is_none() && !worker.watch.is_waiting() && !waits).is_some()
+    }
+
     fn set_fault(&mut self, failure: &Failure) {
+        self.reachable = false;
         if self.fault.replace(failure.fault) != Some(failure.fault) {
             warn!(gpu = self.gpu.index, uuid = %self.gpu.uuid, error = failure.detail, "the GPU cannot be read");
         }

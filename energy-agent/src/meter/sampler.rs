@@ -41,7 +41,7 @@ pub struct Sampler {
     energy: EnergyMeter,
     usage: UsageMeter,
     processes_wanted: bool,
-    gpus: GpuMeter,
+    pub gpus: GpuMeter,
     /// Why the last reading of usage failed.
     usage_error: Option<String>,
     /// Where cgroup v2 is; `None` where there is none.

@@ -1,4 +1,4 @@
-//! One GPU on a thread of its own: each request becomes one reading, and a call that hangs stops nobody else.
+//! One GPU on a thread of its own: each request becomes one reading or one write, and a call that hangs stops nobody else.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,10 +15,12 @@ use tracing::{info, warn};
 
 use super::energy::{EnergyWay, POWER_SAMPLES, POWER_USAGE, TOTAL_ENERGY};
 use super::fault::{Calls, Failure, Fault};
+use super::knobs::{self, Knobs};
 use super::mig;
 use super::processes::Processes;
 use super::reading::{Evidence, Gpu, GpuInstance, GpuProcess, GpuProcessKind, GpuReading, GpuState};
 use super::samples::{Cursor, Ignored, UtilSample};
+use crate::capping::knob::{Found, Knob, KnobError, Value};
 use crate::meter::Source;
 use crate::meter::counter::ZoneCounts;
 use crate::units::{Watts, micros, ratio};
@@ -29,6 +31,12 @@ const EVENT_WAIT_MS: u32 = 1;
 const MAX_EVENTS: usize = 16;
 
 const UTILIZATION: &str = "nvmlDeviceGetProcessUtilization";
+
+/// What the thread is asked for.
+pub enum Request {
+    Read,
+    Write(Knob, Value),
+}
 
 /// What a thread is started with.
 pub struct Task {
@@ -44,7 +52,7 @@ pub struct Task {
     pub retry: Duration,
 }
 
-/// What a request led to.
+/// What a reading led to.
 pub struct Answer {
     pub worker: u64,
     pub gpu: Arc<Gpu>,
@@ -59,41 +67,112 @@ pub struct Answer {
     pub ignored: Ignored,
     /// Critical XID errors since the last answer.
     pub xids: u64,
+    /// Knobs, where they were probed since the last answer.
+    pub probed: Option<Probed>,
+    /// The power limit that is set; milliwatts.
+    pub limit_mw: Option<u32>,
+}
+
+/// What a write led to.
+pub struct WriteAnswer {
+    pub gpu: Arc<Gpu>,
+    pub knob: Knob,
+    pub result: Result<Found, KnobError>,
+    pub probed: Option<Probed>,
+}
+
+pub struct Probed {
+    pub found: [(Knob, Found); 2],
+    /// By a handle that was fetched since they were probed before.
+    pub anew: bool,
+}
+
+/// What outlives the handle.
+#[derive(Default)]
+struct Memory {
+    /// The last failure, and when it was.
+    failed: Option<(Failure, Instant)>,
+    /// Critical XID errors since the last answer.
+    xids: u64,
+    /// Those that the log has named.
+    named: BTreeSet<u64>,
 }
 
 impl Task {
     /// Answers requests until their sender is gone.
-    pub fn run<T: From<Answer>>(self, requests: &Receiver<()>, answers: &Sender<T>) {
+    pub fn run<T: From<Answer> + From<WriteAnswer>>(self, requests: &Receiver<Request>, answers: &Sender<T>) {
         let mut reader: Option<Reader<'_>> = None;
-        let mut failed: Option<(Failure, Instant)> = None;
-        while requests.recv().is_ok() {
-            let began = Instant::now();
-            let (mut counts, mut ignored, mut xids) = (ZoneCounts::default(), Ignored::default(), 0);
-            let reading = match failed.take_if(|(_, at)| at.elapsed() >= self.retry) {
-                None if failed.is_some() => Err(failed.as_ref().map(|(failure, _)| failure.clone()).expect("is some")),
-                _ => {
-                    self.handle(&mut reader).and_then(|reader| reader.read(&self, &mut counts, &mut ignored, &mut xids))
-                }
+        let mut memory = Memory::default();
+        while let Ok(request) = requests.recv() {
+            let answer = match request {
+                Request::Read => self.read(&mut reader, &mut memory).into(),
+                Request::Write(knob, value) => self.write(&mut reader, &mut memory, knob, &value).into(),
             };
-            if let (Err(failure), None) = (&reading, &failed) {
-                reader = None;
-                failed = Some((failure.clone(), Instant::now()));
-            }
-            let answer = Answer {
-                worker: self.worker,
-                gpu: Arc::clone(&self.gpu),
-                took: began.elapsed(),
-                reading,
-                source: reader.as_ref().and_then(|reader| reader.energy.source()),
-                trouble: reader.as_ref().and_then(Reader::trouble),
-                counts,
-                ignored,
-                xids,
-            };
-            if answers.send(answer.into()).is_err() {
+            if answers.send(answer).is_err() {
                 break;
             }
         }
+    }
+
+    fn read<'n>(&'n self, reader: &mut Option<Reader<'n>>, memory: &mut Memory) -> Answer {
+        let began = Instant::now();
+        let (mut counts, mut ignored) = (ZoneCounts::default(), Ignored::default());
+        let reading = self.with(reader, memory, |reader, memory| reader.read(self, memory, &mut counts, &mut ignored));
+        Answer {
+            worker: self.worker,
+            gpu: Arc::clone(&self.gpu),
+            took: began.elapsed(),
+            reading,
+            source: reader.as_ref().and_then(|reader| reader.energy.source()),
+            trouble: reader.as_ref().and_then(Reader::trouble),
+            counts,
+            ignored,
+            xids: std::mem::take(&mut memory.xids),
+            probed: reader.as_mut().and_then(|reader| reader.probed.take()),
+            limit_mw: reader.as_ref().and_then(|reader| reader.limit_mw),
+        }
+    }
+
+    fn write<'n>(
+        &'n self,
+        reader: &mut Option<Reader<'n>>,
+        memory: &mut Memory,
+        knob: Knob,
+        value: &Value,
+    ) -> WriteAnswer {
+        let written = self.with(reader, memory, |reader, _| {
+            reader.probe(self)?;
+            let Reader { device, knobs, .. } = reader;
+            let knobs = knobs.as_mut().expect("it was probed");
+            Ok(knobs.write(device, &knob, value))
+        });
+        WriteAnswer {
+            gpu: Arc::clone(&self.gpu),
+            knob,
+            result: written.unwrap_or_else(|failure| Err(failure.into())),
+            probed: reader.as_mut().and_then(|reader| reader.probed.take()),
+        }
+    }
+
+    /// Does something with the GPU, which is left alone for a while after a failure.
+    fn with<'n, T>(
+        &'n self,
+        reader: &mut Option<Reader<'n>>,
+        memory: &mut Memory,
+        act: impl FnOnce(&mut Reader<'n>, &mut Memory) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        if let Some((failure, at)) = &memory.failed
+            && at.elapsed() < self.retry
+        {
+            return Err(failure.clone());
+        }
+        memory.failed = None;
+        let result = self.handle(reader).and_then(|reader| act(reader, memory));
+        if let Err(failure) = &result {
+            *reader = None;
+            memory.failed = Some((failure.clone(), Instant::now()));
+        }
+        result
     }
 
     /// The handle, fetched anew where there is none.
@@ -128,6 +207,10 @@ struct Reader<'n> {
     mig_seen: Option<Instant>,
     /// When energy was read.
     last: Option<Instant>,
+    /// `None` before the first reading.
+    knobs: Option<Knobs>,
+    probed: Option<Probed>,
+    limit_mw: Option<u32>,
 }
 
 impl<'n> Reader<'n> {
@@ -145,15 +228,18 @@ impl<'n> Reader<'n> {
             instances: Vec::new(),
             mig_seen: None,
             last: None,
+            knobs: None,
+            probed: None,
+            limit_mw: None,
         }
     }
 
     fn read(
         &mut self,
         task: &Task,
+        memory: &mut Memory,
         counts: &mut ZoneCounts,
         ignored: &mut Ignored,
-        xids: &mut u64,
     ) -> Result<GpuReading, Failure> {
         let now = Instant::now();
         let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros);
@@ -171,7 +257,12 @@ impl<'n> Reader<'n> {
         }
         let (processes, evidence) = self.work(elapsed, now_us, ignored)?;
         let state = state(&self.device, &mut self.calls)?;
-        *xids = self.take_events(&task.gpu)?;
+        self.probe(task)?;
+        if self.knobs.as_ref().is_some_and(Knobs::has_limit) {
+            let Self { device, calls, limit_mw, .. } = self;
+            *limit_mw = calls.ask(knobs::LIMIT, || device.power_management_limit())?;
+        }
+        self.take_events(&task.gpu, memory)?;
         if self.calls.any_failed() {
             // After a reload of the driver every call on an old handle fails somehow; then the handle is of no use.
             self.device.uuid().map_err(|error| Failure::new("nvmlDeviceGetUUID", &error))?;
@@ -245,10 +336,28 @@ impl<'n> Reader<'n> {
         Ok((processes, Evidence::Samples))
     }
 
-    /// Counts critical XID errors and says which they were.
-    fn take_events(&mut self, gpu: &Gpu) -> Result<u64, Failure> {
-        let Some(events) = &self.events else { return Ok(0) };
-        let mut count = 0;
+    /// Looks for what can be lowered; once, or again where that failed.
+    fn probe(&mut self, task: &Task) -> Result<(), Failure> {
+        let anew = self.knobs.is_none();
+        if self.knobs.as_ref().is_none_or(|knobs| knobs.is_doubtful(task.retry)) {
+            let knobs = Knobs::probe(&self.device, &task.gpu.uuid)?;
+            for KnobError { state, detail } in knobs.troubles().into_iter().filter(|_| anew) {
+                info!(
+                    gpu = task.gpu.index,
+                    uuid = %task.gpu.uuid,
+                    reason = state.as_str(),
+                    "one of its limits cannot be set: {detail}"
+                );
+            }
+            self.probed = Some(Probed { found: knobs.found(), anew });
+            self.knobs = Some(knobs);
+        }
+        Ok(())
+    }
+
+    /// Counts critical XID errors, and names each kind the first time.
+    fn take_events(&mut self, gpu: &Gpu, memory: &mut Memory) -> Result<(), Failure> {
+        let Some(events) = &self.events else { return Ok(()) };
         for _ in 0..MAX_EVENTS {
             let event = match events.wait(EVENT_WAIT_MS) {
                 Err(NvmlError::Timeout) => break,
@@ -260,11 +369,18 @@ impl<'n> Reader<'n> {
                     XidError::Value(number) => number,
                     XidError::Unknown => 999,
                 };
-                warn!(gpu = gpu.index, uuid = %gpu.uuid, xid, "the driver reports a critical error (XID)");
-                count += 1;
+                memory.xids += 1;
+                if memory.named.insert(xid) {
+                    warn!(
+                        gpu = gpu.index,
+                        uuid = %gpu.uuid,
+                        xid,
+                        "the driver reports a critical error (XID); more of this number are only counted"
+                    );
+                }
             }
         }
-        Ok(count)
+        Ok(())
     }
 }
 

@@ -83,7 +83,8 @@ impl Failure {
     }
 
     /// Whether the device as a whole is out of reach, so that asking on makes no sense.
-    const fn is_whole(&self) -> bool {
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
         self.reopen || matches!(self.fault, Fault::Lost | Fault::ResetRequired)
     }
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::device::{self, Task};
+use super::device::{self, Request, Task};
 use super::fault::{Failure, Fault};
 use super::reading::Gpu;
 use crate::meter::Source;
@@ -43,11 +43,18 @@ pub struct KnownGpu {
 pub enum Message {
     Session(Result<Session, Failure>),
     Device(Box<device::Answer>),
+    Written(Box<device::WriteAnswer>),
 }
 
 impl From<device::Answer> for Message {
     fn from(answer: device::Answer) -> Self {
         Self::Device(Box::new(answer))
+    }
+}
+
+impl From<device::WriteAnswer> for Message {
+    fn from(answer: device::WriteAnswer) -> Self {
+        Self::Written(Box::new(answer))
     }
 }
 
@@ -64,7 +71,7 @@ pub struct Session {
 pub struct Started {
     pub gpu: Arc<Gpu>,
     pub worker: u64,
-    pub requests: SyncSender<()>,
+    pub requests: Sender<Request>,
     pub thread: JoinHandle<()>,
 }
 
@@ -151,7 +158,7 @@ impl Opener {
             interval: self.interval,
             retry: self.retry,
         };
-        let (requests, incoming) = sync_channel(1);
+        let (requests, incoming) = channel();
         let answers = self.answers.clone();
         let thread = thread::Builder::new()
             .name(format!("gpu{}", gpu.index))
