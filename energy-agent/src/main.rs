@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         Some(Command::Run(config)) => run(config),
         Some(Command::Top(arguments)) => report::top::run(arguments).map(|()| ExitCode::SUCCESS),
         Some(Command::Doctor(arguments)) => report::doctor::run(arguments),
+        Some(Command::Restore(arguments)) => report::restore::run(arguments),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

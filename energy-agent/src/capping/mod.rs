@@ -1,6 +1,7 @@
 //! Holds pods to a power budget: policies and what was measured become the whole desired state of the hardware's limits,
 //! which is written, kept up and given back.
 
+pub mod actuator;
 pub mod files;
 pub mod journal;
 pub mod knob;
