@@ -96,8 +96,6 @@ pub struct Subject {
 struct Held {
     /// Relative; 1 is open.
     ceiling: f64,
-    /// The highest ceiling that kept the budget under load, since the subject was engaged.
-    safe: Option<f64>,
     /// Power limits.
     standing: BTreeMap<Knob, u64>,
     /// What a quota's steps are a twentieth of.
@@ -112,7 +110,6 @@ impl Held {
     const fn new() -> Self {
         Self {
             ceiling: 1.0,
-            safe: None,
             standing: BTreeMap::new(),
             reference: None,
             seen_at: Duration::ZERO,
@@ -122,7 +119,7 @@ impl Held {
     }
 
     fn release(&mut self) {
-        (self.ceiling, self.safe) = (1.0, None);
+        self.ceiling = 1.0;
         self.standing.clear();
     }
 }
@@ -162,7 +159,6 @@ impl Subject {
         if self.amount != policy.budget.amount {
             self.amount = policy.budget.amount;
             (self.hold, self.stuck) = (policy.control.hold, 0);
-            self.devices.values_mut().for_each(|held| held.safe = None);
         }
         self.meet(policy, view, tick, adopted);
         self.power = view.power;
@@ -292,10 +288,6 @@ impl Subject {
         if !self.engaged {
             return;
         }
-        if mean >= release {
-            // The cap is of use, and these ceilings are known to keep the budget.
-            self.devices.values_mut().filter(|held| held.ceiling < 1.0).for_each(|held| held.safe = Some(held.ceiling));
-        }
         // A load that comes and goes is as high as it was within the hold.
         while self.recent.front().is_some_and(|(at, _)| *at + self.hold <= tick.now) {
             self.recent.pop_front();
@@ -364,10 +356,7 @@ impl Subject {
                 lever.quantise(used.max(1));
             }
             let own = device.power.max(1e-9);
-            let mut ceiling = lever.cut(&policy.control.algorithm, held.ceiling, own, own * left);
-            if let Some(safe) = held.safe.filter(|safe| *safe < held.ceiling) {
-                ceiling = ceiling.min(safe.max(0.5 * held.ceiling)).max(lever.floor());
-            }
+            let ceiling = lever.cut(&policy.control.algorithm, held.ceiling, own, own * left);
             let ceiling = lever.on_step(ceiling).min(held.ceiling);
             changed |= ceiling < held.ceiling;
             held.ceiling = ceiling;
