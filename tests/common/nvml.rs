@@ -132,6 +132,13 @@ impl FakeNvml {
         self.folder.held(self.state.generation, |held| held.clone())
     }
 
+    /// Writes a power limit behind the agent's back.
+    pub fn limit_power(&self, uuid: &str, limit_mw: u32) {
+        self.folder.held(self.state.generation, |held| {
+            held.gpus.entry(uuid.to_owned()).or_default().power_limit_mw = Some(limit_mw);
+        });
+    }
+
     /// Writes a lock behind the agent's back, as an administrator does.
     pub fn lock_clocks(&self, uuid: &str, locked_mhz: Option<(u32, u32)>) {
         self.folder.held(self.state.generation, |held| {
