@@ -171,7 +171,7 @@ fn clock_panel(lines: Vec<Line>) -> Panel {
 }
 
 impl Outcome {
-    fn title(&self) -> String {
+    pub fn title(&self) -> String {
         format!("{} e {:.1}", self.name, self.exponent)
     }
 

@@ -26,7 +26,7 @@ pub struct Node {
     pub state: State,
     folder: PathBuf,
     driver: Folder,
-    pods: Vec<Pod>,
+    pub pods: Vec<Pod>,
 }
 
 impl Node {
@@ -51,8 +51,16 @@ impl Node {
     /// # Errors
     /// When it cannot be made.
     pub fn pod(&mut self, name: &str) -> Result<u32> {
+        self.pod_of(name, &["sleep", "0"])
+    }
+
+    /// A pod with this load in it; its first pid.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn pod_of(&mut self, name: &str, load: &[&str]) -> Result<u32> {
         let mut pod = self.world.pod(1)?;
-        pod.run(0, &["sleep", "0"])?;
+        pod.run(0, load)?;
         self.kubelet.tell(name, &pod);
         let procs = pod.containers[0].dir.join("cgroup.procs");
         self.pods.push(pod);
@@ -93,6 +101,12 @@ impl Node {
         let next = self.folder.join("policies.next");
         fs::write(&next, format!("version: 1\npolicies:\n{text}"))?;
         fs::rename(next, self.folder.join("policies.yaml")).context("replacing the policies")
+    }
+
+    /// # Errors
+    /// When there are none.
+    pub fn no_policies(&self) -> Result<()> {
+        fs::remove_file(self.folder.join("policies.yaml")).context("removing the policies")
     }
 
     /// Starts the agent over it, with capping.
