@@ -228,6 +228,8 @@ metrics! {
         "Pods that the policy selects and about which one of higher rank decides, in whole or in part; /policies says which.";
     POLICY_PROBLEMS = "energy_agent_policy_problems" Gauge None, &["source", "node_name"],
         "Policies and documents of a source that were refused; /policies and the log say why.";
+    POLICY_SOURCE_UP = "energy_agent_policy_source_up" Gauge None, &["source", "reason", "node_name"],
+        "1 while a file or ConfigMap with policies can be read, 0 while not; what it said last stays in force either way. The label says why.";
     CAP_LIMIT_HERTZ = "energy_agent_cap_limit_hertz" Gauge None, LIMIT,
         "Clock that a device is to be held to, and by whose policy; absent where nothing is wanted.";
     CAP_LIMIT_WATTS = "energy_agent_cap_limit_watts" Gauge None, LIMIT,

@@ -139,6 +139,7 @@ impl Capper {
             policies,
             caps,
             problems: self.in_force.problems.clone(),
+            sources: self.in_force.sources.clone(),
             restore_pending: self.actuator.restore_pending(),
             restore_failures: self.actuator.restore_failures(),
         }
