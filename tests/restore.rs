@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test panics, its helpers too")]
 
 mod common;
+#[path = "restore/gpus.rs"]
+mod gpus;
 #[path = "restore/killed.rs"]
 mod killed;
 #[path = "restore/node.rs"]

@@ -326,6 +326,14 @@ pub struct Config {
     pub nvml_library: String,
 }
 
+impl Config {
+    /// Some source of policies is named.
+    #[must_use]
+    pub const fn has_policies(&self) -> bool {
+        self.capping_policy.is_some() || self.capping_configmap.is_some() || self.capping_selector.is_some()
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
     Error,

@@ -64,6 +64,9 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let own = Arc::new(SelfMetrics::new());
     let protection =
         ProtectionSource::open(config.web_config.as_deref(), Arc::clone(&own)).map_err(anyhow::Error::msg)?;
+    if config.capping == Capping::Off && config.has_policies() {
+        warn!("policies are named and not followed: capping is off (--capping=on)");
+    }
     let policies = (config.capping == Capping::On).then(|| policies::start(config));
     let node = Node::open(config, policies)?;
     let blank = node.blank();

@@ -397,7 +397,7 @@ mod after_a_crash {
         let raw = original.map_or_else(|| "max 100000".to_owned(), |value| value.to_string());
         let found = Found { min: 0, max: 0, step: 1, value: original, raw, state: KnobState::Ok, epoch };
         let mut entry = Entry::new(&knob, &found, before, &policy("p"), "b", 0);
-        entry.intend(written, &policy("p"));
+        entry.intend(written, Some(before), &policy("p"));
         Track::adopt(&entry)
     }
 
