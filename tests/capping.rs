@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 mod common;
+#[path = "capping/events.rs"]
+mod events;
 #[path = "capping/gpu.rs"]
 mod gpu;
 #[path = "common/kubernetes/mod.rs"]

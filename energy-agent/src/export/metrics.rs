@@ -292,6 +292,8 @@ metrics! {
         "Whether all that flags, environment, --export.config and --export.configmap ask for is exported (1), or something is not to be had and what was in force before stays (0); the landing page and the log say what.";
     EXPORT_CHANGED = "energy_agent_export_config_last_change_timestamp_seconds" Gauge None, &[],
         "Unix time since when the present selection of levels and metrics is exported.";
+    CAPPING_EVENTS = "energy_agent_capping_events_total" Counter None, &["result"],
+        "Kubernetes Events about policies and limits: posted, or dropped (too many at a time, refused, or the API server away for 10 minutes). Absent without --capping=on and credentials for a cluster.";
     WEB_CONFIG_VALID = "energy_agent_web_config_valid" Gauge None, &[],
         "Whether --web.config.file with the certificates, keys and users of its last version is in force (1), or that could not be had and what was in force before stays (0); the log says why. Absent without the flag.";
     TICK_DURATION = "energy_agent_tick_duration_seconds" Histogram None, &[],
