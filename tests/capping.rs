@@ -12,6 +12,8 @@ mod conflicts;
 mod edits;
 #[path = "capping/endings.rs"]
 mod endings;
+#[path = "capping/events.rs"]
+mod events;
 #[path = "capping/faults.rs"]
 mod faults;
 #[path = "capping/gpu.rs"]

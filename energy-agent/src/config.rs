@@ -471,7 +471,7 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn telemetry_path(text: &str) -> Result<String, String> {
-    let reserved = ["/", "/healthz", "/readyz"];
+    let reserved = ["/", "/healthz", "/policies", "/readyz"];
     if !text.starts_with('/') || reserved.contains(&text) || text.contains(['{', '}', '*', '?', '#']) {
         return Err(format!("expected a path such as /metrics, other than {}", reserved.join(", ")));
     }
