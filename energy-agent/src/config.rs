@@ -27,6 +27,12 @@ pub enum Command {
     ///
     /// Exit code 0: energy can be attributed to workloads. 1: it cannot, the table says why.
     Doctor(Box<DoctorArgs>),
+    /// Give back what an agent that has ended left lowered: clocks, limits and quotas, from the journal in
+    /// --state.directory.
+    ///
+    /// Does nothing where nothing is left, and what somebody else has set since stays. For systemd's ExecStopPost=, and for
+    /// people. Exit code 0: all is as it was. 1: something is not, the table says why; or an agent still runs.
+    Restore(Box<RestoreArgs>),
     /// Live table of pods, containers and services by watts, joules and CPU share; plain lines when not on a terminal.
     Top(TopArgs),
     /// Check power policies offline, explain their fields, or print their JSON Schema.
@@ -59,6 +65,15 @@ pub struct DoctorArgs {
     /// How to print the result.
     #[arg(long = "format", env = "ENERGY_AGENT_FORMAT", value_enum, default_value_t = ReportFormat::Text, value_name = "FORMAT")]
     pub format: ReportFormat,
+    #[command(flatten)]
+    pub run: Config,
+}
+
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// Only show what would be done; an agent may run.
+    #[arg(long = "dry-run")]
+    pub dry_run: bool,
     #[command(flatten)]
     pub run: Config,
 }

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Some(Command::Top(arguments)) => report::top::run(arguments).map(|()| ExitCode::SUCCESS),
         Some(Command::Policy(command)) => report::policy::run(command),
         Some(Command::Doctor(arguments)) => report::doctor::run(arguments),
+        Some(Command::Restore(arguments)) => report::restore::run(arguments),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -1,4 +1,4 @@
-//! The commands that develop energy-agent: `cargo xtask run | test | ebpf | bench | gpu-check`.
+//! The commands that develop energy-agent: `cargo xtask run | test | ebpf | vmtest | bench | gpu-check`.
 
 mod bench;
 mod ebpf;
@@ -7,6 +7,7 @@ mod kube_api;
 mod run;
 mod test;
 mod tools;
+mod vmtest;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -47,6 +48,10 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Boot Debian's kernels in virtual machines and compare the agent's CPU time of a container with the kernel's.
+    ///
+    /// QEMU, kernels and a busybox are fetched as Debian packages into target/, once; nothing is installed.
+    Vmtest(vmtest::Options),
     /// Build the Kubernetes API server of the tests, unless it is there; `test` does this by itself. About four minutes.
     KubeApi,
     /// Measure what energy-agent has to reach, as ratios within one run; about forty minutes.
@@ -73,6 +78,7 @@ fn main() -> ExitCode {
         Task::Test { arguments } => test::test(&arguments),
         Task::Fuzz { cases } => test::fuzz(cases),
         Task::Ebpf { check } => ebpf::make(check),
+        Task::Vmtest(options) => vmtest::run(&options),
         Task::KubeApi => kube_api::build(),
         Task::Bench(options) => bench::run(&options),
         Task::GpuCheck { library, seconds } => gpu::check(&library, seconds),

@@ -15,6 +15,11 @@ use crate::{cargo, checked, root};
 /// # Errors
 /// When the build fails or the agent does not start; the agent's own message is shown.
 pub fn run(flags: &[String]) -> Result<()> {
+    if flag(flags, "--web.config.file").is_some() {
+        bail!(
+            "the table can't log in by itself: start `energy-agent` with these flags, and beside it `energy-agent top https://...`"
+        );
+    }
     println!("building in release");
     checked(cargo().args(["build", "--release", "--locked", "--package", "energy-agent"]))?;
     let program = root().join("target/release/energy-agent");

@@ -38,27 +38,60 @@ pub fn unpacked_together(name: &str, packages: &[&str], suite: &str) -> Result<P
     if folder.join("complete").exists() {
         return Ok(folder);
     }
-    let apt = folder.join("apt");
-    fs::create_dir_all(apt.join("lists/partial"))?;
-    fs::create_dir_all(apt.join("cache/archives/partial"))?;
-    let mirror = debian_mirror()?;
-    fs::write(
-        apt.join("sources.list"),
-        format!("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {suite} main\n"),
-    )?;
-    let options = [
-        format!("Dir::Etc::sourcelist={}", apt.join("sources.list").display()),
-        "Dir::Etc::sourceparts=/dev/null".to_owned(),
-        format!("Dir::State::lists={}", apt.join("lists").display()),
-        format!("Dir::Cache={}", apt.join("cache").display()),
-    ];
-    let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    println!("reading the package list of Debian {suite}");
-    checked(apt_get(&options).arg("update").stdout(Stdio::null()))?;
+    let options = apt_of(&folder.join("apt"), &[suite])?;
     unpack(name, packages, &options)
 }
 
-fn unpack(name: &str, packages: &[&str], options: &[&str]) -> Result<PathBuf> {
+/// Unpacks a package of this machine's own release and all those it needs that are not installed; the programs in it find
+/// their libraries by LD_LIBRARY_PATH.
+///
+/// # Errors
+/// When apt can't find or fetch one.
+pub fn unpacked_with_dependencies(package: &str) -> Result<PathBuf> {
+    let folder = folder(package);
+    if folder.join("complete").exists() {
+        return Ok(folder);
+    }
+    let archives = folder.join("archives");
+    fs::create_dir_all(archives.join("partial"))?;
+    println!("fetching the Debian package {package} and what it needs");
+    let options = ["Debug::NoLocking=1".to_owned(), format!("Dir::Cache::archives={}", archives.display())];
+    let install = ["install", "--download-only", "--yes", "--no-install-recommends", package];
+    let fetch = || checked(apt_get(&options).args(install).stdout(Stdio::null()));
+    if fetch().is_err() {
+        // A fresh machine has no package lists yet.
+        checked(apt_get(&[]).arg("update").stdout(Stdio::null()))?;
+        fetch()?;
+    }
+    unpack_all(&archives, &folder)?;
+    fs::remove_dir_all(archives)?;
+    fs::write(folder.join("complete"), "")?;
+    Ok(folder)
+}
+
+/// Options by which apt knows these suites of the Debian archive and no others, with its lists in `folder`, fetched anew.
+///
+/// # Errors
+/// As [`unpacked_from`].
+pub fn apt_of(folder: &Path, suites: &[&str]) -> Result<Vec<String>> {
+    fs::create_dir_all(folder.join("lists/partial"))?;
+    fs::create_dir_all(folder.join("cache/archives/partial"))?;
+    let mirror = debian_mirror()?;
+    let keys = "signed-by=/usr/share/keyrings/debian-archive-keyring.gpg";
+    let lines: String = suites.iter().map(|suite| format!("deb [{keys}] {mirror} {suite} main\n")).collect();
+    fs::write(folder.join("sources.list"), lines)?;
+    let options = vec![
+        format!("Dir::Etc::sourcelist={}", folder.join("sources.list").display()),
+        "Dir::Etc::sourceparts=/dev/null".to_owned(),
+        format!("Dir::State::lists={}", folder.join("lists").display()),
+        format!("Dir::Cache={}", folder.join("cache").display()),
+    ];
+    println!("reading the package lists of Debian {}", suites.join(", "));
+    checked(apt_get(&options).arg("update").stdout(Stdio::null()))?;
+    Ok(options)
+}
+
+fn unpack(name: &str, packages: &[&str], options: &[String]) -> Result<PathBuf> {
     let folder = folder(name);
     if folder.join("complete").exists() {
         return Ok(folder);
@@ -71,20 +104,38 @@ fn unpack(name: &str, packages: &[&str], options: &[&str]) -> Result<PathBuf> {
         checked(apt_get(options).arg("update").stdout(Stdio::null()))?;
         fetch().with_context(|| format!("Debian packages for {name}"))?;
     }
-    let files = fs::read_dir(&folder)?.flatten().map(|entry| entry.path());
-    let debs: Vec<PathBuf> =
-        files.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect();
-    ensure!(debs.len() >= packages.len(), "apt-get download left {} of {} packages", debs.len(), packages.len());
-    for deb in debs {
-        checked(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&folder))?;
-        fs::remove_file(deb)?;
-    }
+    let count = unpack_all(&folder, &folder)?;
+    ensure!(count >= packages.len(), "apt-get download left {count} of {} packages", packages.len());
     fs::write(folder.join("complete"), "")?;
     Ok(folder)
 }
 
-fn apt_get(options: &[&str]) -> Command {
-    let mut command = Command::new("apt-get");
+/// Unpacks every package file of `from` into `folder` and removes it; how many there were.
+fn unpack_all(from: &Path, folder: &Path) -> Result<usize> {
+    let mut count = 0;
+    for entry in fs::read_dir(from)?.flatten() {
+        let deb = entry.path();
+        if deb.extension().is_some_and(|extension| extension == "deb") {
+            checked(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(folder))?;
+            fs::remove_file(deb)?;
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// `apt-get` with these options of its configuration.
+pub fn apt_get(options: &[String]) -> Command {
+    apt("apt-get", options)
+}
+
+/// `apt-cache` likewise.
+pub fn apt_cache(options: &[String]) -> Command {
+    apt("apt-cache", options)
+}
+
+fn apt(program: &str, options: &[String]) -> Command {
+    let mut command = Command::new(program);
     command.args(["-qq", "-o", "APT::Sandbox::User=root"]);
     for option in options {
         command.args(["-o", option]);

@@ -30,7 +30,7 @@ pub struct PodNow {
     pub pod: Arc<Pod>,
     /// What its cgroup is named by: the uid, or a static pod's hash.
     pub uid: Arc<str>,
-    /// Active CPU power (package and dram) in the last interval; `None`: not measured.
+    /// Active CPU power (package and dram) in the last interval; 0 for a pod that has just come. `None`: not measured.
     pub cpu_power: Option<Watts>,
     /// CPUs' worth of run time in the last interval.
     pub cpus_used: f64,
@@ -52,7 +52,8 @@ pub struct GpuDevice {
     pub foreign: bool,
     /// Idle power, where it was learned.
     pub idle: Option<Watts>,
-    /// SM clock of the moment, MHz.
+    /// SM clock of the moment, MHz. A cut starts from it: behind a power limit the clock is below its ceiling, and a step
+    /// takes up to five ticks instead of three where it is not known.
     pub clock_mhz: Option<u32>,
 }
 
@@ -67,7 +68,8 @@ pub struct GpuUser {
 /// A knob that exists.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnobNow {
-    /// The device's own range, in the knob's unit. What is written lies within it, and not below the agent's floor.
+    /// The device's own range, in the knob's unit; `min` is the agent's floor where that is higher. What is written lies
+    /// within it.
     pub min: u64,
     pub max: u64,
     /// Values between `min` and `max` lie this far apart (1: any value).

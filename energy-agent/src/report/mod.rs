@@ -1,5 +1,7 @@
-//! Reports for people on a terminal: what this machine offers, who uses how much, and whether policies are right.
+//! Reports for people on a terminal: what this machine offers, who uses how much, whether policies are right, and what
+//! was given back.
 
 pub mod doctor;
 pub mod policy;
+pub mod restore;
 pub mod top;

@@ -1,0 +1,148 @@
+//! What becomes of a knob by a write, and by how it went.
+
+use std::time::Duration;
+
+use super::super::super::knob::{Found, Knob, KnobError, Value};
+use super::super::super::observation::KnobState;
+use super::super::change::{Change, ChangeKind};
+use super::super::fault::Fault;
+use super::clock::Clock;
+use super::{Held, Track, text};
+
+/// Values of the agent that are remembered while a write does not succeed.
+const OURS: usize = 8;
+
+impl Track {
+    /// A write goes out; the journal has it.
+    pub fn begin(&mut self, now: Duration, value: &Value) {
+        if let (Value::Set(set), Some(found), Some(limit)) = (value, &self.found, &self.wanted) {
+            let held = self.held.get_or_insert_with(|| Held {
+                original: found.value,
+                original_raw: found.raw.clone(),
+                epoch: Some(found.epoch),
+                written: *set,
+                ours: Vec::new(),
+                policy: limit.policy.clone(),
+                confirmed: false,
+                touched: false,
+            });
+            // Until it is done, what was written before may still show.
+            held.ours.retain(|ours| ours != set);
+            held.ours.insert(0, *set);
+            held.ours.truncate(OURS);
+            held.written = *set;
+            held.policy = limit.policy.clone();
+            held.confirmed = false;
+            self.written_at.push_back(now);
+        }
+        self.pending = Some((value.clone(), now));
+    }
+
+    /// The write was not taken after all.
+    pub fn unsent(&mut self) {
+        if let Some((Value::Set(_), _)) = self.pending.take() {
+            self.written_at.pop_back();
+        }
+    }
+
+    /// How a write went. Returns whether the knob leaves the journal.
+    pub fn done(
+        &mut self,
+        now: Duration,
+        value: &Value,
+        result: Result<Found, KnobError>,
+        changes: &mut Vec<Change>,
+    ) -> bool {
+        self.pending = None;
+        let result = result.and_then(|found| {
+            self.found = Some(found.clone());
+            let shows = format!("it shows {} after the write; firmware or another program holds it", text(&found));
+            let error = KnobError { state: KnobState::NotEffective, detail: shows };
+            if found.state == KnobState::NotEffective { Err(error) } else { Ok(found) }
+        });
+        match value {
+            Value::Set(set) => self.was_set(now, *set, result, changes),
+            Value::Restore(_) => self.was_restored(now, result, changes),
+        }
+    }
+
+    fn was_set(
+        &mut self,
+        now: Duration,
+        set: u64,
+        result: Result<Found, KnobError>,
+        changes: &mut Vec<Change>,
+    ) -> bool {
+        let shown = self.found.as_ref().and_then(|found| found.value);
+        let Some(held) = &mut self.held else { return false };
+        match result {
+            Ok(_) => {
+                held.ours = vec![set];
+                held.ours.extend(shown.filter(|shown| *shown != set));
+                (held.confirmed, held.touched) = (true, true);
+                self.writes.ok += 1;
+                // That a lock was taken says nothing of whether it is obeyed.
+                let proven = !matches!(self.knob, Knob::GpuClock(_));
+                if self.fault.take_if(|fault| proven || fault.error.state != KnobState::NotEffective).is_some() {
+                    self.say(ChangeKind::Recovered, format!("set to {set}"), changes);
+                }
+                false
+            }
+            Err(error) => {
+                self.writes.failed += 1;
+                let untouched =
+                    matches!(error.state, KnobState::Unsupported | KnobState::NoPermission | KnobState::Rejected);
+                if error.state == KnobState::NotEffective {
+                    // What it was stays what it was, also where that is what it shows.
+                    held.ours.extend(shown.filter(|shown| Some(*shown) != held.original));
+                }
+                held.touched |= !untouched;
+                let forget = !held.touched;
+                self.fail(now, error, changes);
+                if forget {
+                    self.held = None;
+                }
+                forget
+            }
+        }
+    }
+
+    fn was_restored(&mut self, now: Duration, result: Result<Found, KnobError>, changes: &mut Vec<Change>) -> bool {
+        let Some(held) = &self.held else { return true };
+        let back = self.found.as_ref().is_some_and(|found| found.raw == held.original_raw);
+        match result {
+            Err(error) if error.state == KnobState::NotEffective && back => self.given_back(changes),
+            Ok(_) => self.given_back(changes),
+            // What cannot be reset could not be set either.
+            Err(error) if error.state == KnobState::Unsupported && matches!(self.knob, Knob::GpuClock(_)) => {
+                self.held = None;
+                self.restore_fault = None;
+                true
+            }
+            Err(error) => {
+                self.restore_failures += 1;
+                let detail = error.detail.clone();
+                let first = self.restore_fault.is_none();
+                self.restore_fault = Some(Fault::restoring(self.restore_fault.as_ref(), now, error));
+                if first {
+                    self.say(ChangeKind::RestoreFailed, detail, changes);
+                }
+                false
+            }
+        }
+    }
+
+    fn given_back(&mut self, changes: &mut Vec<Change>) -> bool {
+        self.writes.restored += 1;
+        let shows = self.held.as_ref().map_or_else(String::new, |held| match (held.original, &self.knob) {
+            (_, Knob::GpuClock(_)) => "clocks are reset".to_owned(),
+            (Some(value), _) => format!("back at {value}"),
+            (None, _) => "open again".to_owned(),
+        });
+        self.say(ChangeKind::Restored, shows, changes);
+        self.held = None;
+        self.restore_fault = None;
+        self.clock = Clock { insisted: self.clock.insisted, ..Clock::default() };
+        true
+    }
+}

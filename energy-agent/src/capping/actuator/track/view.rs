@@ -1,0 +1,64 @@
+//! A knob as the controller and people see it.
+
+use std::time::Duration;
+
+use super::super::super::observation::{KnobNow, KnobState};
+use super::super::super::status::{CapStatus, Writes};
+use super::super::floor::floor;
+use super::Track;
+
+impl Track {
+    /// For the controller; `None` where the knob is not there. A fault is over when it is time to try again.
+    #[must_use]
+    pub fn now(&self, now: Duration) -> Option<KnobNow> {
+        let found = self.found.as_ref()?;
+        let original = self.held.as_ref().map_or(found.value, |held| held.original);
+        let min = floor(&self.knob, found);
+        let fault = self.fault.as_ref().filter(|fault| now < fault.retry);
+        let state = match (found.state, fault) {
+            _ if self.yielded.as_ref().is_some_and(|(_, until)| now < *until) => KnobState::Yielded,
+            (KnobState::Ok | KnobState::NotEffective, Some(fault)) => fault.error.state,
+            (KnobState::NotEffective, None) => KnobState::Ok,
+            (state, _) => state,
+        };
+        Some(KnobNow {
+            min: original.map_or(min, |original| min.min(original)),
+            max: found.max,
+            step: found.step,
+            original,
+            current: self.current(),
+            state,
+        })
+    }
+
+    /// For people. `None` for a knob that was never written nor wanted.
+    #[must_use]
+    pub fn cap(&self, now: Duration) -> Option<CapStatus> {
+        let Writes { ok, failed, restored, deferred } = self.writes;
+        if !self.is_in_use() && self.yielded.is_none() && self.fault.is_none() && ok + failed + restored + deferred == 0
+        {
+            return None;
+        }
+        let state = match (&self.restore_fault, &self.fault, self.now(now)) {
+            (Some(fault), _, _) if self.wanted.is_none() => fault.error.state,
+            (_, _, Some(KnobNow { state, .. })) if state != KnobState::Ok => state,
+            (_, Some(fault), _) => fault.error.state,
+            (_, None, Some(_)) => KnobState::Ok,
+            (_, None, None) => KnobState::Unreachable,
+        };
+        Some(CapStatus {
+            knob: self.knob.clone(),
+            state,
+            wanted: self.wanted.as_ref().map(|limit| limit.value),
+            found: self.found.as_ref().and_then(|found| found.value),
+            original: self.held.as_ref().map_or_else(|| self.found.as_ref()?.value, |held| held.original),
+            policy: self
+                .wanted
+                .as_ref()
+                .map(|limit| limit.policy.clone())
+                .or_else(|| self.held.as_ref().map(|held| held.policy.clone())),
+            clamped: self.clamped,
+            writes: self.writes,
+        })
+    }
+}

@@ -1,0 +1,183 @@
+//! A node whose knobs are files: the clocks and the power limit of FC-089 as plain files, and a pod's quota of the running
+//! kernel.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Parser as _;
+use energy_agent::capping::actuator::{Actuator, Seen};
+use energy_agent::capping::files::FileKnobs;
+use energy_agent::capping::knob::{Knob, Limit, Limits};
+use energy_agent::capping::policy::PolicyName;
+use energy_agent::config::{Cli, Config};
+use energy_agent::meter::gpu::GpuMeter;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::agent::PROGRAM;
+use crate::common::quota::QuotaPod;
+use crate::common::tree::Tree;
+
+const CPUFREQ: &str = "sys/devices/system/cpu/cpufreq";
+const POWERCAP: &str = "sys/devices/virtual/powercap/intel-rapl/intel-rapl:0";
+
+pub struct Node {
+    pub tree: Tree,
+    pub state: TempDir,
+    pub pod: Option<QuotaPod>,
+    /// Content of every knob's file before anything was written.
+    pub before: BTreeMap<Knob, String>,
+    /// What FC-089 caps them to.
+    pub capped_to: Limits,
+    pub config: Config,
+}
+
+impl Node {
+    pub fn new() -> Self {
+        let case = include_str!("../cases/FC-089-crash-restore.json");
+        let case: Value = serde_json::from_str(case).unwrap();
+        let number = |moment: &str, key: &str| case[moment][key].as_u64().unwrap();
+        let mut tree = Tree::new();
+        tree.apply("f proc/sys/kernel/random/boot_id = 0f1e2d3c-0000-4000-8000-000000000001");
+        for policy in [0, 4] {
+            let khz = number("before", &format!("policy{policy}.scaling_max_freq"));
+            for (file, value) in [
+                ("scaling_max_freq", khz),
+                ("scaling_min_freq", 300_000),
+                ("cpuinfo_min_freq", 300_000),
+                ("cpuinfo_max_freq", 2_956_800),
+            ] {
+                tree.apply(&format!("f {CPUFREQ}/policy{policy}/{file} = {value}"));
+            }
+        }
+        let limit = number("before", "rapl.long_term_uw");
+        tree.apply(&format!("f {POWERCAP}/name = package-0"));
+        tree.apply(&format!("f {POWERCAP}/constraint_0_name = long_term"));
+        tree.apply(&format!("f {POWERCAP}/constraint_0_power_limit_uw = {limit}"));
+        tree.apply(&format!("f {POWERCAP}/constraint_0_max_power_uw = {limit}"));
+        tree.apply("l sys/class/powercap/intel-rapl:0 -> ../../devices/virtual/powercap/intel-rapl/intel-rapl:0");
+        let pod = QuotaPod::new();
+        let mut capped_to = BTreeMap::from([
+            (Knob::CpuFrequency(0), number("capped_to", "policy0.scaling_max_freq")),
+            (Knob::CpuFrequency(4), number("capped_to", "policy4.scaling_max_freq")),
+            (Knob::RaplLimit("intel-rapl:0".into()), number("capped_to", "rapl.long_term_uw")),
+        ]);
+        if let Some(pod) = &pod {
+            capped_to.insert(Knob::CpuQuota(pod.pod.cgroup.path.trim_start_matches('/').into()), 500);
+        }
+        let state = TempDir::new().unwrap();
+        let config = config(&tree.root().display().to_string(), &state.path().display().to_string());
+        let mut node = Self { tree, state, pod, before: BTreeMap::new(), capped_to: limits(capped_to), config };
+        node.before = node.contents();
+        node
+    }
+
+    /// The file of every knob, as it is now.
+    pub fn contents(&self) -> BTreeMap<Knob, String> {
+        self.capped_to.keys().map(|knob| (knob.clone(), self.content(knob))).collect()
+    }
+
+    pub fn content(&self, knob: &Knob) -> String {
+        match knob {
+            Knob::CpuQuota(_) => self.pod.as_ref().unwrap().quota(),
+            _ => fs::read_to_string(self.file(knob)).unwrap(),
+        }
+    }
+
+    pub fn file(&self, knob: &Knob) -> PathBuf {
+        self.tree.root().join(match knob {
+            Knob::CpuFrequency(policy) => format!("{CPUFREQ}/policy{policy}/scaling_max_freq"),
+            Knob::RaplLimit(_) => format!("{POWERCAP}/constraint_0_power_limit_uw"),
+            other => panic!("{other} is no plain file"),
+        })
+    }
+
+    /// The command with this node's roots.
+    pub fn restore(&self, flags: &[&str]) -> Outcome {
+        let output = Command::new(PROGRAM)
+            .arg("restore")
+            .args(arguments(&self.tree.root().display().to_string(), &self.state.path().display().to_string()))
+            .args(flags)
+            .output()
+            .unwrap();
+        Outcome {
+            code: output.status.code(),
+            text: String::from_utf8(output.stdout).unwrap(),
+            errors: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// An agent's actuator.
+    pub fn open(&self) -> Driver {
+        Driver::open(&self.config)
+    }
+}
+
+/// What the command said.
+#[derive(Debug)]
+pub struct Outcome {
+    pub code: Option<i32>,
+    pub text: String,
+    pub errors: String,
+}
+
+impl Outcome {
+    /// The line about a knob.
+    pub fn line(&self, knob: &Knob) -> &str {
+        let name = knob.to_string();
+        self.text.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("{knob}: {self:#?}"))
+    }
+}
+
+/// An actuator and what it acts on, driven as the tick drives it.
+pub struct Driver {
+    pub actuator: Actuator,
+    pub files: FileKnobs,
+    pub gpus: GpuMeter,
+    pub now: Duration,
+}
+
+impl Driver {
+    pub fn open(config: &Config) -> Self {
+        Self {
+            actuator: Actuator::open(config),
+            files: FileKnobs::open(&config.sysfs, &config.cgroupfs),
+            gpus: GpuMeter::open(None),
+            now: Duration::from_secs(5),
+        }
+    }
+
+    /// A tick, a second after the last one.
+    pub fn tick(&mut self, limits: &Limits) {
+        self.now += Duration::from_secs(1);
+        let quotas = limits.keys().filter_map(|knob| match knob {
+            Knob::CpuQuota(cgroup) => self.files.pod_quota(cgroup),
+            _ => None,
+        });
+        let seen = Seen { quotas: quotas.collect(), ..Seen::default() };
+        self.actuator.look(self.now, seen, &mut self.files, &mut self.gpus);
+        self.actuator.apply(self.now, limits, &mut self.files, &mut self.gpus);
+    }
+}
+
+pub fn limits(values: impl IntoIterator<Item = (Knob, u64)>) -> Limits {
+    let policy = PolicyName { namespace: "team-a".into(), name: "night".into() };
+    values.into_iter().map(|(knob, value)| (knob, Limit { value, policy: policy.clone() })).collect()
+}
+
+pub fn config(root: &str, state: &str) -> Config {
+    let program = ["energy-agent".to_owned()];
+    Cli::parse_from(program.into_iter().chain(arguments(root, state))).run
+}
+
+fn arguments(root: &str, state: &str) -> [String; 4] {
+    [
+        format!("--path.sysfs={root}/sys"),
+        format!("--path.procfs={root}/proc"),
+        format!("--state.directory={state}"),
+        "--gpu=off".to_owned(),
+    ]
+}

@@ -1,0 +1,53 @@
+#!/bin/busybox sh
+# Init of a virtual machine with a pure cgroup v2 tree: runs the agent beside a busy container and says, in lines that
+# begin with @@, what both the agent and the kernel counted. `cargo xtask vmtest` reads them.
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mount -t tracefs tracefs /sys/kernel/tracing
+mount -t bpf bpf /sys/fs/bpf
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+ifconfig lo 127.0.0.1 up
+echo "@@ kernel $(uname -r)"
+
+end() { echo "@@ end $1"; poweroff -f; }
+page=http://127.0.0.1:9102/metrics
+ticks() { wget -qO- $page | sed -n 's/^energy_agent_ticks_total //p'; }
+# Waits for something: a time limit in quarters of a second, then a command.
+await() {
+    left=$1; shift
+    until "$@" 2>/dev/null; do
+        left=$((left - 1))
+        [ $left -gt 0 ] || return 1
+        sleep 0.25
+    done
+}
+
+agent --ebpf=on --interval=500ms --meter.cpu=estimate --state.directory=/tmp >/tmp/log 2>&1 &
+await 240 wget -qO /dev/null http://127.0.0.1:9102/readyz || { sed 's/^/@@ log /' /tmp/log; end "the agent is not ready"; }
+
+# As the systemd driver of a kubelet names it.
+uid=11111111_2222_3333_4444_555555555555
+id=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
+pod=/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod$uid.slice
+container=$pod/cri-containerd-$id.scope
+mkdir -p $container
+# One that keeps a CPU, and many that are short: 60 processes of some milliseconds.
+(
+    echo 0 >$container/cgroup.procs
+    i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done &
+    n=0; while [ $n -lt 60 ]; do n=$((n + 1)); sha256sum /bin/busybox >/dev/null; done
+    wait
+)
+# All of it is in what a tick reads that begins after the end.
+wanted=$(($(ticks) + 3))
+enough() { [ "$(ticks)" -ge $wanted ]; }
+await 240 enough || end "the agent does not tick"
+wget -qO /tmp/page $page
+grep -E "^energy_agent_(attribution_info|container_cpu_seconds_total|pod_cpu_seconds_total|meter_up|usage_map_drops_total|missed_switches_total)" /tmp/page | sed 's/^/@@ metric /'
+grep "^kepler_pod_cpu_joules_total" /tmp/page | sed 's/^/@@ metric /'
+echo "@@ usage_usec $(sed -n 's/^usage_usec //p' $container/cpu.stat)"
+grep -E "WARN|ERROR" /tmp/log | sed 's/^/@@ log /'
+end ok

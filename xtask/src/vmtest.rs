@@ -1,0 +1,131 @@
+//! `cargo xtask vmtest`: the agent on other kernels than this machine's, in virtual machines with a pure cgroup v2 tree.
+//! What it counts for a busy container is compared with the kernel's own `cpu.stat`.
+
+mod guest;
+mod initramfs;
+mod kernel;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use self::guest::{Emulator, Report};
+use self::kernel::Kernel;
+use crate::{cargo, checked, root, tools};
+
+/// Built for, and emulated.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// Kernels to test, by the beginning of their version; `newest` is the highest version that Debian has.
+    #[arg(long, value_delimiter = ',', default_value = "5.10,6.1,6.12,newest", value_name = "VERSION,...")]
+    kernels: Vec<String>,
+    /// Longest time for one machine, in seconds.
+    #[arg(long, default_value_t = 240, value_name = "SECONDS")]
+    limit: u64,
+    /// Look for newer kernels than those kept in target/vm.
+    #[arg(long)]
+    refresh: bool,
+}
+
+/// Boots one kernel after the other.
+///
+/// # Errors
+/// When something can't be had or built, or the agent fails on a kernel; the table is printed first.
+pub fn run(options: &Options) -> Result<()> {
+    ensure!(
+        cfg!(target_arch = "x86_64"),
+        "the virtual machines are x86_64, and this machine has to be one to build for them"
+    );
+    println!("building the agent as one static file");
+    let initramfs = folder().join("initramfs");
+    fs::create_dir_all(folder()).context("target/vm")?;
+    fs::write(&initramfs, initramfs::of(&agent()?, &busybox()?, &root().join("tests/vm/init.sh"))?)?;
+    let emulator = Emulator::find()?;
+    let mut rows = Vec::new();
+    for (wanted, kernel) in kernel::fetch(&options.kernels, options.refresh) {
+        let row = kernel.and_then(|kernel| Row::of(&kernel, &emulator, &initramfs, options.limit));
+        if let Err(error) = &row {
+            println!("{wanted}: {error:#}");
+        }
+        rows.push((wanted, row));
+    }
+    println!("\n{}", table(&rows));
+    let failed: Vec<_> =
+        rows.iter().filter(|(_, row)| !row.as_ref().is_ok_and(Row::passed)).map(|(name, _)| name.as_str()).collect();
+    ensure!(failed.is_empty(), "failed: {}; what the machines said is in {}", failed.join(", "), folder().display());
+    Ok(())
+}
+
+fn folder() -> PathBuf {
+    root().join("target/vm")
+}
+
+/// The agent with all its libraries.
+fn agent() -> Result<PathBuf> {
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--release", "--locked", "--package", "energy-agent", "--bin", "energy-agent"]);
+    // With a target named, the flags don't reach build scripts and macros, which can't be static.
+    checked(build.args(["--target", TARGET]).env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
+    Ok(root().join("target").join(TARGET).join("release/energy-agent"))
+}
+
+fn busybox() -> Result<PathBuf> {
+    let unpacked = tools::unpacked("busybox-static")?;
+    let places = ["bin/busybox", "usr/bin/busybox"].map(|place| unpacked.join(place));
+    places.into_iter().find(|place| place.is_file()).context("the package busybox-static holds no busybox")
+}
+
+/// What one kernel showed.
+struct Row {
+    kernel: String,
+    report: Report,
+    took: Duration,
+}
+
+impl Row {
+    fn of(kernel: &Kernel, emulator: &Emulator, initramfs: &Path, limit: u64) -> Result<Self> {
+        println!("booting {}", kernel.version);
+        let log = folder().join(format!("{}.log", kernel.version));
+        let start = Instant::now();
+        let text = emulator.boot(&kernel.image, initramfs, &log, limit)?;
+        let report = Report::read(&text).with_context(|| format!("{} (log: {})", kernel.version, log.display()))?;
+        let row = Self { kernel: kernel.version.clone(), report, took: start.elapsed() };
+        println!("{} after {:.0} s: {}", kernel.version, row.took.as_secs_f64(), row.verdict());
+        Ok(row)
+    }
+
+    fn passed(&self) -> bool {
+        self.report.problems().is_empty()
+    }
+
+    fn verdict(&self) -> String {
+        if self.passed() { "ok".to_owned() } else { self.report.problems().join("; ") }
+    }
+}
+
+fn table(rows: &[(String, Result<Row>)]) -> String {
+    let mut text = format!(
+        "{:<28} {:<24} {:>8} {:>10} {:>11} {:>6}  RESULT",
+        "KERNEL", "PROGRAM", "AGENT s", "cpu.stat s", "DIFFERENCE", "TOOK"
+    );
+    for (wanted, row) in rows {
+        text.push('\n');
+        match row {
+            Ok(row) => {
+                let Report { program, agent_s, kernel_s, .. } = &row.report;
+                let (difference, took) = (row.report.difference() * 100.0, row.took.as_secs_f64());
+                let seconds = format!("{agent_s:>8.3} {kernel_s:>10.3} {difference:>+9.2} % {took:>4.0} s");
+                text.push_str(&format!("{:<28} {program:<24} {seconds}  {}", row.kernel, row.verdict()));
+            }
+            Err(error) => text.push_str(&format!(
+                "{wanted:<28} {:<24} {:>8} {:>10} {:>11} {:>6}  {error:#}",
+                "-", "-", "-", "-", "-"
+            )),
+        }
+    }
+    text
+}

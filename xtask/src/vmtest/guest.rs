@@ -1,0 +1,173 @@
+//! One virtual machine from its boot to its end, and what it reported. QEMU emulates the processor: that takes ten times
+//! as long as a real one, but runs everywhere.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::tools;
+
+/// Part of cpu.stat's time by which the agent may differ. `cpu.stat` is the scheduler's clock, the agent's is another,
+/// and the first moments in the cgroup are charged when a task leaves the CPU.
+const TOLERANCE: f64 = 0.02;
+const PROGRAM: &str = "qemu-system-x86_64";
+
+/// QEMU, on the machine or unpacked below `target/tools`.
+pub struct Emulator {
+    /// The folder that stands for `/`, where it is unpacked.
+    unpacked: Option<PathBuf>,
+}
+
+impl Emulator {
+    /// # Errors
+    /// When this machine has no QEMU and Debian's can't be had.
+    pub fn find() -> Result<Self> {
+        let unpacked = if tools::on_path(PROGRAM) {
+            None
+        } else {
+            Some(tools::unpacked_with_dependencies("qemu-system-x86").context("QEMU can't be had")?)
+        };
+        Ok(Self { unpacked })
+    }
+
+    /// Boots to the end; what came over the serial line.
+    ///
+    /// # Errors
+    /// When QEMU can't be started, or the machine does not end in time.
+    pub fn boot(&self, kernel: &Path, initramfs: &Path, log: &Path, limit_s: u64) -> Result<String> {
+        let output = File::create(log).with_context(|| log.display().to_string())?;
+        // Coreutils' own, so that no machine stays when this is interrupted.
+        let mut command = Command::new("timeout");
+        command.args(["--foreground", "--kill-after=5"]).arg(limit_s.to_string()).stdin(Stdio::null());
+        match &self.unpacked {
+            None => drop(command.arg(PROGRAM)),
+            Some(root) => {
+                command.arg(root.join("usr/bin").join(PROGRAM));
+                let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|folder| root.join(folder));
+                command.env("LD_LIBRARY_PATH", env::join_paths(libraries).unwrap_or_else(|_| OsString::new()));
+                for data in ["usr/share/qemu", "usr/share/seabios"] {
+                    command.arg("-L").arg(root.join(data));
+                }
+            }
+        }
+        command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "768"]);
+        command.args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"]);
+        command.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs);
+        command.args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init"]);
+        let status = command.stdout(output.try_clone()?).stderr(output).status().context("starting timeout")?;
+        match status.code() {
+            Some(0) => {}
+            Some(124 | 137) => bail!("not done after {limit_s} s (--limit; log: {})", log.display()),
+            _ => bail!("QEMU ended with {status} (log: {})", log.display()),
+        }
+        Ok(String::from_utf8_lossy(&fs::read(log)?).into_owned())
+    }
+}
+
+/// What a machine said of itself.
+#[derive(Debug, PartialEq)]
+pub struct Report {
+    /// The eBPF program that the agent chose.
+    pub program: String,
+    /// CPU time of the container as the agent has it, and as the kernel has it.
+    pub agent_s: f64,
+    pub kernel_s: f64,
+    /// Energy of the pod.
+    joules: f64,
+    /// Who counted.
+    meter: String,
+}
+
+impl Report {
+    /// # Errors
+    /// When it is not complete; with what was wrong in the machine's words.
+    pub fn read(text: &str) -> Result<Self> {
+        let lines: Vec<_> =
+            text.lines().filter_map(|line| line.split_once("@@ ")).map(|(_, said)| said.trim_end()).collect();
+        let said = |start: &str| lines.iter().find_map(|line| line.strip_prefix(start));
+        let complaints: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix("log ")).collect();
+        match said("end ") {
+            Some("ok") => {}
+            Some(end) => bail!("{end}: {}", complaints.join(" | ")),
+            None => bail!("it went down before the end: {}", text.lines().last().unwrap_or("not a word")),
+        }
+        let metric = |name: &str| {
+            let of = format!("metric {name}{{");
+            said(&of).with_context(|| format!("no {name}; {}", complaints.join(" | ")))
+        };
+        let value = |name: &str| -> Result<f64> {
+            let text = metric(name)?;
+            text.rsplit(' ').next().and_then(|value| value.parse().ok()).with_context(|| format!("{name}: {text}"))
+        };
+        let info = metric("energy_agent_attribution_info")?;
+        let label = |name: &str| {
+            let (_, rest) = info.split_once(&format!("{name}=\""))?;
+            Some(rest.split('"').next().unwrap_or_default().to_owned())
+        };
+        let usage_usec: f64 = said("usage_usec ").and_then(|usec| usec.parse().ok()).context("no usage_usec")?;
+        ensure!(usage_usec > 500_000.0, "the container ran for {usage_usec} us only, nothing to compare");
+        Ok(Self {
+            program: label("program").unwrap_or_default(),
+            meter: label("meter").unwrap_or_default(),
+            agent_s: value("energy_agent_container_cpu_seconds_total")?,
+            kernel_s: usage_usec / 1e6,
+            joules: value("kepler_pod_cpu_joules_total")?,
+        })
+    }
+
+    /// What the agent has more than the kernel, as part of the kernel's.
+    pub fn difference(&self) -> f64 {
+        self.agent_s / self.kernel_s - 1.0
+    }
+
+    /// Empty where all is well.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.meter != "ebpf" {
+            problems.push(format!("CPU time was counted by {:?}, not by eBPF", self.meter));
+        }
+        if self.difference().abs() > TOLERANCE {
+            problems.push(format!("more than {:.0} % apart", TOLERANCE * 100.0));
+        }
+        if self.joules <= 0.0 {
+            problems.push("the pod used no energy".to_owned());
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "[    0.1] boot\r\n@@ kernel 5.10.0\r\n\
+        @@ metric energy_agent_attribution_info{meter=\"ebpf\",program=\"tp_btf\",weight=\"cpu_time\",idle=\"ratio\"} 1\r\n\
+        @@ metric energy_agent_container_cpu_seconds_total{container_id=\"01\"} 2.020000000\r\n\
+        @@ metric kepler_pod_cpu_joules_total{pod_id=\"1\"} 3.500000\r\n\
+        @@ usage_usec 2000000\r\n@@ end ok\r\n[    9.9] reboot: Power down\r\n";
+
+    #[test]
+    fn a_report_within_two_percent_passes() {
+        let report = Report::read(LOG).unwrap();
+        assert_eq!((report.program.as_str(), report.meter.as_str()), ("tp_btf", "ebpf"));
+        assert!((report.difference() - 0.01).abs() < 1e-9 && report.problems().is_empty(), "{report:?}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let problems =
+            |from: &str, to: &str| Report::read(&LOG.replace(from, to)).map(|report| report.problems().join(";"));
+        assert_eq!(problems("2.020000000", "1.950000000").unwrap(), "more than 2 % apart");
+        assert!(problems("\"ebpf\"", "\"cgroup\"").unwrap().contains("counted by \"cgroup\""));
+        assert_eq!(problems("3.500000", "0.000000").unwrap(), "the pod used no energy");
+        assert!(problems("usage_usec 2000000", "usage_usec 20").unwrap_err().to_string().contains("20 us only"));
+        let refused = "@@ log WARN refused\n@@ end the agent is not ready";
+        assert_eq!(problems("@@ end ok", refused).unwrap_err().to_string(), "the agent is not ready: WARN refused");
+        let panic = problems("@@ end ok\r\n[    9.9] reboot: Power down", "Kernel panic - not syncing").unwrap_err();
+        assert_eq!(panic.to_string(), "it went down before the end: Kernel panic - not syncing");
+    }
+}
