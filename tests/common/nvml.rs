@@ -146,13 +146,6 @@ impl FakeNvml {
         });
     }
 
-    /// Sets a power limit behind the agent's back.
-    pub fn limit_power(&self, uuid: &str, limit_mw: u32) {
-        self.folder.held(self.state.generation, |held| {
-            held.gpus.entry(uuid.to_owned()).or_default().power_limit_mw = Some(limit_mw);
-        });
-    }
-
     /// How often a call was made on the GPU of that index (below 36).
     pub fn calls_at(&self, symbol: &str, index: u32) -> usize {
         check(symbol);
