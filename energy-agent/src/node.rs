@@ -63,7 +63,7 @@ pub struct Node {
     host_pid: Option<MeterState>,
     names: Arc<Names>,
     pod_labels: Arc<[String]>,
-    /// `None` with `--capping=off`.
+    /// `None` with `--capping=off`, if nothing is left to be given back.
     capper: Option<Capper>,
 }
 
@@ -116,7 +116,10 @@ impl Node {
             host_pid,
             names: Arc::default(),
             pod_labels: config.pod_labels.clone().into(),
-            capper: policies.map(|policies| Capper::open(config, policies, events)),
+            capper: match policies {
+                Some(policies) => Some(Capper::open(config, policies, events)),
+                None => Capper::left_over(config),
+            },
         })
     }
 

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+use tracing::{info, warn};
 
 use super::observe::Observer;
 use crate::capping::actuator::{Actuator, Seen};
@@ -81,6 +82,19 @@ impl Capper {
             next_cores: Duration::ZERO,
             started: Instant::now(),
         }
+    }
+
+    /// With `--capping=off`: only what an earlier run left capped, to give it back. `None`: nothing is left, as on every
+    /// node that was never capped; then no journal is made either.
+    #[must_use]
+    pub fn left_over(config: &Config) -> Option<Self> {
+        match Actuator::peek(config) {
+            Ok(left) if left.held().next().is_none() => return None,
+            Ok(_) => info!("capping is off, what an earlier run left limited is given back"),
+            Err(error) => warn!(error = format!("{error:#}"), "whether an earlier run left limits is not known"),
+        }
+        let none = InForce { complete: true, ..InForce::default() };
+        Some(Self::open(config, watch::channel(Arc::new(none)).1, None))
     }
 
     /// Before the first tick: what an earlier run left capped is given back where its policy is gone, and adopted where it
