@@ -3,10 +3,24 @@
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
+#[path = "capping/budgets.rs"]
+mod budgets;
 mod common;
+#[path = "capping/conflicts.rs"]
+mod conflicts;
+#[path = "capping/edits.rs"]
+mod edits;
+#[path = "capping/endings.rs"]
+mod endings;
+#[path = "capping/events.rs"]
+mod events;
+#[path = "capping/faults.rs"]
+mod faults;
 #[path = "capping/gpu.rs"]
 mod gpu;
 #[path = "common/kubernetes/mod.rs"]
 mod kubernetes;
+#[path = "capping/releases.rs"]
+mod releases;
 #[path = "capping/world.rs"]
 mod world;

@@ -24,6 +24,7 @@ use crate::attribution::idle::IdleModel;
 use crate::attribution::scope::Scope;
 use crate::attribution::usage::{Share, Usage};
 use crate::attribution::{Idle, Interval, Weight, attribute, learn};
+use crate::capping::events::Outbox;
 use crate::capping::source::InForce;
 use crate::config::{Config, IdleMethod};
 use crate::ledger::Ledger;
@@ -62,16 +63,21 @@ pub struct Node {
     host_pid: Option<MeterState>,
     names: Arc<Names>,
     pod_labels: Arc<[String]>,
-    /// `None` with `--capping=off`.
+    /// `None` with `--capping=off`, if nothing is left to be given back.
     capper: Option<Capper>,
 }
 
 impl Node {
-    /// Opens the meters and remembers what earlier runs learned. `policies`: `None` with `--capping=off`.
+    /// Opens the meters and remembers what earlier runs learned. `policies`: `None` with `--capping=off`;
+    /// `events`: where changes are told.
     ///
     /// # Errors
     /// When a demanded meter is refused; see [`Sampler::open`].
-    pub fn open(config: &Config, policies: Option<watch::Receiver<Arc<InForce>>>) -> Result<Self> {
+    pub fn open(
+        config: &Config,
+        policies: Option<watch::Receiver<Arc<InForce>>>,
+        events: Option<Outbox>,
+    ) -> Result<Self> {
         let sampler = Sampler::open(config)?;
         let started = Instant::now();
         let owners = match sampler.v2_root.as_deref().map(|root| Owners::open(root, started)) {
@@ -110,7 +116,10 @@ impl Node {
             host_pid,
             names: Arc::default(),
             pod_labels: config.pod_labels.clone().into(),
-            capper: policies.map(|policies| Capper::open(config, policies)),
+            capper: match policies {
+                Some(policies) => Some(Capper::open(config, policies, events)),
+                None => Capper::left_over(config),
+            },
         })
     }
 

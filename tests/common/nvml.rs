@@ -145,6 +145,14 @@ impl FakeNvml {
             held.gpus.entry(uuid.to_owned()).or_default().locked_mhz = locked_mhz;
         });
     }
+
+    /// How often a call was made on the GPU of that index (below 36).
+    pub fn calls_at(&self, symbol: &str, index: u32) -> usize {
+        check(symbol);
+        let mark = u8::try_from(char::from_digit(index, 36).unwrap()).unwrap();
+        let marks = fs::read(self.folder.path().join("calls").join(symbol)).unwrap_or_default();
+        marks.into_iter().filter(|it| *it == mark).count()
+    }
 }
 
 /// A GPU of that UUID, idle and healthy.

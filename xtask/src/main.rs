@@ -1,8 +1,10 @@
 //! The commands that develop energy-agent: `cargo xtask run | test | ebpf | vmtest | bench | gpu-check`.
 
 mod bench;
+mod build;
 mod ebpf;
 mod gpu;
+mod image;
 mod kube_api;
 mod run;
 mod test;
@@ -52,6 +54,8 @@ enum Task {
     ///
     /// QEMU, kernels and a busybox are fetched as Debian packages into target/, once; nothing is installed.
     Vmtest(vmtest::Options),
+    /// Build the container image, an OCI archive; no daemon and no network is needed.
+    Image(image::Options),
     /// Build the Kubernetes API server of the tests, unless it is there; `test` does this by itself. About four minutes.
     KubeApi,
     /// Measure what energy-agent has to reach, as ratios within one run; about forty minutes.
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         Task::Fuzz { cases } => test::fuzz(cases),
         Task::Ebpf { check } => ebpf::make(check),
         Task::Vmtest(options) => vmtest::run(&options),
+        Task::Image(options) => image::make(&options),
         Task::KubeApi => kube_api::build(),
         Task::Bench(options) => bench::run(&options),
         Task::GpuCheck { library, seconds } => gpu::check(&library, seconds),
