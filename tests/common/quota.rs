@@ -16,10 +16,14 @@ pub struct QuotaPod {
 }
 
 impl QuotaPod {
-    /// `None`, said loudly, where no hierarchy of this machine has the controller.
+    /// As [`Self::of`], with a new pod.
     pub fn new() -> Option<Self> {
+        Self::of(Pod::new())
+    }
+
+    /// `None`, said loudly, where no hierarchy of this machine has the controller.
+    pub fn of(pod: Pod) -> Option<Self> {
         let v2 = v2_root();
-        let pod = Pod::new();
         let path = Path::new(&pod.cgroup.path[1..]);
         if fs::read_to_string(v2.join("cgroup.controllers")).unwrap().split_whitespace().any(|name| name == "cpu") {
             for folder in path.ancestors().skip(1).collect::<Vec<_>>().into_iter().rev() {

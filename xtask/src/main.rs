@@ -6,6 +6,7 @@ mod ebpf;
 mod gpu;
 mod image;
 mod kube_api;
+mod pictures;
 mod run;
 mod test;
 mod tools;
@@ -58,6 +59,15 @@ enum Task {
     Image(image::Options),
     /// Build the Kubernetes API server of the tests, unless it is there; `test` does this by itself. About four minutes.
     KubeApi,
+    /// Draw the dashboards over a node that is played for some minutes, for the documentation; needs root and Chromium.
+    Pictures {
+        /// Length of the play.
+        #[arg(long, default_value_t = 240)]
+        seconds: u64,
+        /// Only draw again what was recorded the last time.
+        #[arg(long)]
+        redraw: bool,
+    },
     /// Measure what energy-agent has to reach, as ratios within one run; about forty minutes.
     ///
     /// Needs root and cgroup v2, and a machine that is otherwise quiet. A missed goal is a result, not an error.
@@ -85,6 +95,7 @@ fn main() -> ExitCode {
         Task::Vmtest(options) => vmtest::run(&options),
         Task::Image(options) => image::make(&options),
         Task::KubeApi => kube_api::build(),
+        Task::Pictures { seconds, redraw } => pictures::draw(seconds, redraw),
         Task::Bench(options) => bench::run(&options),
         Task::GpuCheck { library, seconds } => gpu::check(&library, seconds),
     };
