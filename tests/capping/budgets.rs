@@ -6,7 +6,7 @@ use fake_nvml::clock::monotonic_us;
 use fake_nvml::plant::Plant;
 
 use crate::common::nvml::{self, Gpu};
-use crate::world::{World, policy, state};
+use crate::world::{World, assert_shows, policy, state};
 
 const SECOND_US: u64 = 1_000_000;
 
@@ -58,7 +58,7 @@ fn a_budget_is_of_all_gpus_of_a_pod_of_all_pods_of_the_node_of_a_peak_or_of_a_wi
     assert!(sum("GPU-2a", "GPU-2b") <= 800.0 && sum("GPU-na", "GPU-nb") <= 900.0);
     let node = page.select("energy_agent_policy_budget_watts", &[("policy", "node")]);
     assert_eq!((node.len(), node[0].label("pod_name"), node[0].number()), (1, "", 900.0));
-    assert_eq!(page.number_of("energy_agent_policy_budget_watts", &[("policy", "two")]), 800.0);
+    assert_shows(&page, "energy_agent_policy_budget_watts", &[("policy", "two")], 800.0);
 
     // A part of a peak that is not known before the whole time was seen: until then nothing is lowered.
     assert_eq!(state(&page, "peak"), "learning");

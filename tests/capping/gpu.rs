@@ -7,7 +7,7 @@ use fake_nvml::clock::monotonic_us;
 use fake_nvml::plant::Plant;
 
 use crate::common::nvml::{self, Gpu};
-use crate::world::{LIMIT, LOCK, RESET, World, Write, enforce, policy, reason, settled_watts, state};
+use crate::world::{LIMIT, LOCK, RESET, World, Write, assert_shows, enforce, policy, reason, settled_watts, state};
 
 const SECOND_US: u64 = 1_000_000;
 
@@ -33,7 +33,7 @@ fn without_a_policy_that_enforces_nothing_is_written_whatever_a_gpu_draws() {
         of("energy_agent_policy_headroom_watts") < -260.0 && of("energy_agent_policy_over_budget_seconds_total") > 2.0
     );
     assert_eq!(state(&page, "off"), "off");
-    assert_eq!(page.number_of("energy_agent_policy_ceiling_ratio", &[("policy", "off")]), 1.0);
+    assert_shows(&page, "energy_agent_policy_ceiling_ratio", &[("policy", "off")], 1.0);
     assert_eq!(world.nvml.writes(), Vec::<serde_json::Value>::new());
     assert_eq!(world.journal(), "");
     assert!(world.watts("GPU-recommend") > 699.0);
@@ -140,9 +140,10 @@ fn a_pod_over_its_budget_is_held_to_it_and_let_go_when_the_policy_is_deleted() {
     // 1.1 x 400 W.
     assert_eq!(world.limit_mw("GPU-train"), Some(440_000));
     let page = agent.after_ticks(2);
-    let limit = page.number_of("energy_agent_cap_limit_hertz", &[("device", "GPU-train"), ("policy", "train")]);
-    assert_eq!(limit, f64::from(world.lock("GPU-train").unwrap().1) * 1e6);
-    assert_eq!(page.number_of("energy_agent_cap_found_watts", &[("device", "GPU-train")]), 440.0);
+    let locked = f64::from(world.lock("GPU-train").unwrap().1) * 1e6;
+    let of_train = [("device", "GPU-train"), ("policy", "train"), ("actuator", "gpu_locked_clocks")];
+    assert_shows(&page, "energy_agent_cap_limit_hertz", &of_train, locked);
+    assert_shows(&page, "energy_agent_cap_found_watts", &[("device", "GPU-train")], 440.0);
 
     world.no_policies();
     world.wait_until_open("GPU-train");

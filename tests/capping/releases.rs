@@ -42,7 +42,7 @@ fn what_is_not_to_be_capped_any_more_is_as_it_was_and_the_rest_goes_on() {
     let page = agent.after_ticks(2);
     assert_eq!((state(&page, "off").as_str(), state(&page, "kept").as_str()), ("off", "capping"));
     world.wait("a recommendation", || state(&agent.scrape(), "recommend") == "recommending");
-    assert_eq!(page.number("energy_agent_cap_restore_pending"), 0.0);
+    assert_eq!(page.count("energy_agent_cap_restore_pending"), 0);
     assert_eq!(world.writes("GPU-kept").len(), before, "it was settled, and nothing of it was changed");
     assert!(world.lock("GPU-kept").is_some() && !world.journal().is_empty());
     let released = world.nvml.writes().len();

@@ -232,6 +232,12 @@ pub fn limit(name: &str, watts: f64) -> String {
     policy(name, "Enforce", &format!("watts: {watts}"), ", actuators: {gpu: {use: [PowerLimit]}}")
 }
 
+/// Panics unless the one sample with these labels has this value.
+pub fn assert_shows(page: &Page, name: &str, labels: &[(&str, &str)], expected: f64) {
+    let value = page.number_of(name, labels);
+    assert!((value - expected).abs() <= 1e-9 * expected.abs(), "{name} {labels:?} is {value}, not {expected}");
+}
+
 /// The state of a policy's only subject; empty where there is none.
 pub fn state(page: &Page, policy: &str) -> String {
     let states = page.select("energy_agent_policy_state", &[("policy", policy)]);
