@@ -126,7 +126,7 @@ fn clocks_that_cannot_be_locked_or_are_not_obeyed_are_told_and_the_limit_goes_on
         world.wait("the budget to be kept", || world.watts(uuid) <= 400.0);
     }
     world.wait("the limit alone to keep the budget", || world.watts(&uuids[0]) <= 400.0);
-    let page = agent.after_ticks(12);
+    agent.after_ticks(12);
     world.wait("the reasons", || {
         let page = agent.scrape();
         let reasons: Vec<String> = uuids.iter().map(|uuid| reason(&page, CLOCKS, uuid)).collect();
@@ -137,11 +137,15 @@ fn clocks_that_cannot_be_locked_or_are_not_obeyed_are_told_and_the_limit_goes_on
     assert_eq!(locked, 1, "it was asked once");
     for uuid in &uuids[1..] {
         // A supported clock: 345 + n x 15; and beside the request stands what the GPU runs at.
-        let (_, high) = world.lock(uuid).unwrap();
-        assert_eq!((high - 345) % 15, 0);
-        assert_shows(&page, "energy_agent_cap_limit_hertz", &[("device", uuid)], f64::from(high) * 1e6);
-        let runs_at = page.number_of("energy_agent_node_gpu_sm_clock_hertz", &[("gpu_uuid", uuid)]);
-        assert!(runs_at <= f64::from(high) * 1e6, "{runs_at}");
+        world.wait("the request beside what the GPU runs at", || {
+            let page = agent.scrape();
+            let first = |name, label| page.select(name, &[(label, uuid)]).first().map(|sample| sample.number() / 1e6);
+            let high = f64::from(world.lock(uuid).unwrap().1);
+            let requested = first("energy_agent_cap_limit_hertz", "device");
+            let runs_at = first("energy_agent_node_gpu_sm_clock_hertz", "gpu_uuid");
+            requested.is_some_and(|mhz| (mhz - high).abs() < 0.5) && runs_at.is_some_and(|mhz| mhz < high + 0.5)
+        });
+        assert_eq!((world.lock(uuid).unwrap().1 - 345) % 15, 0);
     }
     // Memory clocks are nobody's business here.
     assert_eq!(world.nvml.calls("nvmlDeviceSetMemoryLockedClocks"), 0);
@@ -162,7 +166,7 @@ fn power_that_is_not_measured_any_more_holds_releases_or_goes_to_the_floor_as_th
     let loss = |name: &str, more: &str| policy(name, "Enforce", "watts: 400", &format!(", control: {{{more}}}"));
     world.policies(
         &[
-            loss("hold", "onTelemetryLoss: Hold, telemetryTimeoutSeconds: 6"),
+            loss("hold", "onTelemetryLoss: Hold, telemetryTimeoutSeconds: 8"),
             loss("release", "onTelemetryLoss: Release"),
             loss("floor", "onTelemetryLoss: Floor"),
             enforce("well"),
@@ -174,7 +178,6 @@ fn power_that_is_not_measured_any_more_holds_releases_or_goes_to_the_floor_as_th
         world.wait_for_lock(&format!("GPU-{name}"));
     }
     agent.after_ticks(12);
-    let locks = names.map(|name| world.lock(&format!("GPU-{name}")));
     // Energy and power cannot be read; the device can be written.
     for name in &names[..3] {
         world.change(&format!("GPU-{name}"), |gpu| {
@@ -191,17 +194,20 @@ fn power_that_is_not_measured_any_more_holds_releases_or_goes_to_the_floor_as_th
     let began = Instant::now();
     world.wait_until_open("GPU-release");
     world.wait("the floor", || world.lock("GPU-floor") == Some((345, 495)));
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    world.wait("the loss to be seen", || state(&agent.scrape(), "hold") == "telemetry_lost");
+    let (lock, writes) = (world.lock("GPU-hold"), world.writes("GPU-hold").len());
+    assert!(lock.is_some());
     let page = agent.after_ticks(2);
-    assert_eq!(world.lock("GPU-hold"), locks[0], "no power is not 0 W: nothing is raised");
     for name in &names[..3] {
         assert_eq!(state(&page, name), "telemetry_lost", "{name}");
         assert!(!page.has("energy_agent_policy_power_watts", &[("policy", name)]), "{name}");
     }
-    assert_eq!((state(&page, "well").as_str(), world.lock("GPU-well")), ("capping", locks[3]));
+    world.wait("the others to go on", || state(&agent.scrape(), "well") == "capping");
     world.wait_until_open("GPU-hold");
-    let held = began.elapsed();
-    assert!(held > Duration::from_secs(6) && held < Duration::from_secs(12), "{held:?}");
+    assert!(began.elapsed() > Duration::from_secs(8), "{:?}", began.elapsed());
+    // No power is not 0 W: between the loss and the end of the hold nothing was raised.
+    let since = &world.writes("GPU-hold")[writes..];
+    assert!(since.iter().all(|write| write.call == RESET || write.arguments == [700_000]), "{since:?}");
     // It comes back, and is capped again.
     world.nvml.heal();
     world.wait_for_lock("GPU-release");
@@ -296,7 +302,7 @@ fn a_write_that_hangs_delays_no_tick_no_other_gpu_and_not_the_end() {
     let (before, began) = (agent.scrape().ticks(), Instant::now());
     thread::sleep(Duration::from_secs(4));
     let page = agent.scrape();
-    let (ticks, due) = (page.ticks() - before, began.elapsed().as_secs_f64() / 0.25);
+    let (ticks, due) = (page.ticks() - before, began.elapsed().as_secs_f64() / 0.5);
     println!("{ticks} ticks of {due:.1}");
     assert!(f64::from(u32::try_from(ticks).unwrap()) > due * 0.8 - 1.0, "{ticks} of {due}");
     assert!(world.watts("GPU-well") <= 400.0);

@@ -45,7 +45,7 @@ fn a_minute_of_a_step_of_bursts_of_noise_and_of_a_budget_out_of_reach() {
     world.interval = "1s";
     let names = ["step", "bursts", "noise", "unreachable"];
     let plant = Plant { exponent: 2.4, ..Plant::default() };
-    let start_us = monotonic_us() + 8 * SECOND_US;
+    let start_us = monotonic_us() + 15 * SECOND_US;
     let pods: Vec<_> = names.iter().map(|name| world.pod(name)).collect();
     for (name, pod) in names.iter().zip(&pods) {
         let mut process = pod.process(0.1);
@@ -112,11 +112,12 @@ fn a_minute_of_a_step_of_bursts_of_noise_and_of_a_budget_out_of_reach() {
     for name in ["step", "noise"] {
         assert_eq!(state(&page, name), "capping", "{name}");
     }
-    // Read by the metric, which counts from the step on; the first three ticks may be over.
+    // By the agent's own count. Nothing held down, it is 62, 28 and 62 s; the first second of a burst is the backstop's,
+    // 1.1 x the budget.
     for name in ["step", "bursts", "noise"] {
         let over = page.number_of("energy_agent_policy_over_budget_seconds_total", &[("policy", name)]);
         println!("{name}: {over} s over its budget");
-        assert!(over < 6.0, "{name}: {over} s");
+        assert!(over < 10.0, "{name}: {over} s");
     }
     assert_eq!(reason(&page, "gpu_locked_clocks", "GPU-step"), "ok");
     page.assert_conserved();

@@ -62,7 +62,7 @@ impl World {
     pub fn new() -> Self {
         let node = Node::new();
         let file = node.folder().join("policies.yaml");
-        Self { node, nvml: FakeNvml::new(), interval: "250ms", file }
+        Self { node, nvml: FakeNvml::new(), interval: "500ms", file }
     }
 
     /// A pod that exists in the API and as cgroups, with the label `app` that is its name.
