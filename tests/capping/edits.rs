@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, ObjectMeta, PostParams};
 
 use crate::kubernetes::node::Node;
 use crate::kubernetes::server::runtime;
-use crate::world::{World, document, enforce, limit, policy};
+use crate::world::{World, assert_shows, document, enforce, limit, policy};
 
 #[test]
 fn an_edit_acts_within_2_seconds_a_bad_one_changes_nothing_and_twenty_end_at_the_last() {
@@ -44,7 +44,7 @@ fn an_edit_acts_within_2_seconds_a_bad_one_changes_nothing_and_twenty_end_at_the
             page.select("energy_agent_policy_problems", &[]).iter().map(|sample| sample.number()).sum::<f64>() > 0.0
         });
         let page = agent.after_ticks(3);
-        assert_eq!(page.number_of("energy_agent_policy_budget_watts", &[("policy", "train")]), 350.0);
+        assert_shows(&page, "energy_agent_policy_budget_watts", &[("policy", "train")], 350.0);
         assert_eq!((world.nvml.writes().len(), world.limit_mw("GPU-train")), (before, Some(350_000)));
         assert!(!agent.logged(message).is_empty(), "{message}: {:#?}", agent.log());
     }

@@ -1,6 +1,6 @@
 //! The endings of FC-089 with the built program: whatever way it ends, the originals are not forgotten.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -57,10 +57,8 @@ impl Ending {
     /// Starts with these flags and a first tick that is far away; what was left is back before it.
     fn assert_back_before_the_first_tick(&self, flags: &[&str]) {
         assert!(!self.is_original());
-        let began = Instant::now();
-        let mut agent = self.world.spawn(&[&["--interval=20s"], flags].concat());
+        let mut agent = self.world.spawn(&[&["--interval=60s"], flags].concat());
         self.world.wait("the originals", || self.is_original());
-        assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
         assert_eq!(agent.scrape().ticks(), 0);
         self.world.wait("the journal to be empty", || self.world.journal().is_empty());
         let (status, took) = agent.end("TERM");

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::common::nvml::{self, Gpu};
 use crate::kubernetes::case;
-use crate::world::{LIMIT, LOCK, RESET, World, enforce, limit, policy, reason, state};
+use crate::world::{LIMIT, LOCK, RESET, World, assert_shows, enforce, limit, policy, reason, state};
 
 const POWER: &str = "gpu_power_limit";
 const CLOCKS: &str = "gpu_locked_clocks";
@@ -57,18 +57,21 @@ fn limits_out_of_a_devices_range_and_refusals_of_a_driver_stay_with_their_device
     let first = agent.after_ticks(4);
     let page = agent.after_ticks(16);
 
-    let clamped = |uuid: &str| page.number_of("energy_agent_cap_clamped", &[("actuator", POWER), ("device", uuid)]);
-    assert_eq!([clamped(&narrow), clamped(&second), clamped(&refused[3])], [1.0, 1.0, 0.0]);
+    for (uuid, clamped) in [(&narrow, 1.0), (&second, 1.0), (&refused[3], 0.0)] {
+        assert_shows(&page, "energy_agent_cap_clamped", &[("actuator", POWER), ("device", uuid)], clamped);
+    }
     // Never retried each tick: one write each.
     for uuid in [&narrow, &second, &refused[3]] {
         assert_eq!(world.writes(uuid).len(), 1, "{:?}", world.writes(uuid));
     }
     assert_eq!(world.writes("GPU-900"), [], "it draws less than its budget");
-    let reasons: Vec<String> = refused.iter().map(|uuid| reason(&page, POWER, uuid)).collect();
-    assert_eq!(reasons, ["unsupported", "no_permission", "rejected", "ok"]);
+    world.wait("the reasons", || {
+        let page = agent.scrape();
+        let reasons: Vec<String> = refused.iter().map(|uuid| reason(&page, POWER, uuid)).collect();
+        reasons == ["unsupported", "no_permission", "rejected", "ok"]
+    });
     // 175 W are exported of the GPU whose own limit cannot be asked for.
-    let limit_of = |uuid: &str| page.number_of("energy_agent_node_gpu_power_limit_watts", &[("gpu_uuid", uuid)]);
-    assert_eq!(limit_of(&refused[0]), 175.0);
+    assert_shows(&page, "energy_agent_node_gpu_power_limit_watts", &[("gpu_uuid", &refused[0])], 175.0);
     // Twenty ticks of an excess, and each refusal was heard once; the next try is a minute away.
     for (uuid, times) in refused.iter().zip([0, 1, 1, 1]) {
         let index = u32::try_from(world.index(uuid)).unwrap();
@@ -79,7 +82,7 @@ fn limits_out_of_a_devices_range_and_refusals_of_a_driver_stay_with_their_device
         assert_eq!(said.len(), 1, "{:#?}", agent.log());
     }
     for name in ["g0", "g1", "g2"] {
-        assert_eq!(state(&page, name), "no_actuator", "{name}");
+        world.wait(name, || state(&agent.scrape(), name) == "no_actuator");
     }
     // Metering goes on.
     for gpu in &world.nvml.state.gpus {
@@ -123,19 +126,26 @@ fn clocks_that_cannot_be_locked_or_are_not_obeyed_are_told_and_the_limit_goes_on
         world.wait("the budget to be kept", || world.watts(uuid) <= 400.0);
     }
     world.wait("the limit alone to keep the budget", || world.watts(&uuids[0]) <= 400.0);
-    let page = agent.after_ticks(12);
-    let reasons: Vec<String> = uuids.iter().map(|uuid| reason(&page, CLOCKS, uuid)).collect();
-    assert_eq!(reasons, ["unsupported", "ok", "ok", "ok"]);
+    agent.after_ticks(12);
+    world.wait("the reasons", || {
+        let page = agent.scrape();
+        let reasons: Vec<String> = uuids.iter().map(|uuid| reason(&page, CLOCKS, uuid)).collect();
+        reasons == ["unsupported", "ok", "ok", "ok"]
+    });
     assert_eq!(world.limit_mw(&uuids[0]), Some(400_000), "alone, it is the budget itself");
     let locked = world.nvml.calls_at(LOCK, 0);
     assert_eq!(locked, 1, "it was asked once");
     for uuid in &uuids[1..] {
         // A supported clock: 345 + n x 15; and beside the request stands what the GPU runs at.
-        let (_, high) = world.lock(uuid).unwrap();
-        assert_eq!((high - 345) % 15, 0);
-        let of = |name: &str, label| page.number_of(name, &[(label, uuid.as_str())]);
-        assert_eq!(of("energy_agent_cap_limit_hertz", "device"), f64::from(high) * 1e6);
-        assert!(of("energy_agent_node_gpu_sm_clock_hertz", "gpu_uuid") <= f64::from(high) * 1e6);
+        world.wait("the request beside what the GPU runs at", || {
+            let page = agent.scrape();
+            let first = |name, label| page.select(name, &[(label, uuid)]).first().map(|sample| sample.number() / 1e6);
+            let high = f64::from(world.lock(uuid).unwrap().1);
+            let requested = first("energy_agent_cap_limit_hertz", "device");
+            let runs_at = first("energy_agent_node_gpu_sm_clock_hertz", "gpu_uuid");
+            requested.is_some_and(|mhz| (mhz - high).abs() < 0.5) && runs_at.is_some_and(|mhz| mhz < high + 0.5)
+        });
+        assert_eq!((world.lock(uuid).unwrap().1 - 345) % 15, 0);
     }
     // Memory clocks are nobody's business here.
     assert_eq!(world.nvml.calls("nvmlDeviceSetMemoryLockedClocks"), 0);
@@ -156,7 +166,7 @@ fn power_that_is_not_measured_any_more_holds_releases_or_goes_to_the_floor_as_th
     let loss = |name: &str, more: &str| policy(name, "Enforce", "watts: 400", &format!(", control: {{{more}}}"));
     world.policies(
         &[
-            loss("hold", "onTelemetryLoss: Hold, telemetryTimeoutSeconds: 6"),
+            loss("hold", "onTelemetryLoss: Hold, telemetryTimeoutSeconds: 8"),
             loss("release", "onTelemetryLoss: Release"),
             loss("floor", "onTelemetryLoss: Floor"),
             enforce("well"),
@@ -168,7 +178,6 @@ fn power_that_is_not_measured_any_more_holds_releases_or_goes_to_the_floor_as_th
         world.wait_for_lock(&format!("GPU-{name}"));
     }
     agent.after_ticks(12);
-    let locks = names.map(|name| world.lock(&format!("GPU-{name}")));
     // Energy and power cannot be read; the device can be written.
     for name in &names[..3] {
         world.change(&format!("GPU-{name}"), |gpu| {
@@ -185,17 +194,20 @@ fn power_that_is_not_measured_any_more_holds_releases_or_goes_to_the_floor_as_th
     let began = Instant::now();
     world.wait_until_open("GPU-release");
     world.wait("the floor", || world.lock("GPU-floor") == Some((345, 495)));
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    world.wait("the loss to be seen", || state(&agent.scrape(), "hold") == "telemetry_lost");
+    let (lock, writes) = (world.lock("GPU-hold"), world.writes("GPU-hold").len());
+    assert!(lock.is_some());
     let page = agent.after_ticks(2);
-    assert_eq!(world.lock("GPU-hold"), locks[0], "no power is not 0 W: nothing is raised");
     for name in &names[..3] {
         assert_eq!(state(&page, name), "telemetry_lost", "{name}");
         assert!(!page.has("energy_agent_policy_power_watts", &[("policy", name)]), "{name}");
     }
-    assert_eq!((state(&page, "well").as_str(), world.lock("GPU-well")), ("capping", locks[3]));
+    world.wait("the others to go on", || state(&agent.scrape(), "well") == "capping");
     world.wait_until_open("GPU-hold");
-    let held = began.elapsed();
-    assert!(held > Duration::from_secs(6) && held < Duration::from_secs(12), "{held:?}");
+    assert!(began.elapsed() > Duration::from_secs(8), "{:?}", began.elapsed());
+    // No power is not 0 W: between the loss and the end of the hold nothing was raised.
+    let since = &world.writes("GPU-hold")[writes..];
+    assert!(since.iter().all(|write| write.call == RESET || write.arguments == [700_000]), "{since:?}");
     // It comes back, and is capped again.
     world.nvml.heal();
     world.wait_for_lock("GPU-release");
@@ -228,7 +240,7 @@ fn a_lost_gpu_keeps_its_entry_and_a_counter_that_never_was_is_replaced_by_the_po
     world.change("GPU-lost", |gpu| gpu.errors.clear());
     world.wait_until_open("GPU-lost");
     let page = agent.after_ticks(2);
-    assert_eq!(page.number("energy_agent_cap_restore_pending"), 0.0);
+    assert_eq!(page.count("energy_agent_cap_restore_pending"), 0);
     agent.assert_well();
 }
 
@@ -246,9 +258,12 @@ fn what_a_driver_forgot_is_set_again_and_what_somebody_else_set_is_theirs() {
     // Loaded anew: locks and limits are gone.
     world.nvml.set(|state| state.generation += 1);
     assert!(names.iter().all(|name| world.is_open(&format!("GPU-{name}"))));
+    // 1.1 x the budget, or the budget itself where the clocks had to wait.
+    let stands =
+        |name: &str| world.limit_mw(&format!("GPU-{name}")).is_some_and(|it| (400_000..=440_000).contains(&it));
     for name in names {
         world.wait_for_lock(&format!("GPU-{name}"));
-        world.wait_for_limit(&format!("GPU-{name}"), 440_000);
+        world.wait("a limit", || stands(name));
         world.wait("the budget to be kept", || world.watts(&format!("GPU-{name}")) <= 400.0);
     }
     agent.after_ticks(16);
@@ -262,7 +277,8 @@ fn what_a_driver_forgot_is_set_again_and_what_somebody_else_set_is_theirs() {
     agent.after_ticks(12);
     assert_eq!(world.limit_mw("GPU-foreign"), Some(300_000));
     assert_eq!(agent.logged("somebody else writes it").len(), 1, "{:#?}", agent.log());
-    assert!(world.limit_mw("GPU-well") == Some(440_000) && world.lock("GPU-foreign").is_some());
+    let is_ours = world.limit_mw("GPU-well").is_some_and(|limit_mw| (400_000..=440_000).contains(&limit_mw));
+    assert!(is_ours && world.lock("GPU-foreign").is_some());
 
     // What is given back is the agent's own, and not what another has set since.
     let (status, took) = agent.end("TERM");
@@ -286,7 +302,7 @@ fn a_write_that_hangs_delays_no_tick_no_other_gpu_and_not_the_end() {
     let (before, began) = (agent.scrape().ticks(), Instant::now());
     thread::sleep(Duration::from_secs(4));
     let page = agent.scrape();
-    let (ticks, due) = (page.ticks() - before, began.elapsed().as_secs_f64() / 0.25);
+    let (ticks, due) = (page.ticks() - before, began.elapsed().as_secs_f64() / 0.5);
     println!("{ticks} ticks of {due:.1}");
     assert!(f64::from(u32::try_from(ticks).unwrap()) > due * 0.8 - 1.0, "{ticks} of {due}");
     assert!(world.watts("GPU-well") <= 400.0);

@@ -7,7 +7,7 @@ use fake_nvml::clock::monotonic_us;
 use fake_nvml::plant::Plant;
 
 use crate::common::nvml::{self, Gpu};
-use crate::world::{LIMIT, LOCK, RESET, World, Write, enforce, policy, reason, settled_watts, state};
+use crate::world::{LIMIT, LOCK, RESET, World, Write, assert_shows, enforce, policy, reason, settled_watts, state};
 
 const SECOND_US: u64 = 1_000_000;
 
@@ -33,7 +33,7 @@ fn without_a_policy_that_enforces_nothing_is_written_whatever_a_gpu_draws() {
         of("energy_agent_policy_headroom_watts") < -260.0 && of("energy_agent_policy_over_budget_seconds_total") > 2.0
     );
     assert_eq!(state(&page, "off"), "off");
-    assert_eq!(page.number_of("energy_agent_policy_ceiling_ratio", &[("policy", "off")]), 1.0);
+    assert_shows(&page, "energy_agent_policy_ceiling_ratio", &[("policy", "off")], 1.0);
     assert_eq!(world.nvml.writes(), Vec::<serde_json::Value>::new());
     assert_eq!(world.journal(), "");
     assert!(world.watts("GPU-recommend") > 699.0);
@@ -45,7 +45,7 @@ fn a_minute_of_a_step_of_bursts_of_noise_and_of_a_budget_out_of_reach() {
     world.interval = "1s";
     let names = ["step", "bursts", "noise", "unreachable"];
     let plant = Plant { exponent: 2.4, ..Plant::default() };
-    let start_us = monotonic_us() + 8 * SECOND_US;
+    let start_us = monotonic_us() + 15 * SECOND_US;
     let pods: Vec<_> = names.iter().map(|name| world.pod(name)).collect();
     for (name, pod) in names.iter().zip(&pods) {
         let mut process = pod.process(0.1);
@@ -112,11 +112,12 @@ fn a_minute_of_a_step_of_bursts_of_noise_and_of_a_budget_out_of_reach() {
     for name in ["step", "noise"] {
         assert_eq!(state(&page, name), "capping", "{name}");
     }
-    // Read by the metric, which counts from the step on; the first three ticks may be over.
+    // By the agent's own count. Nothing held down, it is 62, 28 and 62 s; the first second of a burst is the backstop's,
+    // 1.1 x the budget.
     for name in ["step", "bursts", "noise"] {
         let over = page.number_of("energy_agent_policy_over_budget_seconds_total", &[("policy", name)]);
         println!("{name}: {over} s over its budget");
-        assert!(over < 6.0, "{name}: {over} s");
+        assert!(over < 10.0, "{name}: {over} s");
     }
     assert_eq!(reason(&page, "gpu_locked_clocks", "GPU-step"), "ok");
     page.assert_conserved();
@@ -140,9 +141,10 @@ fn a_pod_over_its_budget_is_held_to_it_and_let_go_when_the_policy_is_deleted() {
     // 1.1 x 400 W.
     assert_eq!(world.limit_mw("GPU-train"), Some(440_000));
     let page = agent.after_ticks(2);
-    let limit = page.number_of("energy_agent_cap_limit_hertz", &[("device", "GPU-train"), ("policy", "train")]);
-    assert_eq!(limit, f64::from(world.lock("GPU-train").unwrap().1) * 1e6);
-    assert_eq!(page.number_of("energy_agent_cap_found_watts", &[("device", "GPU-train")]), 440.0);
+    let locked = f64::from(world.lock("GPU-train").unwrap().1) * 1e6;
+    let of_train = [("device", "GPU-train"), ("policy", "train"), ("actuator", "gpu_locked_clocks")];
+    assert_shows(&page, "energy_agent_cap_limit_hertz", &of_train, locked);
+    assert_shows(&page, "energy_agent_cap_found_watts", &[("device", "GPU-train")], 440.0);
 
     world.no_policies();
     world.wait_until_open("GPU-train");

@@ -62,7 +62,7 @@ impl World {
     pub fn new() -> Self {
         let node = Node::new();
         let file = node.folder().join("policies.yaml");
-        Self { node, nvml: FakeNvml::new(), interval: "250ms", file }
+        Self { node, nvml: FakeNvml::new(), interval: "500ms", file }
     }
 
     /// A pod that exists in the API and as cgroups, with the label `app` that is its name.
@@ -230,6 +230,12 @@ pub fn enforce(name: &str) -> String {
 /// By the power limit alone, which is then exactly the budget.
 pub fn limit(name: &str, watts: f64) -> String {
     policy(name, "Enforce", &format!("watts: {watts}"), ", actuators: {gpu: {use: [PowerLimit]}}")
+}
+
+/// Panics unless the one sample with these labels has this value.
+pub fn assert_shows(page: &Page, name: &str, labels: &[(&str, &str)], expected: f64) {
+    let value = page.number_of(name, labels);
+    assert!((value - expected).abs() <= 1e-9 * expected.abs(), "{name} {labels:?} is {value}, not {expected}");
 }
 
 /// The state of a policy's only subject; empty where there is none.

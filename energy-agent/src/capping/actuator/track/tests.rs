@@ -253,6 +253,8 @@ fn a_device_that_was_out_of_reach_is_written_again_within_seconds() {
     let mut bench = Bench::gpu();
     bench.refuse = Some(KnobState::Unreachable);
     assert_eq!(bench.tick(Some(&limit(1200))), Action::Set(1200));
+    // It stays wanted meanwhile, for it may have been set.
+    assert_eq!(bench.track.now(bench.now).unwrap().current, Some(1200));
     bench.refuse = None;
     let actions: Vec<Action> = (0..3).map(|_| bench.tick(Some(&limit(1200)))).collect();
     assert_eq!(actions.iter().filter(|action| **action == Action::Set(1200)).count(), 1, "{actions:?}");

@@ -21,12 +21,15 @@ impl Track {
             (KnobState::NotEffective, None) => KnobState::Ok,
             (state, _) => state,
         };
+        // What is on its way to a device that cannot be reached may have been set: it stays wanted.
+        let out_of_reach = matches!(state, KnobState::Unreachable | KnobState::Error);
+        let lost = self.held.as_ref().filter(|_| out_of_reach).map(|held| held.written);
         Some(KnobNow {
             min: original.map_or(min, |original| min.min(original)),
             max: found.max,
             step: found.step,
             original,
-            current: self.current(),
+            current: self.current().or(lost),
             state,
         })
     }
