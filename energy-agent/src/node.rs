@@ -62,12 +62,13 @@ pub struct Node {
     host_pid: Option<MeterState>,
     names: Arc<Names>,
     pod_labels: Arc<[String]>,
-    /// `None` with `--capping=off`.
+    /// `None` with `--capping=off`, once nothing of an earlier run is left.
     capper: Option<Capper>,
 }
 
 impl Node {
-    /// Opens the meters and remembers what earlier runs learned. `policies`: `None` with `--capping=off`.
+    /// Opens the meters and remembers what earlier runs learned. `policies`: `None` with `--capping=off`: what an earlier
+    /// run left capped is given back all the same.
     ///
     /// # Errors
     /// When a demanded meter is refused; see [`Sampler::open`].
@@ -110,7 +111,10 @@ impl Node {
             host_pid,
             names: Arc::default(),
             pod_labels: config.pod_labels.clone().into(),
-            capper: policies.map(|policies| Capper::open(config, policies)),
+            capper: match policies {
+                Some(policies) => Some(Capper::open(config, policies)),
+                None => Capper::left_over(config),
+            },
         })
     }
 
@@ -119,6 +123,7 @@ impl Node {
         if let Some(capper) = &mut self.capper {
             capper.begin(self.sampler.gpus());
         }
+        self.capper.take_if(|capper| capper.is_done());
     }
 
     /// The snapshot before the first tick.
@@ -243,6 +248,7 @@ impl Node {
             let status = capper.step(tick, self.sampler.gpus());
             snapshot.capping = Some(Arc::new(status));
         }
+        self.capper.take_if(|capper| capper.is_done());
         snapshot
     }
 
