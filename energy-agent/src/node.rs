@@ -63,13 +63,13 @@ pub struct Node {
     host_pid: Option<MeterState>,
     names: Arc<Names>,
     pod_labels: Arc<[String]>,
-    /// `None` with `--capping=off`, if nothing is left to be given back.
+    /// `None` with `--capping=off`, once nothing of an earlier run is left.
     capper: Option<Capper>,
 }
 
 impl Node {
-    /// Opens the meters and remembers what earlier runs learned. `policies`: `None` with `--capping=off`;
-    /// `events`: where changes are told.
+    /// Opens the meters and remembers what earlier runs learned. `policies`: `None` with `--capping=off`: what an earlier
+    /// run left capped is given back all the same. `events`: where changes are told.
     ///
     /// # Errors
     /// When a demanded meter is refused; see [`Sampler::open`].
@@ -128,6 +128,7 @@ impl Node {
         if let Some(capper) = &mut self.capper {
             capper.begin(self.sampler.gpus());
         }
+        self.capper.take_if(|capper| capper.is_done());
     }
 
     /// The snapshot before the first tick.
@@ -252,6 +253,7 @@ impl Node {
             let status = capper.step(tick, self.sampler.gpus());
             snapshot.capping = Some(Arc::new(status));
         }
+        self.capper.take_if(|capper| capper.is_done());
         snapshot
     }
 

@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::cgroup::{Load, Pod, v2_root};
 
+/// The greatest weight there is.
+const FIRST: u64 = 10_000;
+
 /// The cgroups of a pod in the hierarchy of the `cpu` controller; removed on drop where that is not the pod's own.
 pub struct QuotaPod {
     pub pod: Pod,
@@ -21,7 +24,7 @@ impl QuotaPod {
         Self::of(Pod::new())
     }
 
-    /// `None`, said loudly, where no hierarchy of this machine has the controller.
+    /// Of a pod that has only its cgroups in v2. `None`, said loudly, where no hierarchy of this machine has the controller.
     pub fn of(pod: Pod) -> Option<Self> {
         let v2 = v2_root();
         let path = Path::new(&pod.cgroup.path[1..]);
@@ -52,15 +55,45 @@ impl QuotaPod {
 
     /// Starts `load` in the container; it goes before everything else on the machine, up to its quota.
     pub fn load(&self, arguments: &[&str]) -> Load {
+        self.load_with(arguments, FIRST)
+    }
+
+    /// Starts `load` in the container; the pod has this weight, of which others have 100.
+    pub fn load_with(&self, arguments: &[&str], weight: u64) -> Load {
         let load = self.pod.load(arguments);
         if let Some(top) = &self.made {
             fs::write(self.container().join("cgroup.procs"), load.0.id().to_string()).unwrap();
-            fs::write(top.join("cpu.shares"), "262144").unwrap();
+            fs::write(top.join("cpu.shares"), (weight * 1024 / 100).min(262_144).to_string()).unwrap();
         } else {
             let top = v2_root().join(self.pod.cgroup.path[1..].split('/').next().unwrap());
-            fs::write(top.join("cpu.weight"), "10000").unwrap();
+            fs::write(top.join("cpu.weight"), weight.to_string()).unwrap();
         }
         load
+    }
+
+    /// Sets quota (-1: none) and period as the kubelet does.
+    pub fn set(&self, quota_us: i64, period_us: u32) {
+        if self.v1 {
+            fs::write(self.dir.join("cpu.cfs_period_us"), period_us.to_string()).unwrap();
+            fs::write(self.dir.join("cpu.cfs_quota_us"), quota_us.to_string()).unwrap();
+        } else {
+            let quota = if quota_us < 0 { "max".to_owned() } else { quota_us.to_string() };
+            fs::write(self.dir.join("cpu.max"), format!("{quota} {period_us}")).unwrap();
+        }
+    }
+
+    /// Thousandths of a CPU that its processes may use together.
+    pub fn millicpus(&self) -> Option<u64> {
+        let text = self.quota();
+        let mut words = text.split_whitespace();
+        let quota_us: u64 = words.next().unwrap().parse().ok()?;
+        Some(quota_us * 1000 / words.next().unwrap().parse::<u64>().unwrap())
+    }
+
+    /// How often its processes had to wait for the next period.
+    pub fn throttled(&self) -> u64 {
+        let text = fs::read_to_string(self.dir.join("cpu.stat")).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("nr_throttled ")).unwrap().parse().unwrap()
     }
 
     /// Text of the files that hold the quota.

@@ -194,6 +194,13 @@ impl Actuator {
         self.take_written(gpus);
         let mut actions = Vec::new();
         for (knob, track) in &mut self.tracks {
+            // A quota may have been looked at some seconds ago: what it was before the first write is what it is now.
+            if is_quota(knob) && track.held.is_none() && limits.contains_key(knob) {
+                match files.read(knob) {
+                    Ok(now) => track.found = Some(now),
+                    Err(error) => track.unreadable(&error),
+                }
+            }
             let action = track.decide(now, limits.get(knob), &mut self.changes);
             if action != Action::Nothing {
                 actions.push((knob.clone(), action));
@@ -322,6 +329,12 @@ impl Actuator {
                 thread::sleep(step.saturating_duration_since(Instant::now()));
             }
         }
+    }
+
+    /// Whether it is, was or would be written, so that what it shows has to be known at each tick.
+    #[must_use]
+    pub fn is_in_use(&self, knob: &Knob) -> bool {
+        self.tracks.get(knob).is_some_and(Track::is_in_use)
     }
 
     /// The knobs that are in the journal.

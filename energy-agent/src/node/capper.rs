@@ -35,6 +35,12 @@ const UNANSWERED: Duration = Duration::from_secs(300);
 const CLOSE: Duration = Duration::from_secs(3);
 /// Time between two looks at which cores are one pod's alone.
 const CORES_EVERY: Duration = Duration::from_secs(10);
+/// Time between two looks at the quota of a pod that does next to nothing and is not held by it.
+const QUOTA_EVERY: Duration = Duration::from_secs(10);
+/// In this many ticks all of them are looked at, so that a thousand pods are not read at once.
+const QUOTA_PARTS: usize = 10;
+/// From this many CPUs on, a pod's quota is looked at in each tick. Of such pods there are not more than a CPU has room for.
+const BUSY_CPUS: f64 = 0.05;
 
 /// Everything about capping that a tick changes.
 pub struct Capper {
@@ -53,7 +59,11 @@ pub struct Capper {
     /// Clocks that are one pod's alone, by the path of its cgroup.
     cores: BTreeMap<Arc<str>, Vec<Knob>>,
     next_cores: Duration,
+    /// Quotas by the path of the cgroup, and when they were read.
+    quotas: HashMap<Arc<str>, (Duration, Knob, Found)>,
     started: Instant,
+    /// `--capping=off`: there are no policies.
+    off: bool,
 }
 
 /// A tick as capping sees it.
@@ -80,12 +90,14 @@ impl Capper {
             selected: HashMap::new(),
             cores: BTreeMap::new(),
             next_cores: Duration::ZERO,
+            quotas: HashMap::new(),
             started: Instant::now(),
+            off: false,
         }
     }
 
-    /// With `--capping=off`: only what an earlier run left capped, to give it back. `None`: nothing is left, as on every
-    /// node that was never capped; then no journal is made either.
+    /// With `--capping=off`: only where an earlier run left something capped, which is given back. `None`: nothing is left,
+    /// as on every node that was never capped; then no journal is made either.
     #[must_use]
     pub fn left_over(config: &Config) -> Option<Self> {
         match Actuator::peek(config) {
@@ -94,7 +106,14 @@ impl Capper {
             Err(error) => warn!(error = format!("{error:#}"), "whether an earlier run left limits is not known"),
         }
         let none = InForce { complete: true, ..InForce::default() };
-        Some(Self::open(config, watch::channel(Arc::new(none)).1, None))
+        let capper = Self { off: true, ..Self::open(config, watch::channel(Arc::new(none)).1, None) };
+        (!capper.is_done()).then_some(capper)
+    }
+
+    /// There is nothing to do now, and there will not be.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.off && self.actuator.journal_error().is_none() && self.actuator.held().next().is_none()
     }
 
     /// Before the first tick: what an earlier run left capped is given back where its policy is gone, and adopted where it
@@ -216,7 +235,7 @@ impl Capper {
     /// Gives the pods that a policy selects their quotas and cores.
     fn find_knobs(&mut self, seen: &mut Observation, owners: Option<&Owners>) -> BTreeMap<Knob, Found> {
         let Some(owners) = owners else { return BTreeMap::new() };
-        let in_force = &self.in_force;
+        let (in_force, now) = (&self.in_force, seen.now);
         let for_cpus = |policy: &Policy| policy.mode != Mode::Off && policy.budget.components.cpu;
         let selects = |pod: &Pod| {
             in_force.policies.values().any(|sourced| for_cpus(&sourced.policy) && sourced.policy.selects(pod))
@@ -234,17 +253,27 @@ impl Capper {
             }
         }
         if chosen.is_empty() {
+            self.quotas.clear();
             return BTreeMap::new();
         }
-        if seen.now >= self.next_cores {
-            self.next_cores = seen.now + CORES_EVERY;
+        if now >= self.next_cores {
+            self.next_cores = now + CORES_EVERY;
             self.cores = self.files.exclusive_frequencies(owners.pod_cgroups().map(|path| &**path));
         }
         let mut quotas = BTreeMap::new();
+        let mut before = std::mem::take(&mut self.quotas);
+        let mut may_read = chosen.len().div_ceil(QUOTA_PARTS);
         for (pod, path) in chosen {
-            if let Some((knob, found)) = self.files.pod_quota(path) {
+            let known = before.remove(path).filter(|(read_at, knob, _)| {
+                let old = now >= *read_at + QUOTA_EVERY && may_read > 0;
+                may_read -= usize::from(old);
+                !old && pod.cpus_used < BUSY_CPUS && !self.actuator.is_in_use(knob)
+            });
+            let read = || self.files.pod_quota(path).map(|(knob, found)| (now, knob, found));
+            if let Some((read_at, knob, found)) = known.or_else(read) {
                 pod.quota = Some(knob.clone());
-                quotas.insert(knob, found);
+                quotas.insert(knob.clone(), found.clone());
+                self.quotas.insert(Arc::clone(path), (read_at, knob, found));
             }
             pod.frequencies = self.cores.get(path).cloned().unwrap_or_default();
         }

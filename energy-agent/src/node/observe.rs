@@ -68,11 +68,11 @@ fn key<'a>(pod: &'a Pod, used: &BTreeMap<&Arc<str>, Used>) -> &'a Arc<str> {
     pod.config_hash.as_ref().filter(|hash| used.contains_key(hash)).unwrap_or(&pod.uid)
 }
 
-/// Power of the packages and their memory, where all of it was measured.
+/// Power of the packages and their memory, where all of it was measured. A zone that is not read any more makes it unknown,
+/// not lower: less power than there is would open what holds it.
 fn node_cpu_power(snapshot: &Snapshot) -> Option<Watts> {
     let cpu = snapshot.zones.iter().filter(|totals| is_cpu(totals.zone.kind));
-    // A zone that went away for good is no reason to know nothing of the others; one with a gap is back in a tick.
-    let powers: Vec<f64> = cpu.filter_map(|totals| totals.power).map(|power| power.0).collect();
+    let powers: Vec<f64> = cpu.map(|totals| Some(totals.power?.0)).collect::<Option<_>>()?;
     (!powers.is_empty()).then(|| Watts(powers.iter().sum()))
 }
 

@@ -2,6 +2,8 @@
 //! delete, with resource versions, bookmarks, expiry (410), the node's field selector and token authentication.
 
 use std::collections::BTreeMap;
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -126,7 +128,7 @@ impl Shared {
             "DELETED" => drop(store.pods.remove(&key)),
             _ => {
                 if kind == "ADDED" {
-                    pod["metadata"]["uid"] = json!(format!("57ab0000-0000-4000-8000-{version:012x}"));
+                    pod["metadata"]["uid"] = json!(uid());
                     pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
                 }
                 store.pods.insert(key, pod.clone());
@@ -218,4 +220,10 @@ fn begin(store: &Store, query: &Query) -> (u64, Vec<Value>) {
 
 fn event(kind: &str, pod: &Value) -> Value {
     json!({"type": kind, "object": pod})
+}
+
+/// A uid that no pod of another server has, in this process or another: the cgroups of a machine are for all to see.
+fn uid() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{:08x}-57ab-4000-8000-{:012x}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }

@@ -165,11 +165,13 @@ impl Lever {
         }
     }
 
-    /// What a relative ceiling comes to on the steps of the first knob. Cuts are quantised so that each one shows.
+    /// What a relative ceiling comes to on the steps of the knob that goes down the furthest: the others stop at their
+    /// floors before. Cuts are quantised so that each one shows.
     #[must_use]
     pub fn on_step(&self, ceiling: f64) -> f64 {
-        let first = &self.ranges[0];
-        first.value(ceiling).map_or(1.0, |value| first.relative(value))
+        let floor = |range: &Range| range.relative(range.floor);
+        let furthest = self.ranges.iter().min_by(|a, b| floor(a).total_cmp(&floor(b)));
+        furthest.and_then(|range| Some(range.relative(range.value(ceiling)?))).unwrap_or(1.0)
     }
 
     /// The relative ceiling after an excess.
@@ -209,5 +211,27 @@ impl Lever {
             LeverKind::CpuFrequency => Some(share(top, 1000)),
             LeverKind::Quota => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock(policy: u32, floor: u64, top: u64) -> Range {
+        let knob = Knob::CpuFrequency(policy);
+        Range { knob, floor, top, from: floor, step: 1, open: false }
+    }
+
+    #[test]
+    fn the_clocks_of_two_kinds_of_cores_each_reach_their_own_floor_fc_088() {
+        let ranges = vec![clock(0, 1_000_000, 1_766_400), clock(4, 1_000_000, 2_956_800)];
+        let lever = Lever::new(LeverKind::CpuFrequency, ranges, None).unwrap();
+        let lowest = lever.on_step(lever.floor());
+        let values: Vec<Option<u64>> = lever.ranges.iter().map(|range| range.value(lowest)).collect();
+        assert_eq!(values, [Some(1_000_000), Some(1_000_000)]);
+        // The little cores have been at theirs from 100 / 176.64 = 0.57 on.
+        let half: Vec<Option<u64>> = lever.ranges.iter().map(|range| range.value(lever.on_step(0.5))).collect();
+        assert_eq!(half, [Some(1_000_000), Some(1_478_400)]);
     }
 }
