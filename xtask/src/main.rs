@@ -54,7 +54,7 @@ enum Task {
     Vmtest(vmtest::Options),
     /// Build the Kubernetes API server of the tests, unless it is there; `test` does this by itself. About four minutes.
     KubeApi,
-    /// Measure what energy-agent has to reach, as ratios within one run; about forty minutes.
+    /// Measure what energy-agent has to reach, as ratios within one run; about an hour.
     ///
     /// Needs root and cgroup v2, and a machine that is otherwise quiet. A missed goal is a result, not an error.
     Bench(bench::Options),
