@@ -17,6 +17,9 @@ use crate::bench::page::Page;
 use crate::bench::world::cpu_ns;
 use crate::bench::{Finding, Scale};
 
+/// 50 W for a CPU that is busy, so that budgets are whole watts.
+const COEFFICIENTS: &str =
+    r#"{"source": "made up for a benchmark", "average": {"min_watts": 10, "max_watts": 60}, "rows": []}"#;
 /// Busy threads, each a CPU when nothing is lowered.
 const THREADS: &str = "2";
 /// The budget is this part of what the loops use when nothing is lowered: half of the CPUs on a quiet machine.
@@ -67,7 +70,8 @@ fn run(scale: Scale) -> Result<Course> {
     let pod = Process(pid);
     pod.signal("STOP")?;
     node.policies(&policy(10_000.0))?;
-    node.start(&["--meter.cpu=estimate", "--gpu=off"])?;
+    let coefficients = format!("--meter.estimate-coefficients={}", node.file("coefficients.json", COEFFICIENTS)?);
+    node.start(&["--meter.cpu=estimate", &coefficients, "--gpu=off"])?;
     node.wait_for_budgets(1)?;
     pod.signal("CONT")?;
     let (watts_per_cpu, used_cpus) = unlimited(&node, scale)?;
@@ -75,6 +79,11 @@ fn run(scale: Scale) -> Result<Course> {
     pod.signal("STOP")?;
     node.policies(&policy(watts_per_cpu * budget_cpus))?;
     thread::sleep(Duration::from_secs(3));
+    let page = node.agent.as_ref().context("no agent was started")?.fresh_page()?;
+    ensure!(
+        page.value("energy_agent_policy_problems", "", "", 0)? == 0,
+        "the budget of {budget_cpus:.2} CPUs was refused"
+    );
 
     let mut course =
         Course { cpus: Vec::new(), quotas: Vec::new(), loaded: Vec::new(), watts_per_cpu, budget_cpus, step: 0 };
