@@ -34,7 +34,7 @@ pub struct Options {
     /// Keep the table in docs/benchmarks.md.
     #[arg(long, conflicts_with = "rows")]
     write: bool,
-    /// Write the table and the curves of `capping` into this folder.
+    /// Write the figures and curves of `capping` and `capping-cpu` into this folder.
     #[arg(long, value_name = "DIR", conflicts_with = "quick")]
     plots: Option<PathBuf>,
 }
@@ -61,8 +61,14 @@ enum Row {
     Scale,
     /// What the process level costs besides.
     Processes,
-    /// Pods under power budgets: how fast and how well they are kept, and what it costs.
+    /// GPUs under power budgets: how fast and how well they are kept, and what work it costs; a quarter of an hour.
     Capping,
+    /// Busy loops under a budget for CPU power, which their quota keeps.
+    CappingCpu,
+    /// From an edit of a policy to its effect.
+    CappingEdits,
+    /// What a budget for every pod costs a tick.
+    CappingTicks,
 }
 
 /// One line of the table.
@@ -108,6 +114,7 @@ pub fn run(options: &Options) -> Result<()> {
     let machine = table::machine()?;
     let mut findings = Vec::new();
     let mut failed = Vec::new();
+    let plots = options.plots.as_deref();
     for row in rows {
         let name = row.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         println!("measuring {name}");
@@ -123,7 +130,10 @@ pub fn run(options: &Options) -> Result<()> {
             Row::Scrape => scrape::scrape(scale),
             Row::Scale => scale::scale(scale),
             Row::Processes => processes::processes(scale),
-            Row::Capping => capping::capping(scale, options.plots.as_deref()),
+            Row::Capping => capping::gpus(scale, plots),
+            Row::CappingCpu => capping::cpu::cpu(scale, plots),
+            Row::CappingEdits => capping::edits::edits(scale),
+            Row::CappingTicks => capping::ticks::ticks(scale),
         };
         match outcome {
             Ok(more) => {

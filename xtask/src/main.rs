@@ -68,7 +68,7 @@ enum Task {
         #[arg(long)]
         redraw: bool,
     },
-    /// Measure what energy-agent has to reach, as ratios within one run; about forty minutes.
+    /// Measure what energy-agent has to reach, as ratios within one run; about an hour.
     ///
     /// Needs root and cgroup v2, and a machine that is otherwise quiet. A missed goal is a result, not an error.
     Bench(bench::Options),

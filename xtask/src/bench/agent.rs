@@ -55,7 +55,7 @@ impl Agent {
             .spawn()
             .context("starting energy-agent")?;
         let mut agent = Self { process, address, cgroup: world.agent.clone(), log: log.clone() };
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(status) = agent.process.try_wait()? {
                 bail!("energy-agent ended with {status}:\n{}", fs::read_to_string(&log)?);

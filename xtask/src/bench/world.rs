@@ -92,9 +92,9 @@ impl World {
         Ok(Pod { uid, dir, containers, sandbox, loads: Vec::new() })
     }
 
-    /// Gives a pod a CPU quota that can be set, and goes before everything else on the machine with it: where the `cpu`
-    /// controller is in cgroup v1, the pod's processes are moved to cgroups of the same paths there. The folder of the
-    /// quota.
+    /// Gives a pod a CPU quota that can be set, and four times the usual weight, so that what else runs matters less. Where
+    /// the `cpu` controller is in cgroup v1, the pod's processes are moved to cgroups of the same paths there. Returns the
+    /// folder of the quota.
     ///
     /// # Errors
     /// When no hierarchy has the controller.
@@ -107,7 +107,7 @@ impl World {
                 fs::write(&file, "+cpu")
                     .with_context(|| format!("enabling the cpu controller in {}", file.display()))?;
             }
-            fs::write(self.dir.join("cpu.weight"), "10000")?;
+            fs::write(self.dir.join("cpu.weight"), "400")?;
             return Ok(pod.dir.clone());
         };
         let quota = top.join(path);
@@ -118,7 +118,7 @@ impl World {
                 fs::write(dir.join("cgroup.procs"), pid).context("moving a process in cgroup v1")?;
             }
         }
-        fs::write(top.join("cpu.shares"), "262144")?;
+        fs::write(top.join("cpu.shares"), "4096")?;
         Ok(quota)
     }
 

@@ -10,16 +10,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use fake_nvml::units::{count, whole};
 
+use super::figures;
 use super::node::Node;
 use super::plot::{Chart, Line, Panel};
 use crate::bench::page::Page;
 use crate::bench::world::cpu_ns;
 use crate::bench::{Finding, Scale};
 
+/// 50 W for a CPU that is busy, so that budgets are whole watts.
+const COEFFICIENTS: &str =
+    r#"{"source": "made up for a benchmark", "average": {"min_watts": 10, "max_watts": 60}, "rows": []}"#;
 /// Busy threads, each a CPU when nothing is lowered.
 const THREADS: &str = "2";
-/// The budget, as CPUs that may be busy.
-const BUDGET_CPUS: f64 = 1.0;
+/// The budget is this part of what the loops use when nothing is lowered: half of the CPUs on a quiet machine.
+const BUDGET: f64 = 0.5;
 const SAMPLE: Duration = Duration::from_millis(50);
 const SAMPLE_S: f64 = 0.05;
 /// Means of this many are compared: half a second, five periods of the quota.
@@ -29,7 +33,7 @@ const TOLERANCE: f64 = 1.03;
 const LEAD_S: f64 = 3.0;
 
 /// What was seen every [`SAMPLE`].
-pub struct Course {
+struct Course {
     /// CPUs that were busy.
     cpus: Vec<f64>,
     /// CPUs that the quota allows, at most those of the load.
@@ -37,13 +41,24 @@ pub struct Course {
     /// Whether the load wanted to run.
     loaded: Vec<bool>,
     watts_per_cpu: f64,
+    /// CPUs that may be busy.
+    budget_cpus: f64,
     /// Of the step; the rest are bursts.
     step: usize,
 }
 
 /// # Errors
 /// When the machine has no CPU quotas, or the agent does not run.
-pub fn run(scale: Scale) -> Result<Course> {
+pub fn cpu(scale: Scale, plots: Option<&Path>) -> Result<Vec<Finding>> {
+    super::build()?;
+    let course = run(scale)?;
+    if let Some(folder) = plots {
+        figures::keep(folder, "cpu-quota.svg", &course.chart().svg())?;
+    }
+    Ok(course.findings())
+}
+
+fn run(scale: Scale) -> Result<Course> {
     let mut node = Node::new("cpu")?;
     let pid = node.pod_of("busy", &["spin", "0", THREADS])?;
     let dir = node.world.with_quota(&node.pods[0])?;
@@ -52,16 +67,26 @@ pub fn run(scale: Scale) -> Result<Course> {
             "- name: bench\n  mode: Enforce\n  selector: {{namespaces: [bench]}}\n  budget: {{watts: {watts:.3}, components: [cpu]}}\n"
         )
     };
-    node.policies(&policy(100_000.0))?;
-    node.start(&["--meter.cpu=estimate", "--gpu=off"])?;
-    node.wait_for_budgets(1)?;
-    let watts_per_cpu = watts_per_cpu(&node, scale)?;
     let pod = Process(pid);
     pod.signal("STOP")?;
-    node.policies(&policy(watts_per_cpu * BUDGET_CPUS))?;
+    node.policies(&policy(10_000.0))?;
+    let coefficients = format!("--meter.estimate-coefficients={}", node.file("coefficients.json", COEFFICIENTS)?);
+    node.start(&["--meter.cpu=estimate", &coefficients, "--gpu=off"])?;
+    node.wait_for_budgets(1)?;
+    pod.signal("CONT")?;
+    let (watts_per_cpu, used_cpus) = unlimited(&node, scale)?;
+    let budget_cpus = used_cpus * BUDGET;
+    pod.signal("STOP")?;
+    node.policies(&policy(watts_per_cpu * budget_cpus))?;
     thread::sleep(Duration::from_secs(3));
+    let page = node.agent.as_ref().context("no agent was started")?.fresh_page()?;
+    ensure!(
+        page.value("energy_agent_policy_problems", "", "", 0)? == 0,
+        "the budget of {budget_cpus:.2} CPUs was refused"
+    );
 
-    let mut course = Course { cpus: Vec::new(), quotas: Vec::new(), loaded: Vec::new(), watts_per_cpu, step: 0 };
+    let mut course =
+        Course { cpus: Vec::new(), quotas: Vec::new(), loaded: Vec::new(), watts_per_cpu, budget_cpus, step: 0 };
     let (step_s, bursts, burst_s) = (scale.of(60.0, 8.0), scale.of(6, 1), scale.of(10.0, 4.0));
     let at = Places { pod: node.pods[0].dir.clone(), quota: dir };
     course.watch(&at, LEAD_S, false)?;
@@ -74,10 +99,13 @@ pub fn run(scale: Scale) -> Result<Course> {
         pod.signal("CONT")?;
         course.watch(&at, burst_s, true)?;
     }
+    ensure!(
+        course.score().settle_s.is_some(),
+        "the busy loops were never above their budget: this machine is too busy"
+    );
     Ok(course)
 }
 
-/// A process that goes on when this is dropped, so that it can be ended.
 struct Process(u32);
 
 impl Process {
@@ -93,8 +121,8 @@ struct Places {
     quota: PathBuf,
 }
 
-/// Watts of a CPU that is busy, from what the agent says of the pod over some seconds.
-fn watts_per_cpu(node: &Node, scale: Scale) -> Result<f64> {
+/// Watts of a CPU that is busy, and how many are, from what the agent says of the pod over some seconds.
+fn unlimited(node: &Node, scale: Scale) -> Result<(f64, f64)> {
     let agent = node.agent.as_ref().context("no agent was started")?;
     let uid = &node.pods[0].uid;
     let read = |page: &Page| -> Result<(u64, u64)> {
@@ -102,12 +130,15 @@ fn watts_per_cpu(node: &Node, scale: Scale) -> Result<f64> {
         Ok((joules, page.value("energy_agent_pod_cpu_seconds_total", "pod_id", uid, 9)?))
     };
     let before = read(&agent.fresh_page()?)?;
+    let (began, used_ns) = (Instant::now(), cpu_ns(&node.pods[0].dir)?);
     thread::sleep(scale.seconds(5, 2));
+    let used_ns = cpu_ns(&node.pods[0].dir)? - used_ns;
+    let cpus = Duration::from_nanos(used_ns).as_secs_f64() / began.elapsed().as_secs_f64();
     let after = read(&agent.fresh_page()?)?;
     let joules = Duration::from_micros(after.0 - before.0).as_secs_f64();
     let seconds = Duration::from_nanos(after.1 - before.1).as_secs_f64();
-    ensure!(joules > 0.0 && seconds > 0.5, "the busy pod used {joules} J in {seconds} s of CPU time");
-    Ok(joules / seconds)
+    ensure!(joules > 0.0 && cpus > 0.2, "the busy pod used {joules} J and {cpus:.2} CPUs");
+    Ok((joules / seconds, cpus))
 }
 
 impl Course {
@@ -134,13 +165,14 @@ impl Course {
 }
 
 impl Course {
-    pub fn findings(&self) -> Vec<Finding> {
+    fn findings(&self) -> Vec<Finding> {
         let Score { settle_s, over, over_part, writes, work } = self.score();
         let settled = settle_s.map_or("never".to_owned(), |settle_s| format!("in {settle_s:.2} s"));
         let how = format!(
-            "{THREADS} busy loops with a budget of {BUDGET_CPUS} CPU ({:.2} W by the estimate), {:.0} s, then bursts; usage_usec of \
+            "{THREADS} busy loops with a budget of {:.2} CPUs ({:.2} W by the estimate), {:.0} s, then bursts; usage_usec of \
             the pod's cpu.stat every 50 ms, means of half a second, over is more than {:.0} % above",
-            self.watts_per_cpu * BUDGET_CPUS,
+            self.budget_cpus,
+            self.watts_per_cpu * self.budget_cpus,
             seconds(self.step),
             TOLERANCE * 100.0 - 100.0
         );
@@ -167,9 +199,9 @@ impl Course {
         ]
     }
 
-    pub fn chart(&self) -> Chart {
+    fn chart(&self) -> Chart {
         let watts = self.cpus.iter().map(|cpus| cpus * self.watts_per_cpu);
-        let budget = self.watts_per_cpu * BUDGET_CPUS;
+        let budget = self.watts_per_cpu * self.budget_cpus;
         Chart {
             title: format!("{THREADS} busy loops under a CPU quota, a step and bursts"),
             panels: vec![
@@ -194,27 +226,27 @@ impl Course {
     fn score(&self) -> Score {
         let means: Vec<f64> =
             self.cpus.windows(MEAN).map(|part| part.iter().sum::<f64>() / f64::from(count(MEAN))).collect();
-        let over = |mean: &f64| *mean > BUDGET_CPUS * TOLERANCE;
+        let over = |mean: &f64| *mean > self.budget_cpus * TOLERANCE;
         let excess: Vec<usize> = (0..means.len()).filter(|at| over(&means[*at])).collect();
         let writes =
             self.quotas.windows(2).map(|pair| usize::from((pair[0] - pair[1]).abs() > 1e-9)).collect::<Vec<_>>();
         let minute = whole(60.0 / SAMPLE_S);
         let minute = usize::try_from(minute).unwrap_or(usize::MAX).min(writes.len().max(1));
         let writes = writes.windows(minute).map(|part| part.iter().sum()).max().unwrap_or_default();
-        let Some(&first) = excess.first() else { return Score { settle_s: Some(0.0), writes, ..Score::default() } };
+        let Some(&first) = excess.first() else { return Score { writes, ..Score::default() } };
         let quiet = |at: usize, next: usize| next - at > usize::try_from(whole(10.0 / SAMPLE_S)).unwrap_or_default();
         let next = excess.iter().skip(1).copied().chain([usize::MAX]);
         let settled = excess.iter().copied().zip(next).find(|(at, next)| quiet(*at, *next)).map(|(at, _)| at + 1);
         let later = first + usize::try_from(whole(3.0 / SAMPLE_S)).unwrap_or_default();
         let counted = means.len().saturating_sub(later).max(1);
-        let over_cpus: f64 = excess.iter().map(|at| means[*at] - BUDGET_CPUS).sum();
+        let over_cpus: f64 = excess.iter().map(|at| means[*at] - self.budget_cpus).sum();
         let loaded = self.loaded.iter().filter(|loaded| **loaded).count();
         Score {
             settle_s: settled.map(|at| seconds(at - first)),
             over: f64::from(count(excess.iter().filter(|at| **at >= later).count())) / f64::from(count(counted)),
-            over_part: over_cpus / (BUDGET_CPUS * f64::from(count(means.len() - first))),
+            over_part: over_cpus / (self.budget_cpus * f64::from(count(means.len() - first))),
             writes,
-            work: self.cpus.iter().sum::<f64>() / (BUDGET_CPUS * f64::from(count(loaded.max(1)))),
+            work: self.cpus.iter().sum::<f64>() / (self.budget_cpus * f64::from(count(loaded.max(1)))),
         }
     }
 }
@@ -257,6 +289,7 @@ mod tests {
             quotas: parts.iter().flat_map(|&(count, _, quota)| std::iter::repeat_n(quota, count)).collect(),
             loaded: parts.iter().flat_map(|&(count, cpus, _)| std::iter::repeat_n(cpus > 0.0, count)).collect(),
             watts_per_cpu: 2.0,
+            budget_cpus: 1.0,
             step: 0,
         };
         // Idle for 1 s, 2 CPUs for 2 s, 0.9 CPUs for 20 s.

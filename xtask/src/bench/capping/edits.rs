@@ -17,6 +17,7 @@ const POLICY: &str =
 /// # Errors
 /// When the agent does not run, or an edit has no effect within ten seconds.
 pub fn edits(scale: Scale) -> Result<Vec<Finding>> {
+    super::build()?;
     let mut node = Node::new("edits")?;
     let pid = node.pod("train")?;
     node.gpu("GPU-0", 2.0, pid);

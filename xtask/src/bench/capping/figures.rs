@@ -13,6 +13,8 @@ use super::truth::Slice;
 use crate::bench::{Finding, table};
 
 const SLICE_S: f64 = 0.01;
+/// The first five minutes of a run.
+const SHOWN: usize = 30_000;
 
 /// One line for the terminal.
 pub fn line(score: &Score) -> String {
@@ -131,7 +133,12 @@ pub fn write(folder: &Path, outcomes: &[Outcome], seconds: u32) -> Result<()> {
     Ok(())
 }
 
+/// Writes one file.
+///
+/// # Errors
+/// When it cannot be written.
 pub fn keep(folder: &Path, file: &str, text: &str) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     let path = folder.join(file);
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
     println!("  kept {} ({} kB)", path.display(), text.len() / 1000);
@@ -176,13 +183,17 @@ impl Outcome {
     }
 
     fn chart(&self) -> Chart {
-        let length = self.gpus.iter().map(Vec::len).min().unwrap_or_default();
-        let most = 2 * length / 3000;
-        let many = (most * 5).max(10);
+        let length = self.gpus.iter().map(|slices| slices.len().min(SHOWN)).min().unwrap_or_default();
+        let many = 20;
         let sum = |at: usize| self.gpus.iter().map(|slices| slices[at].power_w).sum();
         let power = Line::of("", SLICE_S, (0..length).map(sum), many);
         let ceilings = self.gpus.iter().enumerate().map(|(number, slices)| {
-            Line::of(&format!("GPU {number}"), SLICE_S, slices.iter().map(|slice| f64::from(slice.ceiling_mhz)), many)
+            Line::of(
+                &format!("GPU {number}"),
+                SLICE_S,
+                slices.iter().take(SHOWN).map(|slice| f64::from(slice.ceiling_mhz)),
+                many,
+            )
         });
         let top = 800.0 * self.budget_w / BUDGET_W;
         Chart {

@@ -103,6 +103,16 @@ impl Node {
         fs::rename(next, self.folder.join("policies.yaml")).context("replacing the policies")
     }
 
+    /// Puts a file beside the policies; its path.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn file(&self, name: &str, text: &str) -> Result<String> {
+        let path = self.folder.join(name);
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        Ok(path.display().to_string())
+    }
+
     /// # Errors
     /// When there are none.
     pub fn no_policies(&self) -> Result<()> {

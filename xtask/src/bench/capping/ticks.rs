@@ -12,6 +12,7 @@ use crate::bench::{Finding, Scale, median};
 /// # Errors
 /// When a world cannot be made or the agent does not run.
 pub fn ticks(scale: Scale) -> Result<Vec<Finding>> {
+    super::build()?;
     let sizes = scale.of([200, 1000], [20, 50]);
     sizes.into_iter().map(|pods| cost(scale, pods)).collect()
 }
