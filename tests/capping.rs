@@ -2,6 +2,7 @@
 //! a file. What counts is what the driver holds, not what the agent says of itself.
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
+#![allow(clippy::float_cmp, reason = "what is set comes back as it was written")]
 
 #[path = "capping/budgets.rs"]
 mod budgets;

@@ -2,34 +2,27 @@
 
 use crate::world::{World, policy, reason, state};
 
-/// FC-091 with budgets for limits: `by-label` has the higher priority; `other-control` is about the CPU.
+/// `by-label` has the higher priority; `other-control` is about the CPU.
 const OVERLAP: &str = include_str!("../cases/FC-091-overlap.yaml");
 
-fn overlap(namespace: &str, order: [usize; 3]) -> String {
-    // The case is transcribed by hand; these are the lines it is transcribed from.
-    for line in [
-        "priority: 5\n      selector: {namespaces: [batch]}\n      limits: {gpuPowerWatts: 400}",
-        "priority: 10\n      selector: {matchLabels: {tier: low}}\n      limits: {gpuPowerWatts: 250}",
-        "priority: 1\n      selector: {matchLabels: {team: ml}}\n      limits: {cpuMaxFreqMHz: 2400}",
-    ] {
-        assert!(OVERLAP.contains(line), "{line}");
-    }
-    let actuators = "actuators: {gpu: {use: [PowerLimit]}}";
-    let all = [
-        format!("- {{name: by-namespace, mode: Enforce, priority: 5, selector: {{namespaces: [{namespace}]}}, budget: {{watts: 400, components: [gpu]}}, {actuators}}}\n"),
-        format!("- {{name: by-label, mode: Enforce, priority: 10, selector: {{matchLabels: {{tier: low}}}}, budget: {{watts: 250, components: [gpu]}}, {actuators}}}\n"),
-        "- {name: other-control, mode: Enforce, priority: 1, selector: {matchLabels: {team: ml}}, budget: {watts: 100, components: [cpu]}}\n".to_owned(),
-    ];
-    order.map(|place| all[place].clone()).concat()
+/// The policies of FC-091 in another order, in mode Enforce and by the power limit, whose value is then the budget's.
+fn overlap(order: [usize; 3]) -> String {
+    let (_, text) = OVERLAP.split_once("    policies:\n").unwrap();
+    let text: String =
+        text.lines().map_while(|line| line.strip_prefix("    ")).map(|line| format!("{line}\n")).collect();
+    let policies: Vec<String> = text.split("- ").skip(1).map(|policy| format!("- {policy}")).collect();
+    assert_eq!(policies.len(), 3, "{policies:?}");
+    let more = "  mode: Enforce\n  actuators: {gpu: {use: [PowerLimit]}}\n";
+    order.map(|place| policies[place].clone() + if policies[place].contains("[gpu]") { more } else { "" }).concat()
 }
 
 #[test]
 fn one_policy_decides_about_a_pods_gpu_in_any_order_and_the_other_is_told() {
     for order in [[0, 1, 2], [2, 1, 0]] {
         let mut world = World::new();
-        let pod = world.pod_with("train-0", &[("tier", "low"), ("team", "ml")]);
+        let pod = world.pod_of("batch", &world.node.name, &[("tier", "low"), ("team", "ml")]);
         world.gpu("GPU-a", 2.0, &[(&pod, 1.0)]);
-        world.policies(&overlap(&world.node.name, order));
+        world.policies(&overlap(order));
         let agent = world.agent(&[]);
         world.wait_for_limit("GPU-a", 250_000);
         let page = agent.after_ticks(8);
@@ -41,8 +34,9 @@ fn one_policy_decides_about_a_pods_gpu_in_any_order_and_the_other_is_told() {
         let conflicts = |name| page.number_of("energy_agent_policy_conflicts", &[("policy", name)]);
         assert_eq!([conflicts("by-namespace"), conflicts("by-label"), conflicts("other-control")], [1.0, 0.0, 0.0]);
         // No conflict: it decides about the CPU of the same pod.
-        assert!(page.has("energy_agent_policy_state", &[("policy", "other-control"), ("pod_name", "train-0")]));
-        assert!(!page.has("energy_agent_policy_state", &[("policy", "by-namespace")]));
+        let of_pod = |name| page.has("energy_agent_policy_state", &[("policy", name), ("pod_name", &world.node.name)]);
+        assert_eq!([of_pod("by-namespace"), of_pod("by-label"), of_pod("other-control")], [false, true, true]);
+        pod.delete(&world);
     }
 }
 

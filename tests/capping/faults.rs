@@ -26,7 +26,7 @@ fn limits_out_of_a_devices_range_and_refusals_of_a_driver_stay_with_their_device
     // FC-082: 50 W where 200 is the least, 900 where 700 is the most, 149.4 where 150 is the least.
     world.gpu(&narrow, 2.0, &[(&pods[0], 1.0)]);
     world.gpu("GPU-900", 2.0, &[(&pods[1], 1.0)]);
-    let small = Limits { keep: false, min_mw: 150_000, max_mw: 180_000, default_mw: 180_000, enforced_mw: None };
+    let small = Limits { min_mw: 150_000, max_mw: 180_000, default_mw: 180_000, ..Limits::default() };
     let gpu = Gpu { processes: Some(vec![pods[2].process(1.0)]), limits: Some(small), ..nvml::gpu(&second) };
     world.add(gpu, Plant { idle_w: 30.0, max_w: 180.0, exponent: 2.0, ..Plant::default() });
     // FC-084.

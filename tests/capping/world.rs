@@ -71,11 +71,16 @@ impl World {
     }
 
     pub fn pod_with(&self, name: &str, labels: &[(&str, &str)]) -> GpuPod {
+        self.pod_of(&self.node.name, name, labels)
+    }
+
+    /// A pod of another namespace, which the nodes of all tests share.
+    pub fn pod_of(&self, namespace: &str, name: &str, labels: &[(&str, &str)]) -> GpuPod {
         let labels: serde_json::Map<_, _> =
             labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
         let pod = self.node.adopt(&json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"namespace": self.node.name, "name": name, "labels": labels},
+            "metadata": {"namespace": namespace, "name": name, "labels": labels},
             "spec": {"nodeName": self.node.name, "containers": [container("main")]},
             "status": {"phase": "Running", "containerStatuses": [running("main", &format!("containerd://{}", ids().1))]},
         }));

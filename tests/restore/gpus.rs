@@ -1,5 +1,6 @@
 //! Clocks and power limits of GPUs, through the fake NVML library: what the driver holds outlives the agent.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use energy_agent::capping::knob::{Knob, Limits, Value};
@@ -49,7 +50,7 @@ fn until(agent: &mut Driver, limits: &Limits, nvml: &FakeNvml, expected: (Option
     // The answers come a moment later.
     wait_for("the agent to know", || {
         agent.tick(limits);
-        agent.actuator.caps().iter().all(|cap| cap.state == KnobState::Ok).then_some(())
+        agent.actuator.caps(&BTreeSet::new()).iter().all(|cap| cap.state == KnobState::Ok).then_some(())
     });
 }
 

@@ -143,7 +143,7 @@ impl Capper {
         let known = Seen { quotas, clocks_mhz: clocks.collect() };
         self.actuator.look(now, known, &mut self.files, gpus);
         seen.knobs = self.actuator.knobs();
-        let Outcome { mut limits, clamped, policies, changes } = self.controller.step(&self.in_force, &seen);
+        let Outcome { mut limits, clamped, unusable, policies, changes } = self.controller.step(&self.in_force, &seen);
         if !self.in_force.complete && now < UNANSWERED {
             // A policy that is missing may be one that was not read yet.
             for (knob, limit) in self.actuator.adopted() {
@@ -154,7 +154,7 @@ impl Capper {
         }
         self.actuator.apply(now, &limits, &mut self.files, gpus);
         self.tell(changes, &policies, pods);
-        let mut caps = self.actuator.caps();
+        let mut caps = self.actuator.caps(&unusable);
         for cap in &mut caps {
             cap.clamped |= clamped.contains(&cap.knob);
         }
