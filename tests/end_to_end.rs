@@ -100,8 +100,8 @@ fn pods_are_named_metered_capped_by_an_edit_released_by_a_deletion_and_counted_a
     let web = "kepler_pod_cpu_joules_total{pod_name=\"web\",zone=\"package\"}";
     let before = world.number(web);
     world.end_web();
-    world.wait_for_one("kepler_pod_cpu_joules_total{pod_name=\"web\",zone=\"package\",state=\"terminated\"}");
-    let last = world.number(web);
+    let ended = "kepler_pod_cpu_joules_total{pod_name=\"web\",zone=\"package\",state=\"terminated\"}";
+    let last = world.wait_for_one(ended);
     assert!(last >= before, "{last} J after the end, {before} J before");
     world.wait_for_none(web);
     world.wait_for_one(&format!("energy_agent_retired_cpu_joules_total{{zone=\"package\"}} >= {last}"));

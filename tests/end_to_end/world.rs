@@ -80,9 +80,9 @@ impl World {
         found[0].1
     }
 
-    /// Waits until the query gives one series.
-    pub fn wait_for_one(&self, query: &str) {
-        self.wait(query, |found| found == 1);
+    /// Waits until the query gives one series; its value.
+    pub fn wait_for_one(&self, query: &str) -> f64 {
+        self.wait(query, |found| found == 1)[0].1
     }
 
     pub fn wait_for_some(&self, query: &str) {
@@ -93,8 +93,8 @@ impl World {
         self.wait(query, |found| found == 0);
     }
 
-    fn wait(&self, query: &str, holds: impl Fn(usize) -> bool) {
-        wait_for(query, || Some(()).filter(|()| holds(self.prometheus.query(query).len())));
+    fn wait(&self, query: &str, holds: impl Fn(usize) -> bool) -> Vec<(Value, f64)> {
+        wait_for(query, || Some(self.prometheus.query(query)).filter(|found| holds(found.len())))
     }
 }
 
