@@ -243,8 +243,9 @@ pub struct Config {
         value_name = "FILE"
     )]
     pub pods_resources_socket: PathBuf,
-    /// Power capping. `off`: no policy is read and nothing is lowered. `on`: policies are followed; one in mode Enforce
-    /// lowers clocks, limits and quotas of pods over their budget, and all is given back afterwards.
+    /// Power capping. `off`: no policy is read and nothing is lowered; what an earlier run left lowered is given back.
+    /// `on`: policies are followed; one in mode Enforce lowers clocks, limits and quotas of pods over their budget, and all
+    /// is given back afterwards.
     #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Capping::Off, value_name = "MODE")]
     pub capping: Capping,
     /// File with policies, or folder of them (`*.yaml`, `*.yml`, `*.json`), such as a mounted ConfigMap.
