@@ -2,11 +2,26 @@
 //! a file. What counts is what the driver holds, not what the agent says of itself.
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
+#![allow(clippy::float_cmp, reason = "what is set comes back as it was written")]
 
+#[path = "capping/budgets.rs"]
+mod budgets;
 mod common;
+#[path = "capping/conflicts.rs"]
+mod conflicts;
+#[path = "capping/edits.rs"]
+mod edits;
+#[path = "capping/endings.rs"]
+mod endings;
+#[path = "capping/events.rs"]
+mod events;
+#[path = "capping/faults.rs"]
+mod faults;
 #[path = "capping/gpu.rs"]
 mod gpu;
 #[path = "common/kubernetes/mod.rs"]
 mod kubernetes;
+#[path = "capping/releases.rs"]
+mod releases;
 #[path = "capping/world.rs"]
 mod world;

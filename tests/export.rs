@@ -3,6 +3,8 @@
 
 #[path = "export/capping.rs"]
 mod capping;
+#[path = "export/policies.rs"]
+mod policies;
 #[path = "export/server.rs"]
 mod server;
 #[path = "export/web.rs"]

@@ -135,10 +135,13 @@ fn a_process_is_called_by_its_leader_and_its_binary_also_after_an_exec() {
     let after = series(&agent, &id, |sample| sample.label("comm") != "sh");
     assert_eq!((after.label("comm"), after.label("exe")), ("load", load_program().to_str().unwrap()));
     assert!(after.number() >= before.number(), "an exec does not end a process");
-    let page = agent.after_ticks(5);
-    let series = page.select(SECONDS, &[("pid", &id)]);
-    assert_eq!(series.len(), 1, "one name at a time: {series:?}");
-    assert!(series[0].number() > 0.5, "the thread's time is its process's: {series:?}");
+    let page = wait_for("half a second of the thread, which is its process's", || {
+        let page = agent.scrape();
+        let series = page.select(SECONDS, &[("pid", &id)]);
+        assert_eq!(series.len(), 1, "one name at a time: {series:?}");
+        let enough = series[0].number() > 0.5;
+        Some(page).filter(|_| enough)
+    });
     assert!(!page.text.contains("CPU 0/KVM"), "a thread's name");
 }
 

@@ -4,11 +4,14 @@
 #![expect(clippy::unwrap_used, reason = "a test panics, its helpers too")]
 
 mod common;
+#[path = "restore/gpus.rs"]
+mod gpus;
 #[path = "restore/killed.rs"]
 mod killed;
 #[path = "restore/node.rs"]
 mod node;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -31,7 +34,7 @@ fn nothing_is_written_or_noted_before_there_is_a_limit() {
     let knobs = agent.actuator.knobs();
     assert_eq!(knobs[&Knob::CpuFrequency(4)].original, Some(2_956_800));
     assert_eq!(knobs[&Knob::CpuFrequency(4)].min, 739_200, "a quarter of the highest clock");
-    assert_eq!(agent.actuator.caps(), []);
+    assert_eq!(agent.actuator.caps(&BTreeSet::new()), []);
 }
 
 #[test]
@@ -45,7 +48,7 @@ fn limits_are_written_once_and_their_end_gives_everything_back() {
         assert_eq!(agent.actuator.knobs()[knob].current, Some(limit.value), "{knob}");
         assert_ne!(node.content(knob), node.before[knob], "{knob}");
     }
-    let caps = agent.actuator.caps();
+    let caps = agent.actuator.caps(&BTreeSet::new());
     assert_eq!(caps.len(), node.capped_to.len());
     for cap in &caps {
         assert_eq!((cap.state, cap.writes.ok, cap.writes.failed), (KnobState::Ok, 1, 0), "{cap:?}");
@@ -77,7 +80,10 @@ fn the_next_run_adopts_what_stands_and_remembers_what_was_before_the_first_cap()
     agent.tick(&node.capped_to);
     agent.tick(&node.capped_to);
     assert_eq!(agent.actuator.knobs()[&Knob::CpuFrequency(0)].original, Some(1_766_400));
-    assert!(agent.actuator.caps().iter().all(|cap| cap.writes.ok == 0), "what stands is not written again");
+    assert!(
+        agent.actuator.caps(&BTreeSet::new()).iter().all(|cap| cap.writes.ok == 0),
+        "what stands is not written again"
+    );
     drop(agent);
     // The policy is gone: all is back before the first limits are made.
     let mut agent = node.open();

@@ -252,7 +252,7 @@ fn every_path_asks_for_a_user_and_every_answer_has_the_headers() {
     let agent = files.agent();
     let client = Client::trusting(&authority, None);
     let mut kept = client.connect(&agent.address).unwrap();
-    for path in ["/", "/metrics", "/healthz", "/readyz", "/nothing"] {
+    for path in ["/", "/metrics", "/healthz", "/readyz", "/policies", "/nothing"] {
         for headers in [String::new(), basic("ada", "wrong"), basic("eve", "s3cret"), basic("ada", "other")] {
             let answer = kept.get(path, &headers).unwrap();
             assert_eq!((answer.status, answer.body.as_str()), (401, "401 unauthorized\n"), "{path} {headers}");
@@ -262,7 +262,7 @@ fn every_path_asks_for_a_user_and_every_answer_has_the_headers() {
         let answer = kept.get(path, &basic("ada", "s3cret")).unwrap();
         assert_eq!(
             answer.status,
-            if path == "/nothing" {
+            if path == "/nothing" || path == "/policies" {
                 404
             } else if path == "/readyz" {
                 answer.status

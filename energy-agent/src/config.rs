@@ -243,8 +243,9 @@ pub struct Config {
         value_name = "FILE"
     )]
     pub pods_resources_socket: PathBuf,
-    /// Power capping. `off`: no policy is read and nothing is lowered. `on`: policies are followed; one in mode Enforce
-    /// lowers clocks, limits and quotas of pods over their budget, and all is given back afterwards.
+    /// Power capping. `off`: no policy is read and nothing is lowered; what an earlier run left lowered is given back.
+    /// `on`: policies are followed; one in mode Enforce lowers clocks, limits and quotas of pods over their budget, and all
+    /// is given back afterwards.
     #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Capping::Off, value_name = "MODE")]
     pub capping: Capping,
     /// File with policies, or folder of them (`*.yaml`, `*.yml`, `*.json`), such as a mounted ConfigMap.
@@ -324,6 +325,14 @@ pub struct Config {
         value_name = "FILE"
     )]
     pub nvml_library: String,
+}
+
+impl Config {
+    /// Some source of policies is named.
+    #[must_use]
+    pub const fn has_policies(&self) -> bool {
+        self.capping_policy.is_some() || self.capping_configmap.is_some() || self.capping_selector.is_some()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -462,7 +471,7 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn telemetry_path(text: &str) -> Result<String, String> {
-    let reserved = ["/", "/healthz", "/readyz"];
+    let reserved = ["/", "/healthz", "/policies", "/readyz"];
     if !text.starts_with('/') || reserved.contains(&text) || text.contains(['{', '}', '*', '?', '#']) {
         return Err(format!("expected a path such as /metrics, other than {}", reserved.join(", ")));
     }

@@ -30,6 +30,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::{error, info, warn};
 
+use capping::events::{self, Outbox};
 use capping::source as policies;
 use config::{Capping, Config, IdlePolicy, Level};
 use export::http::{Web, serve};
@@ -64,8 +65,11 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     let own = Arc::new(SelfMetrics::new());
     let protection =
         ProtectionSource::open(config.web_config.as_deref(), Arc::clone(&own)).map_err(anyhow::Error::msg)?;
+    if config.capping == Capping::Off && config.has_policies() {
+        warn!("policies are named and not followed: capping is off (--capping=on)");
+    }
     let policies = (config.capping == Capping::On).then(|| policies::start(config));
-    let node = Node::open(config, policies)?;
+    let node = Node::open(config, policies, events(config, &own))?;
     let blank = node.blank();
     let processes = blank.meters.iter().any(|state| state.meter == "ebpf" && state.up);
     let selection = SelectionSource::open(config, base, processes, Arc::clone(&own));
@@ -111,6 +115,13 @@ async fn run_until_signal(config: &Config) -> Result<()> {
         anyhow::bail!("the tick thread panicked");
     }
     served
+}
+
+/// Where changes of capping are told: the cluster that pods are known from.
+fn events(config: &Config, own: &Arc<SelfMetrics>) -> Option<Outbox> {
+    let is_wanted = config.capping == Capping::On && !matches!(Source::choose(config), Source::None { .. });
+    let credentials = is_wanted.then(|| Credentials::find(config.kubeconfig.as_deref())).flatten()?;
+    Some(events::start(credentials, node_name(config), Arc::clone(own)))
 }
 
 /// Takes the address; where the machine has no IPv6, "every address" means every IPv4 address.

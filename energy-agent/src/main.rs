@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
-use energy_agent::config::{Cli, Command, Config, LogFormat, LogLevel};
+use energy_agent::config::{Capping, Cli, Command, Config, LogFormat, LogLevel};
 use energy_agent::export::protection::ProtectionSource;
 use energy_agent::export::selection_source::at_start;
 use energy_agent::report;
@@ -33,6 +33,11 @@ fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let protection = ProtectionSource::open(config.web_config.as_deref(), Arc::default());
     if let Err(problem) = at_start(config).map(drop).and(protection.map(drop)) {
         Cli::command().error(ErrorKind::ValueValidation, problem).exit();
+    }
+    if config.capping == Capping::On && !config.has_policies() {
+        let problem = "--capping=on has nothing to follow: name policies by --capping.policy, --capping.configmap or \
+                       --capping.configmap-selector";
+        Cli::command().error(ErrorKind::MissingRequiredArgument, problem).exit();
     }
     log_to_stderr(config);
     energy_agent::run(config)?;

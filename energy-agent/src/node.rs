@@ -24,6 +24,7 @@ use crate::attribution::idle::IdleModel;
 use crate::attribution::scope::Scope;
 use crate::attribution::usage::{Share, Usage};
 use crate::attribution::{Idle, Interval, Weight, attribute, learn};
+use crate::capping::events::Outbox;
 use crate::capping::source::InForce;
 use crate::config::{Config, IdleMethod};
 use crate::ledger::Ledger;
@@ -67,12 +68,16 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens the meters and remembers what earlier runs learned. `policies`: `None` with `--capping=off`: what an earlier
-    /// run left capped is given back all the same.
+    /// Opens the meters and remembers what earlier runs learned. `policies`: `None` with `--capping=off`;
+    /// `events`: where changes are told.
     ///
     /// # Errors
     /// When a demanded meter is refused; see [`Sampler::open`].
-    pub fn open(config: &Config, policies: Option<watch::Receiver<Arc<InForce>>>) -> Result<Self> {
+    pub fn open(
+        config: &Config,
+        policies: Option<watch::Receiver<Arc<InForce>>>,
+        events: Option<Outbox>,
+    ) -> Result<Self> {
         let sampler = Sampler::open(config)?;
         let started = Instant::now();
         let owners = match sampler.v2_root.as_deref().map(|root| Owners::open(root, started)) {
@@ -112,7 +117,7 @@ impl Node {
             names: Arc::default(),
             pod_labels: config.pod_labels.clone().into(),
             capper: match policies {
-                Some(policies) => Some(Capper::open(config, policies)),
+                Some(policies) => Some(Capper::open(config, policies, events)),
                 None => Capper::left_over(config),
             },
         })

@@ -57,7 +57,7 @@ impl Node089 {
         nvml.state.gpus.push(Gpu {
             plant: Some(fake_nvml::plant::Plant { exponent: 2.0, ..Default::default() }),
             processes: Some(vec![process]),
-            limits: Some(Limits { min_mw: 200_000, max_mw: 700_000, default_mw: gpu_limit, enforced_mw: None }),
+            limits: Some(Limits { min_mw: 200_000, max_mw: 700_000, default_mw: gpu_limit, ..Limits::default() }),
             ..nvml::gpu(GPU)
         });
         nvml.play();

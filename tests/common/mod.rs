@@ -5,6 +5,7 @@
 pub mod agent;
 pub mod cgroup;
 pub mod kept;
+pub mod manifests;
 pub mod nvml;
 pub mod page;
 pub mod powercap;

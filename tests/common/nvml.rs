@@ -132,11 +132,26 @@ impl FakeNvml {
         self.folder.held(self.state.generation, |held| held.clone())
     }
 
+    /// Writes a power limit behind the agent's back.
+    pub fn limit_power(&self, uuid: &str, limit_mw: u32) {
+        self.folder.held(self.state.generation, |held| {
+            held.gpus.entry(uuid.to_owned()).or_default().power_limit_mw = Some(limit_mw);
+        });
+    }
+
     /// Writes a lock behind the agent's back, as an administrator does.
     pub fn lock_clocks(&self, uuid: &str, locked_mhz: Option<(u32, u32)>) {
         self.folder.held(self.state.generation, |held| {
             held.gpus.entry(uuid.to_owned()).or_default().locked_mhz = locked_mhz;
         });
+    }
+
+    /// How often a call was made on the GPU of that index (below 36).
+    pub fn calls_at(&self, symbol: &str, index: u32) -> usize {
+        check(symbol);
+        let mark = u8::try_from(char::from_digit(index, 36).unwrap()).unwrap();
+        let marks = fs::read(self.folder.path().join("calls").join(symbol)).unwrap_or_default();
+        marks.into_iter().filter(|it| *it == mark).count()
     }
 }
 

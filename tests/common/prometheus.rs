@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -40,15 +41,44 @@ impl Prometheus {
 
     /// The series that a query gives now: labels and value.
     pub fn query(&self, query: &str) -> Vec<(Value, f64)> {
-        let url = format!("http://{}/api/v1/query", self.address);
-        let answer = ureq::get(url).query("query", query).config().http_status_as_error(false).build().call();
+        self.query_at(query, now_s())
+    }
+
+    /// The series that a query gives at a Unix time.
+    pub fn query_at(&self, query: &str, time_s: f64) -> Vec<(Value, f64)> {
+        let result = self.ask("query", query, &[("time", time_s)]);
+        result.iter().map(|series| (series["metric"].clone(), number(&series["value"][1]))).collect()
+    }
+
+    /// The series that a query gives over a time: labels, and Unix time and value of each point.
+    pub fn range(&self, query: &str, start: f64, end: f64, step_s: f64) -> Vec<(Value, Vec<(f64, f64)>)> {
+        let result = self.ask("query_range", query, &[("start", start), ("end", end), ("step", step_s)]);
+        let points = |series: &Value| series["values"].as_array().unwrap().clone();
+        let point = |point: &Value| (point[0].as_f64().unwrap(), number(&point[1]));
+        result.iter().map(|series| (series["metric"].clone(), points(series).iter().map(point).collect())).collect()
+    }
+
+    fn ask(&self, endpoint: &str, query: &str, more: &[(&str, f64)]) -> Vec<Value> {
+        let mut request = ureq::get(format!("http://{}/api/v1/{endpoint}", self.address)).query("query", query);
+        for (name, value) in more {
+            request = request.query(*name, value.to_string());
+        }
+        let answer = request.config().http_status_as_error(false).build().call();
         let body = answer.unwrap().body_mut().with_config().limit(64 << 20).read_to_string().unwrap();
         let answer: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(answer["status"], "success", "{query}: {answer}");
-        let result = answer["data"]["result"].as_array().unwrap();
-        let number = |series: &Value| series["value"][1].as_str().unwrap().parse().unwrap();
-        result.iter().map(|series| (series["metric"].clone(), number(series))).collect()
+        answer["data"]["result"].as_array().unwrap().clone()
     }
+}
+
+/// Unix time.
+pub fn now_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+/// Prometheus writes numbers as text.
+fn number(value: &Value) -> f64 {
+    value.as_str().unwrap().parse().unwrap()
 }
 
 impl Drop for Prometheus {

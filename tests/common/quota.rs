@@ -19,12 +19,12 @@ pub struct QuotaPod {
 }
 
 impl QuotaPod {
-    /// `None`, said loudly, where no hierarchy of this machine has the controller.
+    /// As [`Self::of`], with a new pod.
     pub fn new() -> Option<Self> {
         Self::of(Pod::new())
     }
 
-    /// Of a pod that has only its cgroups in v2.
+    /// `None`, said loudly, where no hierarchy of this machine has the controller.
     pub fn of(pod: Pod) -> Option<Self> {
         let v2 = v2_root();
         let path = Path::new(&pod.cgroup.path[1..]);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use energy_agent::capping::knob::Knob;
 use energy_agent::capping::observation::KnobState;
 use energy_agent::capping::policy::{Mode, PolicyName, Scope};
+use energy_agent::capping::source::SourceState;
 use energy_agent::capping::status::{
     CapStatus, CappingStatus, Conflict, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus, Writes,
 };
@@ -82,6 +83,12 @@ pub fn status() -> CappingStatus {
             source: "file /etc/energy-agent/<night>.yaml".into(),
             message: "policies[0].budget.watts: \"<b>\" is no number".to_owned(),
             kept: true,
+        }],
+        sources: vec![SourceState {
+            source: "ConfigMap energy/<policies>".into(),
+            up: false,
+            reason: "forbidden",
+            detail: "<no> permission".to_owned(),
         }],
         restore_pending: 1,
         restore_failures: 2,

@@ -229,6 +229,7 @@ pub fn page(snapshot: Snapshot) -> Vec<Sample> {
 pub fn text(snapshot: Snapshot, format: Format) -> Vec<u8> {
     let own = SelfMetrics::new();
     own.web_config_valid(true);
+    own.count_events();
     published(snapshot).body(format, Coding::Identity, &own).to_vec()
 }
 

@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use energy_agent::capping::actuator::{Actuator, Seen};
 use energy_agent::capping::files::FileKnobs;
 use energy_agent::capping::knob::{Knob, Limit, Limits};
 use energy_agent::capping::policy::PolicyName;
-use energy_agent::config::{Cli, Config};
-use energy_agent::meter::gpu::GpuMeter;
+use energy_agent::config::{Cli, Config, GpuMode};
+use energy_agent::meter::gpu::{GpuMeter, Options};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::agent::PROGRAM;
+use crate::common::nvml::FakeNvml;
 use crate::common::quota::QuotaPod;
 use crate::common::tree::Tree;
 
@@ -33,6 +34,7 @@ pub struct Node {
     /// What FC-089 caps them to.
     pub capped_to: Limits,
     pub config: Config,
+    gpu_flags: Vec<String>,
 }
 
 impl Node {
@@ -70,9 +72,19 @@ impl Node {
         }
         let state = TempDir::new().unwrap();
         let config = config(&tree.root().display().to_string(), &state.path().display().to_string());
-        let mut node = Self { tree, state, pod, before: BTreeMap::new(), capped_to: limits(capped_to), config };
+        let (before, capped_to) = (BTreeMap::new(), limits(capped_to));
+        let gpu_flags = vec!["--gpu=off".to_owned()];
+        let mut node = Self { tree, state, pod, before, capped_to, config, gpu_flags };
         node.before = node.contents();
         node
+    }
+
+    /// Lets the agent and the command use these GPUs too.
+    pub fn with_gpus(mut self, nvml: &FakeNvml) -> Self {
+        self.gpu_flags = vec![nvml.flag()];
+        self.config.gpu = GpuMode::Auto;
+        self.config.nvml_library = nvml.library().display().to_string();
+        self
     }
 
     /// The file of every knob, as it is now.
@@ -100,6 +112,7 @@ impl Node {
         let output = Command::new(PROGRAM)
             .arg("restore")
             .args(arguments(&self.tree.root().display().to_string(), &self.state.path().display().to_string()))
+            .args(&self.gpu_flags)
             .args(flags)
             .output()
             .unwrap();
@@ -142,10 +155,15 @@ pub struct Driver {
 
 impl Driver {
     pub fn open(config: &Config) -> Self {
+        let gpus = (config.gpu == GpuMode::Auto).then(|| Options {
+            library: config.nvml_library.clone(),
+            procfs: config.procfs.clone(),
+            interval: config.interval,
+        });
         Self {
             actuator: Actuator::open(config),
             files: FileKnobs::open(&config.sysfs, &config.cgroupfs),
-            gpus: GpuMeter::open(None),
+            gpus: GpuMeter::open(gpus),
             now: Duration::from_secs(5),
         }
     }
@@ -153,6 +171,9 @@ impl Driver {
     /// A tick, a second after the last one.
     pub fn tick(&mut self, limits: &Limits) {
         self.now += Duration::from_secs(1);
+        let asked = Instant::now();
+        let late = self.gpus.ask(asked);
+        drop(self.gpus.take(asked, late));
         let quotas = limits.keys().filter_map(|knob| match knob {
             Knob::CpuQuota(cgroup) => self.files.pod_quota(cgroup),
             _ => None,
@@ -170,14 +191,11 @@ pub fn limits(values: impl IntoIterator<Item = (Knob, u64)>) -> Limits {
 
 pub fn config(root: &str, state: &str) -> Config {
     let program = ["energy-agent".to_owned()];
-    Cli::parse_from(program.into_iter().chain(arguments(root, state))).run
+    let mut config = Cli::parse_from(program.into_iter().chain(arguments(root, state))).run;
+    config.gpu = GpuMode::Off;
+    config
 }
 
-fn arguments(root: &str, state: &str) -> [String; 4] {
-    [
-        format!("--path.sysfs={root}/sys"),
-        format!("--path.procfs={root}/proc"),
-        format!("--state.directory={state}"),
-        "--gpu=off".to_owned(),
-    ]
+fn arguments(root: &str, state: &str) -> [String; 3] {
+    [format!("--path.sysfs={root}/sys"), format!("--path.procfs={root}/proc"), format!("--state.directory={state}")]
 }

@@ -3,6 +3,7 @@
 
 mod accuracy;
 mod agent;
+mod capping;
 mod energy;
 mod footprint;
 mod gpus;
@@ -14,6 +15,7 @@ mod scrape;
 mod table;
 mod world;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -32,6 +34,9 @@ pub struct Options {
     /// Keep the table in docs/benchmarks.md.
     #[arg(long, conflicts_with = "rows")]
     write: bool,
+    /// Write the table and the curves of `capping` into this folder.
+    #[arg(long, value_name = "DIR", conflicts_with = "quick")]
+    plots: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -56,6 +61,8 @@ enum Row {
     Scale,
     /// What the process level costs besides.
     Processes,
+    /// Pods under power budgets: how fast and how well they are kept, and what it costs.
+    Capping,
 }
 
 /// One line of the table.
@@ -116,6 +123,7 @@ pub fn run(options: &Options) -> Result<()> {
             Row::Scrape => scrape::scrape(scale),
             Row::Scale => scale::scale(scale),
             Row::Processes => processes::processes(scale),
+            Row::Capping => capping::capping(scale, options.plots.as_deref()),
         };
         match outcome {
             Ok(more) => {

@@ -1,9 +1,12 @@
 //! The commands that develop energy-agent: `cargo xtask run | test | ebpf | vmtest | bench | gpu-check`.
 
 mod bench;
+mod build;
 mod ebpf;
 mod gpu;
+mod image;
 mod kube_api;
+mod pictures;
 mod run;
 mod test;
 mod tools;
@@ -52,8 +55,19 @@ enum Task {
     ///
     /// QEMU, kernels and a busybox are fetched as Debian packages into target/, once; nothing is installed.
     Vmtest(vmtest::Options),
+    /// Build the container image, an OCI archive; no daemon and no network is needed.
+    Image(image::Options),
     /// Build the Kubernetes API server of the tests, unless it is there; `test` does this by itself. About four minutes.
     KubeApi,
+    /// Draw the dashboards over a node that is played for some minutes, for the documentation; needs root and Chromium.
+    Pictures {
+        /// Length of the play.
+        #[arg(long, default_value_t = 240)]
+        seconds: u64,
+        /// Only draw again what was recorded the last time.
+        #[arg(long)]
+        redraw: bool,
+    },
     /// Measure what energy-agent has to reach, as ratios within one run; about forty minutes.
     ///
     /// Needs root and cgroup v2, and a machine that is otherwise quiet. A missed goal is a result, not an error.
@@ -79,7 +93,9 @@ fn main() -> ExitCode {
         Task::Fuzz { cases } => test::fuzz(cases),
         Task::Ebpf { check } => ebpf::make(check),
         Task::Vmtest(options) => vmtest::run(&options),
+        Task::Image(options) => image::make(&options),
         Task::KubeApi => kube_api::build(),
+        Task::Pictures { seconds, redraw } => pictures::draw(seconds, redraw),
         Task::Bench(options) => bench::run(&options),
         Task::GpuCheck { library, seconds } => gpu::check(&library, seconds),
     };

@@ -1,5 +1,6 @@
 //! Every test, with what they need set up first.
 
+use std::env;
 use std::process::Command;
 
 use anyhow::Result;
@@ -13,12 +14,22 @@ use crate::{cargo, checked, kube_api, tools};
 pub fn test(arguments: &[String]) -> Result<()> {
     let mut command = cargo_test();
     command.args(arguments);
-    if !tools::on_path("promtool") {
-        let prometheus = tools::unpacked("prometheus")?;
-        command.env("PATH", tools::path_with(&prometheus.join("usr/bin"))?);
-    }
     // A newcomer who asks for one test does not wait for what it does not use.
-    let wanted = arguments.is_empty() || arguments.iter().any(|argument| argument.contains("kubernetes"));
+    let asked_for = |test: &str| arguments.is_empty() || arguments.iter().any(|argument| argument.contains(test));
+    let mut programs = Vec::new();
+    if !tools::on_path("promtool") {
+        programs.push(tools::unpacked("prometheus")?.join("usr/bin"));
+    }
+    if asked_for("end_to_end") {
+        for (program, package, folder) in [("runc", "runc", "usr/sbin"), ("kubectl", "kubernetes-client", "usr/bin")] {
+            if !tools::on_path(program) {
+                programs.push(tools::unpacked(package)?.join(folder));
+            }
+        }
+    }
+    programs.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
+    command.env("PATH", env::join_paths(programs)?);
+    let wanted = asked_for("kubernetes") || asked_for("end_to_end");
     if let Err(error) = if wanted { prepare_kube_api(arguments) } else { Ok(()) } {
         println!("no Kubernetes API server, the tests use their own stub in its place: {error:#}");
     }

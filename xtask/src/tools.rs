@@ -154,6 +154,36 @@ fn debian_mirror() -> Result<String> {
     mirror.map(str::to_owned).context("apt's sources name no Debian mirror (a URI ending in /debian)")
 }
 
+/// Installs the Debian packages of those programs that are not on PATH: pairs of program and package.
+///
+/// # Errors
+/// When they can't be had; names them.
+pub fn installed(programs: &[(&str, &str)]) -> Result<()> {
+    let missing: Vec<&str> =
+        programs.iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| *package).collect();
+    if missing.is_empty() { Ok(()) } else { install(&missing) }
+}
+
+/// Installs Debian packages on this machine.
+///
+/// # Errors
+/// When they can't be had, or only root may; names them.
+pub fn install(packages: &[&str]) -> Result<()> {
+    println!("installing {}", packages.join(", "));
+    let options = ["Dpkg::Use-Pty=0".to_owned()];
+    let get = || {
+        let mut command = apt_get(&options);
+        command.args(["install", "--yes", "--no-install-recommends"]).args(packages);
+        checked(command.env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null()).stderr(Stdio::null()))
+    };
+    if get().is_err() {
+        // A fresh machine has no package lists yet.
+        checked(apt_get(&options).arg("update").stdout(Stdio::null()))?;
+        get().with_context(|| format!("install the packages {} on this machine", packages.join(", ")))?;
+    }
+    Ok(())
+}
+
 /// Whether a program is on PATH.
 pub fn on_path(program: &str) -> bool {
     env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))

@@ -7,7 +7,7 @@ mod floor;
 mod thermal;
 pub mod track;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -355,10 +355,11 @@ impl Actuator {
         self.tracks.iter().filter_map(|(knob, track)| Some((knob.clone(), now(track)?))).collect()
     }
 
-    /// Every knob that is or was written, or should be; ascending.
+    /// Every knob that is or was written, or should be, and those of `more` that exist; ascending.
     #[must_use]
-    pub fn caps(&self) -> Vec<CapStatus> {
-        self.tracks.values().filter_map(|track| track.cap(self.now)).collect()
+    pub fn caps(&self, more: &BTreeSet<Knob>) -> Vec<CapStatus> {
+        let shown = |track: &&Track| track.is_told() || more.contains(&track.knob);
+        self.tracks.values().filter(shown).map(|track| track.cap(self.now)).collect()
     }
 
     /// What the journal says is written, as it was at the start of this run or since: for the time until policies are

@@ -1,10 +1,17 @@
-//! A change of state of a policy or a cap: one line in the log each.
+//! What the controller, the actuator and the sources say has changed, as one kind of news: a line in the log each, and an
+//! event of the cluster.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::actuator::change as knobs;
+use super::controller::{self, What};
 use super::policy::PolicyName;
-use super::status::PodId;
+use super::quantity::Quantity;
+use super::status::{PodId, PolicyStatus, Problem, SubjectState, SubjectStatus};
 
 /// What changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeKind {
     Capping,
     Released,
@@ -15,17 +22,26 @@ pub enum ChangeKind {
     Restored,
     RestoreFailed,
     TelemetryLost,
+    NoActuator,
 }
 
 /// Told once, when it happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub kind: ChangeKind,
-    pub policy: PolicyName,
-    /// `None`: the node, or the policy itself.
-    pub pod: Option<PodId>,
+    /// `None`: a whole document, or a limit that no policy is known of.
+    pub policy: Option<PolicyName>,
+    pub about: About,
     /// For people, with the remedy where there is one.
     pub message: String,
+}
+
+/// What it happened to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum About {
+    Node,
+    Pod(PodId),
+    ConfigMap { namespace: Arc<str>, name: Arc<str> },
 }
 
 impl ChangeKind {
@@ -41,6 +57,7 @@ impl ChangeKind {
             Self::Restored => "Restored",
             Self::RestoreFailed => "RestoreFailed",
             Self::TelemetryLost => "TelemetryLost",
+            Self::NoActuator => "NoActuator",
         }
     }
 
@@ -51,13 +68,130 @@ impl ChangeKind {
     }
 }
 
-/// Writes the line.
-pub fn log_change(change: &Change) {
-    let Change { kind, policy, pod, message } = change;
-    let (change, pod) = (kind.as_str(), pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name)));
-    if kind.is_warning() {
-        tracing::warn!(change, %policy, pod, "{message}");
-    } else {
-        tracing::info!(change, %policy, pod, "{message}");
+impl Change {
+    /// Writes its line.
+    pub fn log(&self) {
+        let Self { kind, policy, about, message } = self;
+        let policy = policy.as_ref().map(ToString::to_string).unwrap_or_default();
+        let pod = match about {
+            About::Pod(PodId { namespace, name, .. }) => format!("{namespace}/{name}"),
+            About::Node | About::ConfigMap { .. } => String::new(),
+        };
+        let change = kind.as_str();
+        if kind.is_warning() {
+            tracing::warn!(change, policy, pod, "{message}");
+        } else {
+            tracing::info!(change, policy, pod, "{message}");
+        }
     }
 }
+
+/// What a step of the controller said; `None` where nobody has to hear of it. `policies` are those of the same step, and
+/// `name` completes what is known of a pod.
+pub fn of_controller(
+    change: controller::Change,
+    policies: &[PolicyStatus],
+    name: impl FnOnce(PodId) -> PodId,
+) -> Option<Change> {
+    let controller::Change { policy, pod, what } = change;
+    let (kind, message) = match what {
+        What::State { from, to, reason } => {
+            let mut subjects =
+                policies.iter().filter(|status| status.name == policy).flat_map(|status| &status.subjects);
+            let power = subjects.find(|subject| subject.pod == pod).map(power_of_budget).unwrap_or_default();
+            of_state(from, to, reason, &power)?
+        }
+        What::Gone => (
+            ChangeKind::Released,
+            "let go: the policy or the pod is gone, or another policy decides about it now".to_owned(),
+        ),
+        What::Conflict { component, winner } => (
+            ChangeKind::Conflict,
+            format!("policy {winner} decides about its {component}; give the policies other selectors or priorities"),
+        ),
+    };
+    let about = pod.map(name).filter(|pod| !pod.name.is_empty()).map_or(About::Node, About::Pod);
+    Some(Change { kind, policy: Some(policy), about, message })
+}
+
+fn of_state(
+    from: Option<SubjectState>,
+    to: SubjectState,
+    reason: Option<String>,
+    power: &str,
+) -> Option<(ChangeKind, String)> {
+    use SubjectState::{Capping, Learning, NoActuator, Off, Open, Recommending, TelemetryLost, Unreachable};
+    let because = |usual: &str| reason.unwrap_or_else(|| usual.to_owned());
+    Some(match to {
+        Capping => (ChangeKind::Capping, format!("lowered to keep the budget{power}")),
+        Open | Off | Recommending if matches!(from, Some(Capping | Unreachable | TelemetryLost)) => {
+            (ChangeKind::Released, format!("nothing is lowered any more{power}"))
+        }
+        Unreachable => {
+            let usual = "everything is at its floor, and the power is still above the budget";
+            (ChangeKind::Unreachable, format!("{}{power}; raise the budget or lower the floors", because(usual)))
+        }
+        TelemetryLost => {
+            (ChangeKind::TelemetryLost, because("its power is not measured at present; energy_agent_meter_up says why"))
+        }
+        NoActuator => (ChangeKind::NoActuator, because("nothing can be lowered for it; /policies says why")),
+        Open | Off | Recommending | Learning => return None,
+    })
+}
+
+/// `: 412.0 W of 400.0 W, through gpu_locked_clocks`, as far as it is known.
+fn power_of_budget(subject: &SubjectStatus) -> String {
+    let (Some(power), Some(budget)) = (subject.power, subject.budget) else { return String::new() };
+    let mut means: Vec<&str> = subject.knobs.iter().map(super::knob::Knob::actuator).collect();
+    means.dedup();
+    let [power, budget] = [power, budget].map(Quantity::Power);
+    let through = if means.is_empty() { String::new() } else { format!(", through {}", means.join(", ")) };
+    format!(": {power} of {budget}{through}")
+}
+
+/// What the actuator said, which is in the log already: of one kind and policy one change.
+pub fn of_knobs(changes: Vec<knobs::Change>) -> Vec<Change> {
+    let mut messages: BTreeMap<(ChangeKind, Option<PolicyName>), Vec<String>> = BTreeMap::new();
+    for knobs::Change { knob, policy, kind, detail } in changes {
+        let (kind, words) = match kind {
+            knobs::ChangeKind::Foreign => {
+                (ChangeKind::ForeignChange, "somebody else writes it, left to them for 10 minutes: ")
+            }
+            knobs::ChangeKind::Restored => (ChangeKind::Restored, "given back: "),
+            knobs::ChangeKind::RestoreFailed => (ChangeKind::RestoreFailed, "cannot be given back, tried again: "),
+            knobs::ChangeKind::Refused(_) => (ChangeKind::NoActuator, "cannot be limited, tried again: "),
+            knobs::ChangeKind::Reverted | knobs::ChangeKind::Recovered => continue,
+        };
+        messages.entry((kind, policy)).or_default().push(format!("{knob}: {words}{detail}"));
+    }
+    let change = |((kind, policy), messages): (_, Vec<String>)| Change {
+        kind,
+        policy,
+        about: About::Node,
+        message: messages.join("; "),
+    };
+    messages.into_iter().map(change).collect()
+}
+
+/// A refusal, which is in the log already.
+#[must_use]
+pub fn of_problem(problem: &Problem) -> Change {
+    let Problem { policy, source, message, kept } = problem;
+    let outcome = if *kept { "an earlier version stays in force" } else { "not in force" };
+    Change {
+        kind: ChangeKind::Invalid,
+        policy: policy.clone(),
+        about: config_map(source).unwrap_or(About::Node),
+        message: format!("refused, {outcome}: {source}: {message}"),
+    }
+}
+
+/// Of `ConfigMap NAMESPACE/NAME` and what follows.
+fn config_map(source: &str) -> Option<About> {
+    let (namespace, name) = source.strip_prefix("ConfigMap ")?.split(' ').next()?.split_once('/')?;
+    Some(About::ConfigMap { namespace: namespace.into(), name: name.into() })
+}
+
+#[cfg(test)]
+#[path = "change/tests.rs"]
+mod tests;

@@ -53,6 +53,8 @@ pub struct Outcome {
     pub limits: Limits,
     /// Knobs of `limits` that were wanted lower than their device allows.
     pub clamped: BTreeSet<Knob>,
+    /// Knobs that a policy in force would use, and that cannot be used.
+    pub unusable: BTreeSet<Knob>,
     /// Ascending by name.
     pub policies: Vec<PolicyStatus>,
     pub changes: Vec<Change>,
@@ -133,6 +135,9 @@ impl Controller {
                     }
                 }
                 outcome.clamped.extend(subject.clamped.iter().cloned());
+                if policy.mode != Mode::Off {
+                    outcome.unusable.extend(view.unusable.iter().cloned());
+                }
                 let quiet = from.is_none() && matches!(subject.state, SubjectState::Open | SubjectState::Off);
                 if from != Some(subject.state) && !quiet {
                     let what = What::State { from, to: subject.state, reason: subject.reason.clone() };

@@ -125,7 +125,7 @@ impl Journal {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         for Intent { knob, found, value, policy } in intents {
             if let Some(entry) = entries.get_mut(knob) {
-                entry.intend(*value, policy);
+                entry.intend(*value, found.value, policy);
             } else {
                 first = true;
                 entries.insert((*knob).clone(), Entry::new(knob, found, *value, policy, &self.boot, time));

@@ -4,6 +4,7 @@
 pub mod actuator;
 pub mod change;
 pub mod controller;
+pub mod events;
 pub mod files;
 pub mod journal;
 pub mod knob;

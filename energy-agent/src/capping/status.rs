@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::knob::Knob;
 use super::observation::KnobState;
 use super::policy::{Mode, PolicyName, Scope};
+use super::source::SourceState;
 use crate::units::Watts;
 
 /// Part of the snapshot.
@@ -18,6 +19,8 @@ pub struct CappingStatus {
     pub caps: Vec<CapStatus>,
     /// Documents and policies that were refused: `policies[0].budget.watts: ...`, with their source.
     pub problems: Vec<Problem>,
+    /// Files and ConfigMaps that policies are read from, in the order of their rank.
+    pub sources: Vec<SourceState>,
     /// Entries of the journal that could not be restored so far.
     pub restore_pending: u64,
     pub restore_failures: u64,

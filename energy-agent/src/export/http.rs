@@ -1,4 +1,4 @@
-//! The web server: metrics, landing page, health and readiness, all answered from the last published snapshot.
+//! The web server: metrics, landing page, policies, health and readiness, all answered from the last published snapshot.
 //! No request reads a meter; slow clients, idle connections and large headers are bounded.
 
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
@@ -26,6 +26,7 @@ use crate::export::handshake::handshake;
 use crate::export::negotiate::{self, Coding};
 use crate::export::own::SelfMetrics;
 use crate::export::page::Published;
+use crate::export::policies;
 use crate::export::protection::Protection;
 use crate::export::selection_source::InForce;
 
@@ -156,6 +157,7 @@ fn router(web: Web) -> Router {
         .route("/", get(landing))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
+        .route(policies::PATH, get(status_of_policies))
         .route(&web.telemetry_path, get(metrics))
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
         .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n") })
@@ -228,6 +230,11 @@ async fn readyz(State(web): State<Arc<Web>>) -> Response {
     }
 }
 
+async fn status_of_policies(State(web): State<Arc<Web>>, uri: Uri, headers: HeaderMap) -> Response {
+    let published = Arc::clone(&web.snapshots.borrow());
+    policies::answer(&published.snapshot, &uri, &joined(&headers, ACCEPT))
+}
+
 async fn landing(State(web): State<Arc<Web>>) -> Html<String> {
     let published = Arc::clone(&web.snapshots.borrow());
     let snapshot = &published.snapshot;
@@ -244,7 +251,7 @@ async fn landing(State(web): State<Arc<Web>>) -> Html<String> {
          <ul>\n<li><a href=\"{path}\">Metrics</a> (Prometheus text or OpenMetrics)</li>\n\
          <li><a href=\"/healthz\">Health</a>, <a href=\"/readyz\">readiness</a>: {state}</li>\n\
          <li>CPU usage by {meter} {program}, weight {weight}, idle split {idle}</li>\n\
-         <li>Exported: {export}</li>\n</ul>\n\
+         <li>Exported: {export}</li>\n{policies}</ul>\n\
          <table>\n<tr><th>meter</th><th>state</th><th>reason</th><th>detail</th></tr>\n",
         node = escaped(&snapshot.node),
         version = env!("CARGO_PKG_VERSION"),
@@ -255,6 +262,11 @@ async fn landing(State(web): State<Arc<Web>>) -> Html<String> {
         weight = or_none(how.weight),
         idle = or_none(how.idle),
         export = escaped(&exported(&published.export)),
+        policies = if snapshot.capping.is_some() {
+            "<li><a href=\"/policies\">Policies</a>: budgets of pods, and what is limited for them</li>\n"
+        } else {
+            ""
+        },
     );
     for meter in &snapshot.meters {
         let up = if meter.up { "up" } else { "down" };
@@ -275,7 +287,8 @@ const fn or_none(word: &str) -> &str {
     if word.is_empty() { "none" } else { word }
 }
 
-fn escaped(text: &str) -> String {
+/// Text that nothing of is taken for markup, between tags and in double quotes.
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -228,6 +228,8 @@ metrics! {
         "Pods that the policy selects and about which one of higher rank decides, in whole or in part; /policies says which.";
     POLICY_PROBLEMS = "energy_agent_policy_problems" Gauge None, &["source", "node_name"],
         "Policies and documents of a source that were refused; /policies and the log say why.";
+    POLICY_SOURCE_UP = "energy_agent_policy_source_up" Gauge None, &["source", "reason", "node_name"],
+        "1 while a file or ConfigMap with policies can be read, 0 while not; what it said last stays in force either way. The label says why.";
     CAP_LIMIT_HERTZ = "energy_agent_cap_limit_hertz" Gauge None, LIMIT,
         "Clock that a device is to be held to, and by whose policy; absent where nothing is wanted.";
     CAP_LIMIT_WATTS = "energy_agent_cap_limit_watts" Gauge None, LIMIT,
@@ -290,6 +292,8 @@ metrics! {
         "Whether all that flags, environment, --export.config and --export.configmap ask for is exported (1), or something is not to be had and what was in force before stays (0); the landing page and the log say what.";
     EXPORT_CHANGED = "energy_agent_export_config_last_change_timestamp_seconds" Gauge None, &[],
         "Unix time since when the present selection of levels and metrics is exported.";
+    CAPPING_EVENTS = "energy_agent_capping_events_total" Counter None, &["result"],
+        "Kubernetes Events about policies and limits: posted, or dropped (too many at a time, refused, or the API server away for 10 minutes). Absent without --capping=on and credentials for a cluster.";
     WEB_CONFIG_VALID = "energy_agent_web_config_valid" Gauge None, &[],
         "Whether --web.config.file with the certificates, keys and users of its last version is in force (1), or that could not be had and what was in force before stays (0); the log says why. Absent without the flag.";
     TICK_DURATION = "energy_agent_tick_duration_seconds" Histogram None, &[],

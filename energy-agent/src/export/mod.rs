@@ -10,6 +10,7 @@ pub mod negotiate;
 pub mod own;
 pub mod page;
 pub mod parse;
+pub mod policies;
 mod processes;
 pub mod protection;
 pub mod selection;

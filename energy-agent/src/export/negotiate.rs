@@ -37,6 +37,17 @@ pub fn format(accept: &str) -> Format {
     }
 }
 
+/// A client that names HTML, and likes it no less than JSON: a browser.
+#[must_use]
+pub fn prefers_html(accept: &str) -> bool {
+    let named = |wanted: &[&str]| {
+        let ranges = elements(accept).filter(|(range, _)| wanted.contains(&&**range));
+        ranges.map(|(_, parameters)| quality(parameters)).max().unwrap_or(0)
+    };
+    let html = named(&["text/html", "application/xhtml+xml"]);
+    html > 0 && html >= named(&["application/json", "application/*"])
+}
+
 /// Gzip when the client allows it and does not prefer the body as it is.
 #[must_use]
 pub fn coding(accept_encoding: &str) -> Coding {
@@ -120,6 +131,17 @@ mod tests {
     #[test]
     fn the_most_specific_range_weighs_the_text_format() {
         assert_eq!(format("application/openmetrics-text;q=0.5, text/plain;q=0.3, */*;q=0.9"), Format::OpenMetrics);
+    }
+
+    #[test]
+    fn html_is_for_browsers() {
+        let firefox = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+        for accept in [firefox, "TEXT/HTML", "application/json;q=0.5, text/html"] {
+            assert!(prefers_html(accept), "{accept}");
+        }
+        for accept in ["", "*/*", "application/json", "text/*", "text/html;q=0", "text/html;q=0.5, application/json"] {
+            assert!(!prefers_html(accept), "{accept}");
+        }
     }
 
     #[test]

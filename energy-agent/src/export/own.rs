@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{MetricFamily, MetricType};
-use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, Registry};
+use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
 
 use crate::export::metrics::{self, Metric};
 use crate::export::text::{Kind, Labels, Value, Writer};
@@ -22,6 +22,8 @@ pub struct SelfMetrics {
     export_changed: Gauge,
     /// Not there without a web configuration.
     web_config_valid: OnceLock<Gauge>,
+    /// Not there where none is sent.
+    events: OnceLock<IntCounterVec>,
 }
 
 impl Default for SelfMetrics {
@@ -50,8 +52,17 @@ impl SelfMetrics {
         ] {
             registry.register(collector).expect("the names differ");
         }
-        let web_config_valid = OnceLock::new();
-        Self { registry, tick_duration, scrape_duration, duplicates, export_valid, export_changed, web_config_valid }
+        let (web_config_valid, events) = (OnceLock::new(), OnceLock::new());
+        Self {
+            registry,
+            tick_duration,
+            scrape_duration,
+            duplicates,
+            export_valid,
+            export_changed,
+            web_config_valid,
+            events,
+        }
     }
 
     /// One tick took this long, from the first reading to the finished snapshot.
@@ -82,6 +93,27 @@ impl SelfMetrics {
             gauge
         };
         self.web_config_valid.get_or_init(registered).set(f64::from(u8::from(valid)));
+    }
+
+    /// From now on [`Self::event`] is called.
+    pub fn count_events(&self) {
+        for result in ["posted", "dropped"] {
+            self.events().with_label_values(&[result]);
+        }
+    }
+
+    /// The cluster has an event, or will never have it.
+    pub(crate) fn event(&self, posted: bool) {
+        self.events().with_label_values(&[if posted { "posted" } else { "dropped" }]).inc();
+    }
+
+    fn events(&self) -> &IntCounterVec {
+        self.events.get_or_init(|| {
+            let metrics::Metric { name, help, labels, .. } = metrics::CAPPING_EVENTS;
+            let events = IntCounterVec::new(Opts::new(name, help), labels).expect("the table has valid names");
+            self.registry.register(Box::new(events.clone())).expect("the names differ");
+            events
+        })
     }
 
     /// Counts series that a page had twice; the first ever are logged, a bug in the agent must not fill the log.

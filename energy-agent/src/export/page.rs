@@ -1,9 +1,12 @@
 //! A snapshot as it is published: pages are encoded when somebody asks for them, and then kept until the next tick.
 
+use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::{GzDecoder, GzEncoder};
 
 use crate::export::negotiate::Coding;
 use crate::export::own::SelfMetrics;
@@ -26,8 +29,10 @@ pub struct Published {
 
 #[derive(Debug, Default)]
 struct Page {
-    plain: OnceLock<Bytes>,
-    gzip: OnceLock<Bytes>,
+    /// In the coding that was asked for first.
+    first: OnceLock<(Coding, Bytes)>,
+    /// The same page in the other.
+    other: OnceLock<Bytes>,
 }
 
 impl Published {
@@ -44,10 +49,6 @@ impl Published {
     /// The agent's own metrics are as they were at that moment.
     pub fn body(&self, format: Format, coding: Coding, own: &SelfMetrics) -> Bytes {
         let page = self.page(format);
-        let body = match coding {
-            Coding::Identity => &page.plain,
-            Coding::Gzip => &page.gzip,
-        };
         let encode = || {
             let selection = &self.export.selection;
             let mut writer = Writer::selecting(format, coding, selection.clone());
@@ -55,18 +56,24 @@ impl Published {
             own.write(&mut writer);
             let (body, duplicates) = writer.finish();
             own.found_duplicates(&duplicates);
-            body
+            (coding, body)
         };
-        body.get_or_init(encode).clone()
+        let (coded, first) = page.first.get_or_init(encode);
+        if *coded == coding {
+            return first.clone();
+        }
+        let other = match coding {
+            Coding::Identity => page.other.get_or_init(|| gunzip(first)),
+            Coding::Gzip => page.other.get_or_init(|| gzip(first)),
+        };
+        other.clone()
     }
 
     /// The body if it is encoded already.
     pub(crate) fn ready_body(&self, format: Format, coding: Coding) -> Option<Bytes> {
         let page = self.page(format);
-        match coding {
-            Coding::Identity => page.plain.get().cloned(),
-            Coding::Gzip => page.gzip.get().cloned(),
-        }
+        let (coded, first) = page.first.get()?;
+        if *coded == coding { Some(first.clone()) } else { page.other.get().cloned() }
     }
 
     const fn page(&self, format: Format) -> &Page {
@@ -75,4 +82,16 @@ impl Published {
             Format::OpenMetrics => &self.open_metrics,
         }
     }
+}
+
+fn gzip(plain: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(plain).expect("a Vec takes every write");
+    Bytes::from(encoder.finish().expect("a Vec takes every write"))
+}
+
+fn gunzip(coded: &[u8]) -> Bytes {
+    let mut decoder = GzDecoder::new(Vec::new());
+    decoder.write_all(coded).expect("it was made here");
+    Bytes::from(decoder.finish().expect("it was made here"))
 }

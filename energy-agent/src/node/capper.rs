@@ -6,16 +6,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+use tracing::{info, warn};
 
 use super::observe::Observer;
 use crate::capping::actuator::{Actuator, Seen};
-use crate::capping::controller::{Controller, Outcome};
+use crate::capping::change::{self, Change};
+use crate::capping::controller::{self, Controller, Outcome};
+use crate::capping::events::Outbox;
 use crate::capping::files::FileKnobs;
 use crate::capping::knob::{Found, Knob, Limits};
 use crate::capping::observation::{GpuDevice, Observation, PodNow};
 use crate::capping::policy::{Mode, Policy};
 use crate::capping::source::InForce;
-use crate::capping::status::CappingStatus;
+use crate::capping::status::{CappingStatus, PodId, PolicyStatus};
 use crate::config::Config;
 use crate::meter::MeterState;
 use crate::meter::gpu::GpuMeter;
@@ -47,6 +50,10 @@ pub struct Capper {
     controller: Controller,
     actuator: Actuator,
     files: FileKnobs,
+    /// `None` outside a cluster.
+    events: Option<Outbox>,
+    /// Refusals that are new.
+    refused: Vec<Change>,
     /// Whether a policy for CPUs selects the pod, by its uid; while pod and policies stay the same.
     selected: HashMap<Arc<str>, (Arc<Pod>, bool)>,
     /// Clocks that are one pod's alone, by the path of its cgroup.
@@ -70,7 +77,7 @@ pub struct Tick<'a> {
 impl Capper {
     /// Takes the journal over; writes nothing.
     #[must_use]
-    pub fn open(config: &Config, policies: watch::Receiver<Arc<InForce>>) -> Self {
+    pub fn open(config: &Config, policies: watch::Receiver<Arc<InForce>>, events: Option<Outbox>) -> Self {
         Self {
             policies,
             in_force: Arc::default(),
@@ -78,6 +85,8 @@ impl Capper {
             controller: Controller::new(config.interval),
             actuator: Actuator::open(config),
             files: FileKnobs::open(&config.sysfs, &config.cgroupfs),
+            events,
+            refused: Vec::new(),
             selected: HashMap::new(),
             cores: BTreeMap::new(),
             next_cores: Duration::ZERO,
@@ -87,15 +96,17 @@ impl Capper {
         }
     }
 
-    /// With `--capping=off`: only where an earlier run left something capped, which is given back.
+    /// With `--capping=off`: only what an earlier run left capped, to give it back. `None`: nothing is left, as on every
+    /// node that was never capped; then no journal is made either.
     #[must_use]
     pub fn left_over(config: &Config) -> Option<Self> {
-        if Actuator::peek(config).is_ok_and(|left| left.held().next().is_none()) {
-            return None;
+        match Actuator::peek(config) {
+            Ok(left) if left.held().next().is_none() => return None,
+            Ok(_) => info!("capping is off, what an earlier run left limited is given back"),
+            Err(error) => warn!(error = format!("{error:#}"), "whether an earlier run left limits is not known"),
         }
         let none = InForce { complete: true, ..InForce::default() };
-        let capper = Self { off: true, ..Self::open(config, watch::channel(Arc::new(none)).1) };
-        (!capper.is_done()).then_some(capper)
+        Some(Self { off: true, ..Self::open(config, watch::channel(Arc::new(none)).1, None) })
     }
 
     /// There is nothing to do now, and there will not be.
@@ -150,7 +161,7 @@ impl Capper {
         let known = Seen { quotas, clocks_mhz: clocks.collect() };
         self.actuator.look(now, known, &mut self.files, gpus);
         seen.knobs = self.actuator.knobs();
-        let Outcome { mut limits, clamped, policies, changes: _ } = self.controller.step(&self.in_force, &seen);
+        let Outcome { mut limits, clamped, unusable, policies, changes } = self.controller.step(&self.in_force, &seen);
         if !self.in_force.complete && now < UNANSWERED {
             // A policy that is missing may be one that was not read yet.
             for (knob, limit) in self.actuator.adopted() {
@@ -160,7 +171,8 @@ impl Capper {
             }
         }
         self.actuator.apply(now, &limits, &mut self.files, gpus);
-        let mut caps = self.actuator.caps();
+        self.tell(changes, &policies, pods);
+        let mut caps = self.actuator.caps(&unusable);
         for cap in &mut caps {
             cap.clamped |= clamped.contains(&cap.knob);
         }
@@ -168,8 +180,23 @@ impl Capper {
             policies,
             caps,
             problems: self.in_force.problems.clone(),
+            sources: self.in_force.sources.clone(),
             restore_pending: self.actuator.restore_pending(),
             restore_failures: self.actuator.restore_failures(),
+        }
+    }
+
+    /// Writes what the controller says to the log, where the rest is already, and all of it to the cluster.
+    fn tell(&mut self, changes: Vec<controller::Change>, policies: &[PolicyStatus], pods: &Pods) {
+        let mut told: Vec<Change> = changes
+            .into_iter()
+            .filter_map(|change| change::of_controller(change, policies, |pod| named(pod, pods)))
+            .collect();
+        told.iter().for_each(Change::log);
+        told.extend(change::of_knobs(self.actuator.take_changes()));
+        told.append(&mut self.refused);
+        if let Some(events) = &mut self.events {
+            told.into_iter().for_each(|change| events.post(change));
         }
     }
 
@@ -198,6 +225,8 @@ impl Capper {
                 self.actuator.policy_changed(name);
             }
         }
+        let problems = self.in_force.problems.iter();
+        self.refused.extend(problems.filter(|problem| !before.problems.contains(problem)).map(change::of_problem));
         self.selected.clear();
         self.next_cores = Duration::ZERO;
     }
@@ -249,4 +278,19 @@ impl Capper {
         }
         quotas
     }
+}
+
+/// A pod that is gone may be known by what its cgroup was named by only.
+fn named(pod: PodId, pods: &Pods) -> PodId {
+    if !pod.name.is_empty() {
+        return pod;
+    }
+    let uid = Arc::clone(&pod.uid);
+    let known = [&pods.by_uid, &pods.gone].into_iter().find_map(|pods| pods.get(&uid));
+    let hashed = || pods.by_uid.values().find(|known| known.config_hash.as_ref() == Some(&uid));
+    known.or_else(hashed).map_or(pod, |known| PodId {
+        uid: Arc::clone(&known.uid),
+        namespace: Arc::clone(&known.namespace),
+        name: Arc::clone(&known.name),
+    })
 }

@@ -19,8 +19,8 @@ use crate::meter::gpu::{GpuMeter, Options};
 
 /// How long GPUs may take to show up.
 const GPUS_APPEAR: Duration = Duration::from_secs(5);
-/// How long everything may take to be given back; systemd waits 90 s.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long everything may take to be given back; systemd waits for 90 s in all.
+const PATIENCE: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(20);
 
 const HEADER: [&str; 4] = ["KNOB", "FOUND", "ORIGINAL", "RESULT"];

@@ -1,7 +1,7 @@
 //! Credentials that this machine has for a cluster into a client, and what goes wrong with one into a word and a
 //! sentence.
 
-pub(super) mod backoff;
+pub(crate) mod backoff;
 mod plugin;
 mod token;
 pub mod watch;
@@ -226,9 +226,10 @@ impl Server {
                 403 => (
                     "forbidden",
                     format!(
-                        "no permission to {verb} {object} (403 {}); the agent needs get, list and watch on {object}: add them \
-                         to its role and bind it to the agent's account",
-                        status.message
+                        "no permission to {verb} {object} (403 {}); the agent needs {needed} on {object}: add \
+                         that to its role and bind it to the agent's account",
+                        status.message,
+                        needed = if verb == "create" { verb } else { "get, list and watch" },
                     ),
                 ),
                 code => ("error", format!("{verb} {object}: {code} {} {}", status.reason, status.message)),

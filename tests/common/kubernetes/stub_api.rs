@@ -46,7 +46,7 @@ struct Shared {
 impl StubApi {
     pub fn start(token: &str) -> Self {
         let authority = Authority::new();
-        let kinds = ["PodList", "ConfigMapList"].map(|list_kind| {
+        let kinds = ["PodList", "ConfigMapList", "EventList"].map(|list_kind| {
             Arc::new(Shared {
                 list_kind,
                 store: Mutex::default(),
@@ -57,8 +57,8 @@ impl StubApi {
         let server = Server::start(
             Some(&authority),
             Arc::new(move |request| {
-                let is_configmap = request.uri().path().split('/').any(|part| part == "configmaps");
-                let shared = Arc::clone(&kinds[usize::from(is_configmap)]);
+                let is = |kind: &str| request.uri().path().split('/').any(|part| part == kind);
+                let shared = Arc::clone(&kinds[if is("events") { 2 } else { usize::from(is("configmaps")) }]);
                 Box::pin(async move { answer(&shared, request).await })
             }),
         );
@@ -78,7 +78,11 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
             follow(shared, &query)
         }
         (&Method::GET, ["api", "v1", "pods"] | ["api", "v1", "namespaces", _, "configmaps"]) => list(shared, &query),
-        (&Method::POST, ["api", "v1", "namespaces", namespace, _]) => {
+        (&Method::GET, ["apis", "events.k8s.io", "v1", "events"]) => list(shared, &query),
+        (
+            &Method::POST,
+            ["api", "v1", "namespaces", namespace, _] | ["apis", "events.k8s.io", "v1", "namespaces", namespace, _],
+        ) => {
             let mut pod: Value = serde_json::from_slice(&to_bytes(Body::new(body), 1 << 20).await.unwrap()).unwrap();
             let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
             let key = ((*namespace).to_owned(), name);

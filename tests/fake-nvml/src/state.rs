@@ -57,6 +57,8 @@ pub struct Gpu {
     pub memory_clock_mhz: Option<u32>,
     /// NVML's bit mask `nvmlClocksEventReason*`.
     pub throttle_reasons: Option<u64>,
+    /// NVML's number of it: 4 Pascal, 5 Volta, 9 Hopper.
+    pub architecture: u32,
     pub clocks: Clocks,
     pub limits: Option<Limits>,
 
@@ -87,6 +89,8 @@ pub struct Clocks {
     pub step_mhz: u32,
     /// Supported memory clocks, highest first.
     pub memory_mhz: Vec<u32>,
+    /// Locks are taken, and the plant runs as without.
+    pub ignore_locks: bool,
 }
 
 /// Power limits; milliwatts.
@@ -98,6 +102,8 @@ pub struct Limits {
     pub default_mw: u32,
     /// What the device enforces, where that is not the limit that was set.
     pub enforced_mw: Option<u32>,
+    /// A new limit is taken without an error, and the old one kept.
+    pub keep: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -219,6 +225,7 @@ impl Default for Gpu {
             sm_clock_mhz: Some(345),
             memory_clock_mhz: Some(2619),
             throttle_reasons: Some(1),
+            architecture: 9,
             clocks: Clocks::default(),
             limits: Some(Limits::default()),
             processes: Some(Vec::new()),
@@ -234,12 +241,12 @@ impl Default for Gpu {
 
 impl Default for Clocks {
     fn default() -> Self {
-        Self { min_mhz: 345, max_mhz: 1980, step_mhz: 15, memory_mhz: vec![2619, 1593] }
+        Self { min_mhz: 345, max_mhz: 1980, step_mhz: 15, memory_mhz: vec![2619, 1593], ignore_locks: false }
     }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { min_mw: 200_000, max_mw: 700_000, default_mw: 700_000, enforced_mw: None }
+        Self { min_mw: 200_000, max_mw: 700_000, default_mw: 700_000, enforced_mw: None, keep: false }
     }
 }

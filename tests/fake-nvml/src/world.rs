@@ -232,8 +232,8 @@ impl Device {
         Some(self.held(|held| {
             let now_us = clock::monotonic_us();
             let limit_mw = held.power_limit_mw.or(gpu.limits.as_ref().map(|limits| limits.default_mw));
-            let bounds =
-                Bounds { locked_mhz: held.locked_mhz, limit_w: limit_mw.map(|limit_mw| f64::from(limit_mw) / 1000.0) };
+            let locked_mhz = held.locked_mhz.filter(|_| !gpu.clocks.ignore_locks);
+            let bounds = Bounds { locked_mhz, limit_w: limit_mw.map(|limit_mw| f64::from(limit_mw) / 1000.0) };
             let running = held.running.get_or_insert_with(|| Running::start(now_us, plant, &gpu.clocks));
             running.advance(now_us, plant, &gpu.clocks, bounds, |at_us| gpu.load(at_us));
             running.clone()

@@ -242,3 +242,24 @@ fn a_plant_integrates_what_its_clocks_and_limits_let_it_draw() {
     let samples = device.process_utilization_stats(None).unwrap();
     assert_eq!((samples[0].pid, samples[0].sm_util), (5, 100));
 }
+
+#[test]
+fn a_device_may_take_a_limit_or_a_lock_and_go_on_as_before() {
+    let process = Process { pid: 5, load: 1.0, ..Process::default() };
+    let mut played = Gpu { plant: Some(Default::default()), processes: Some(vec![process]), ..gpu("GPU-a") };
+    played.limits.as_mut().unwrap().keep = true;
+    played.clocks.ignore_locks = true;
+    let (machine, nvml) = Machine::with(vec![played]);
+    let mut device = nvml.device_by_index(0).unwrap();
+    device.set_power_management_limit(300_000).unwrap();
+    assert_eq!(device.power_management_limit().unwrap(), 700_000);
+    device
+        .set_gpu_locked_clocks(nvml_wrapper::enums::device::GpuLockedClocksSetting::Numeric {
+            min_clock_mhz: 345,
+            max_clock_mhz: 1200,
+        })
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(device.clock_info(Clock::SM).unwrap(), 1980, "the lock would hold it at 1200");
+    assert_eq!(machine.writes().lines().count(), 2);
+}

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ pub struct Agent {
     process: Child,
     address: String,
     cgroup: PathBuf,
+    log: PathBuf,
 }
 
 impl Agent {
@@ -26,11 +27,18 @@ impl Agent {
     /// # Errors
     /// When it does not start; with its own message.
     pub fn start(world: &World, interval: Duration, flags: &[&str]) -> Result<Self> {
-        let folder = root().join("target/bench");
+        Self::start_in(&root().join("target/bench"), world, interval, flags)
+    }
+
+    /// As [`Self::start`], with its state and log in a folder of its own, so that several can run.
+    ///
+    /// # Errors
+    /// When it does not start; with its own message.
+    pub fn start_in(folder: &Path, world: &World, interval: Duration, flags: &[&str]) -> Result<Self> {
         let state = folder.join("state");
         let _ = fs::remove_dir_all(&state);
         fs::create_dir_all(&state)?;
-        let log = log();
+        let log = folder.join("agent.log");
         // Free now, and not given out again soon.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let process = Command::new("sh")
@@ -46,7 +54,7 @@ impl Agent {
             .stderr(File::create(&log)?)
             .spawn()
             .context("starting energy-agent")?;
-        let mut agent = Self { process, address, cgroup: world.agent.clone() };
+        let mut agent = Self { process, address, cgroup: world.agent.clone(), log: log.clone() };
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = agent.process.try_wait()? {
@@ -94,7 +102,7 @@ impl Agent {
     /// # Errors
     /// When the file cannot be read.
     pub fn log(&self) -> Result<Vec<String>> {
-        let text = fs::read_to_string(log())?;
+        let text = fs::read_to_string(&self.log)?;
         Ok(text.lines().map(str::to_owned).collect())
     }
 
@@ -133,10 +141,6 @@ impl Agent {
         };
         Ok((field("VmRSS:")?, field("RssAnon:")?))
     }
-}
-
-fn log() -> PathBuf {
-    root().join("target/bench/agent.log")
 }
 
 impl Drop for Agent {

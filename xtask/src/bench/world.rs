@@ -14,14 +14,14 @@ use anyhow::{Context, Result, ensure};
 use crate::root;
 
 /// Waits until its input ends, which it does when the benchmark ends in whatever way; then puts the switch of the
-/// kernel's BPF statistics back, kills everything in the folder and removes it.
+/// kernel's BPF statistics back, kills everything in the folders and removes them.
 const WARDEN: &str = r#"
 cat > /dev/null
 [ -z "$2" ] || echo "$2" > /proc/sys/kernel/bpf_stats_enabled
 for attempt in $(seq 100); do
-    find "$1" -name cgroup.procs -exec cat {} + 2> /dev/null | xargs -r kill -9 2> /dev/null
-    find "$1" -depth -type d -exec rmdir {} + 2> /dev/null
-    [ -d "$1" ] || exit 0
+    find "$1" "$3" -name cgroup.procs -exec cat {} + 2> /dev/null | xargs -r kill -9 2> /dev/null
+    find "$1" "$3" -depth -type d -exec rmdir {} + 2> /dev/null
+    [ -d "$1" ] || [ -d "$3" ] || exit 0
     sleep 0.1
 done
 echo "$1 cannot be removed" >&2
@@ -32,6 +32,8 @@ pub struct World {
     pub agent: PathBuf,
     pods: PathBuf,
     dir: PathBuf,
+    /// Where the `cpu` controller is in cgroup v1: the folder there for what has the same paths; not made yet.
+    v1: Option<PathBuf>,
     warden: Child,
 }
 
@@ -45,18 +47,24 @@ impl World {
             .find(|root| root.join("cgroup.controllers").exists())
             .context("no cgroup v2 at /sys/fs/cgroup or /sys/fs/cgroup/unified")?;
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = root.join(format!("energy-agent-bench-{}-{number}", process::id()));
+        let name = format!("energy-agent-bench-{}-{number}", process::id());
+        let dir = root.join(&name);
         make(&dir)?;
+        let v1 = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu"]
+            .into_iter()
+            .find(|root| Path::new(root).join("cpu.cfs_quota_us").exists())
+            .map(|root| Path::new(root).join(&name));
         let statistics = fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap_or_default();
         let warden = Command::new("sh")
             .args(["-c", WARDEN, "warden"])
             .arg(&dir)
             .arg(statistics.trim())
+            .arg(v1.as_ref().unwrap_or(&dir))
             .stdin(Stdio::piped())
             .process_group(0) // Ctrl-C at the terminal is not for it.
             .spawn()
             .context("starting sh")?;
-        let world = Self { agent: dir.join("agent"), pods: dir.join("kubepods.slice"), dir, warden };
+        let world = Self { agent: dir.join("agent"), pods: dir.join("kubepods.slice"), dir, v1, warden };
         make(&world.agent)?;
         make(&world.pods)?;
         Ok(world)
@@ -84,6 +92,36 @@ impl World {
         Ok(Pod { uid, dir, containers, sandbox, loads: Vec::new() })
     }
 
+    /// Gives a pod a CPU quota that can be set, and goes before everything else on the machine with it: where the `cpu`
+    /// controller is in cgroup v1, the pod's processes are moved to cgroups of the same paths there. The folder of the
+    /// quota.
+    ///
+    /// # Errors
+    /// When no hierarchy has the controller.
+    pub fn with_quota(&self, pod: &Pod) -> Result<PathBuf> {
+        let path = pod.dir.strip_prefix(&self.dir).context("a pod of another world")?;
+        let Some(top) = &self.v1 else {
+            let parents = pod.dir.ancestors().skip(1).take_while(|parent| parent.starts_with("/sys/fs/cgroup"));
+            for parent in parents.collect::<Vec<_>>().into_iter().rev() {
+                let file = parent.join("cgroup.subtree_control");
+                fs::write(&file, "+cpu")
+                    .with_context(|| format!("enabling the cpu controller in {}", file.display()))?;
+            }
+            fs::write(self.dir.join("cpu.weight"), "10000")?;
+            return Ok(pod.dir.clone());
+        };
+        let quota = top.join(path);
+        for container in &pod.containers {
+            let dir = quota.join(container.dir.file_name().unwrap_or_default());
+            make(&dir)?;
+            for pid in fs::read_to_string(container.dir.join("cgroup.procs"))?.lines() {
+                fs::write(dir.join("cgroup.procs"), pid).context("moving a process in cgroup v1")?;
+            }
+        }
+        fs::write(top.join("cpu.shares"), "262144")?;
+        Ok(quota)
+    }
+
     /// Stops all pods, or lets them go on, so that two counters can be read while both stand still.
     ///
     /// # Errors
@@ -106,8 +144,8 @@ impl Drop for World {
     fn drop(&mut self) {
         drop(self.warden.stdin.take());
         let _ = self.warden.wait();
-        if self.dir.exists() {
-            eprintln!("{} is left over", self.dir.display());
+        for dir in [Some(&self.dir), self.v1.as_ref()].into_iter().flatten().filter(|dir| dir.exists()) {
+            eprintln!("{} is left over", dir.display());
         }
     }
 }

@@ -47,7 +47,7 @@ impl Change {
                 warn!(%knob, policy, error = detail, "cannot be given back, it stays in the journal and is tried again");
             }
             ChangeKind::Refused(state) => {
-                warn!(%knob, policy, reason = state.as_str(), error = detail, "cannot be limited, tried again in a minute or more");
+                warn!(%knob, policy, reason = state.as_str(), error = detail, "cannot be limited, it is tried again later");
             }
             ChangeKind::Recovered => info!(%knob, policy, "can be limited again: {detail}"),
         }

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use super::super::knob::KnobError;
+use super::super::observation::KnobState;
 
 /// Between two tries to write a limit, doubled each time: what a driver or a firmware refuses, it refuses for long.
 const WRITING: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(600));
-/// Between two tries to give something back, which matters more.
-const RESTORING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Between two tries to give something back, which matters more, or to write what nobody has refused: a driver that is
+/// loaded anew answers in between that the device is out of reach.
+const SOON: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The last failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +24,14 @@ impl Fault {
     /// A limit could not be written; `before` is the failure before this one, if none of the tries in between worked.
     #[must_use]
     pub fn writing(before: Option<&Self>, now: Duration, error: KnobError) -> Self {
-        Self::after(before, now, error, WRITING)
+        let pace = if error.state == KnobState::Unreachable { SOON } else { WRITING };
+        Self::after(before.filter(|before| before.error.state == error.state), now, error, pace)
     }
 
     /// It could not be given back.
     #[must_use]
     pub fn restoring(before: Option<&Self>, now: Duration, error: KnobError) -> Self {
-        Self::after(before, now, error, RESTORING)
+        Self::after(before, now, error, SOON)
     }
 
     fn after(before: Option<&Self>, now: Duration, error: KnobError, (first, most): (Duration, Duration)) -> Self {

@@ -303,7 +303,7 @@ impl Track {
         let current = self.current();
         let stands = self.held.as_ref().is_some_and(|held| held.confirmed && held.written == value);
         let low_enough = self.held.is_none() && current.is_some_and(|current| current <= value);
-        if stands || low_enough || (current == Some(value) && self.held.as_ref().is_none_or(|held| held.confirmed)) {
+        if stands || low_enough || current == Some(value) {
             self.deferred = None;
             return Action::Nothing;
         }
@@ -360,5 +360,7 @@ fn forget_before(moments: &mut VecDeque<Duration>, now: Duration) {
     }
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

@@ -18,6 +18,8 @@ pub struct View {
     pub devices: Vec<Device>,
     /// Why a device that it draws power from cannot be used.
     pub blocked: Option<String>,
+    /// Knobs that it would use if they could be used.
+    pub unusable: Vec<Knob>,
 }
 
 /// An observation with what all subjects look up in it.
@@ -75,6 +77,11 @@ impl<'a> Scene<'a> {
             let least = u64::from(actuators.min_clock_mhz.unwrap_or(0));
             let clock = range(Knob::GpuClock(Arc::clone(&gpu.uuid)), actuators.locked_clocks, least);
             let limit = range(Knob::GpuPower(Arc::clone(&gpu.uuid)), actuators.power_limit, 0);
+            let knobs = [
+                (Knob::GpuClock(Arc::clone(&gpu.uuid)), actuators.locked_clocks && clock.is_none()),
+                (Knob::GpuPower(Arc::clone(&gpu.uuid)), actuators.power_limit && limit.is_none()),
+            ];
+            view.unusable.extend(knobs.into_iter().filter(|(_, unusable)| *unusable).map(|(knob, _)| knob));
             if clock.is_none() && limit.is_none() {
                 view.blocked = Some(format!("neither locked clocks nor the power limit of {} can be used", gpu.uuid));
                 continue;
@@ -140,6 +147,9 @@ impl<'a> Scene<'a> {
             }
         }
         for pod in counted {
+            let clocks = pod.frequencies.iter().filter(|_| cpu.frequency);
+            let knobs = clocks.chain(pod.quota.iter().filter(|_| cpu.quota));
+            view.unusable.extend(knobs.filter(|knob| self.range(knob, 0).is_none()).cloned());
             let ranges: Option<Vec<Range>> = pod.frequencies.iter().map(|knob| self.range(knob, min_khz)).collect();
             let frequency =
                 ranges.filter(|_| cpu.frequency).and_then(|ranges| Lever::new(LeverKind::CpuFrequency, ranges, None));

@@ -73,11 +73,9 @@ impl Entry {
         }
     }
 
-    /// Notes that it is about to be set to `value`; until that has happened, it may still show what was written before.
-    pub fn intend(&mut self, value: u64, policy: &PolicyName) {
-        self.ours.retain(|&ours| ours != value);
-        self.ours.insert(0, value);
-        self.ours.truncate(OURS);
+    /// Notes that it is about to be set to `value`; until that has happened, it may still show what it does: `found`.
+    pub fn intend(&mut self, value: u64, found: Option<u64>, policy: &PolicyName) {
+        add_own(&mut self.ours, value, found);
         self.written = value;
         self.policy = policy.clone();
     }
@@ -117,6 +115,15 @@ impl Entry {
         let (time, unknown) = (line.time, line.unknown);
         Ok(Self { knob, boot, original, original_raw, epoch, written, ours, policy, time, unknown })
     }
+}
+
+/// Adds a value that is about to be written to those that may be found and are the agent's own. The one that shows now
+/// stays, however many writes after it fail.
+pub fn add_own(ours: &mut Vec<u64>, value: u64, found: Option<u64>) {
+    let shows = ours.iter().copied().find(|&own| Some(own) == found);
+    ours.retain(|&own| own != value && Some(own) != shows);
+    ours.splice(0..0, [value].into_iter().chain(shows.filter(|&shows| shows != value)));
+    ours.truncate(OURS);
 }
 
 /// The boot that a line is of, whatever else is in it.
@@ -192,6 +199,18 @@ mod tests {
         assert_eq!(json["original_raw"], "max 100000");
         assert!(!line.contains('\n'), "{line}");
         assert_eq!(Entry::from_line(&line).unwrap(), entry());
+    }
+
+    #[test]
+    fn the_value_that_shows_is_ours_however_many_writes_after_it_fail() {
+        let mut entry = entry();
+        for value in 501..550 {
+            entry.intend(value, Some(500), &PolicyName::default());
+        }
+        assert_eq!(entry.ours, [549, 500, 548, 547]);
+        // Somebody else's is not made ours.
+        entry.intend(550, Some(1000), &PolicyName::default());
+        assert_eq!(entry.ours, [550, 549, 500, 548]);
     }
 
     #[test]

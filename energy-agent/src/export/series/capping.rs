@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use super::{family, single};
 use crate::capping::policy::PolicyName;
 use crate::capping::quantity::Quantity;
+use crate::capping::source::SourceState;
 use crate::capping::status::{CapStatus, CappingStatus, PodId, PolicyStatus, SubjectStatus};
 use crate::export::metrics::{self as m, Metric};
 use crate::export::text::{Labels, Value, Writer};
 use crate::units::{Microjoules, Watts, nanos};
 
 pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
-    let CappingStatus { policies, caps, problems: _, restore_pending, restore_failures } = status;
+    let CappingStatus { policies, caps, problems: _, sources, restore_pending, restore_failures } = status;
     family(writer, &m::POLICY_INFO);
     for policy in policies {
         let more = [("mode", policy.mode.as_str()), ("scope", policy.scope.as_str()), ("source", &*policy.source)];
@@ -26,6 +27,11 @@ pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
     family(writer, &m::POLICY_PROBLEMS);
     for (source, count) in problems_by_source(status) {
         writer.sample(&Labels::new(&[("source", source), ("node_name", node)]), &[], Value::Integer(count));
+    }
+    family(writer, &m::POLICY_SOURCE_UP);
+    for SourceState { source, up, reason, detail: _ } in sources {
+        let labels = Labels::new(&[("source", source), ("reason", reason), ("node_name", node)]);
+        writer.sample(&labels, &[], Value::Integer(u64::from(*up)));
     }
     write_caps(writer, caps, node);
     single(writer, &m::CAP_RESTORE_PENDING, Value::Integer(*restore_pending));

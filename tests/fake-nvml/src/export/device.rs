@@ -42,8 +42,7 @@ super::export! {
     }
 
     fn nvmlDeviceGetArchitecture(handle: nvmlDevice_t, architecture: *mut nvmlDeviceArchitecture_t) {
-        drop(device(NAME, handle)?);
-        put(architecture, nvml_wrapper_sys::bindings::NVML_DEVICE_ARCH_HOPPER)
+        put(architecture, device(NAME, handle)?.gpu().architecture)
     }
 
     fn nvmlDeviceGetCudaComputeCapability(handle: nvmlDevice_t, major: *mut c_int, minor: *mut c_int) {

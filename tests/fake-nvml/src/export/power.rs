@@ -115,7 +115,9 @@ super::export! {
         }
         // Until now the old limit acted.
         drop(device.running());
-        device.held(|held| held.power_limit_mw = Some(limit_mw));
+        if !limits.keep {
+            device.held(|held| held.power_limit_mw = Some(limit_mw));
+        }
         device.wrote(NAME, &[limit_mw], Return::Success)
     }
 }

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
+use super::super::super::journal::entry::add_own;
 use super::super::super::knob::{Found, Knob, KnobError, Value};
 use super::super::super::observation::KnobState;
 use super::super::change::{Change, ChangeKind};
 use super::super::fault::Fault;
 use super::clock::Clock;
 use super::{Held, Track, text};
-
-/// Values of the agent that are remembered while a write does not succeed.
-const OURS: usize = 8;
 
 impl Track {
     /// A write goes out; the journal has it.
@@ -26,10 +24,7 @@ impl Track {
                 confirmed: false,
                 touched: false,
             });
-            // Until it is done, what was written before may still show.
-            held.ours.retain(|ours| ours != set);
-            held.ours.insert(0, *set);
-            held.ours.truncate(OURS);
+            add_own(&mut held.ours, *set, found.value);
             held.written = *set;
             held.policy = limit.policy.clone();
             held.confirmed = false;

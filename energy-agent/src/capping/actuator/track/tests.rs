@@ -109,7 +109,7 @@ fn nothing_is_written_without_a_limit() {
     cpu.ticks(5, None);
     assert_eq!(cpu.writes, []);
     assert!(cpu.track.held.is_none());
-    assert_eq!(cpu.track.cap(cpu.now), None);
+    assert!(!cpu.track.is_told());
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_limit_is_written_once_and_its_end_gives_back_what_was() {
     assert_eq!(cpu.writes[1..], [Value::Restore("3000".to_owned())]);
     assert_eq!(cpu.device.value, Some(3000));
     assert_eq!(cpu.kinds(), [ChangeKind::Restored]);
-    let cap = cpu.track.cap(cpu.now).unwrap();
+    let cap = cpu.track.cap(cpu.now);
     assert_eq!((cap.writes.ok, cap.writes.restored, cap.state), (1, 1, KnobState::Ok));
 }
 
@@ -143,7 +143,7 @@ fn a_limit_below_the_floor_is_the_floor_and_shown_as_clamped() {
     let mut cpu = Bench::cpu();
     cpu.ticks(3, Some(&limit(1)));
     assert_eq!(cpu.writes, [Value::Set(1000)]);
-    assert!(cpu.track.cap(cpu.now).unwrap().clamped);
+    assert!(cpu.track.cap(cpu.now).clamped);
     assert_eq!(cpu.seen().min, 1000);
 }
 
@@ -156,7 +156,7 @@ fn raises_are_put_off_beyond_twenty_writes_a_minute_and_cuts_never() {
     assert_eq!(cpu.writes.len(), 20);
     cpu.ticks(10, Some(&limit(2500)));
     assert_eq!(cpu.writes.len(), 20, "put off");
-    assert_eq!(cpu.track.cap(cpu.now).unwrap().writes.deferred, 1, "one value, once");
+    assert_eq!(cpu.track.cap(cpu.now).writes.deferred, 1, "one value, once");
     cpu.tick(Some(&limit(1500)));
     assert_eq!(cpu.writes.last(), Some(&Value::Set(1500)), "a cut");
     cpu.tick(None);
@@ -239,13 +239,25 @@ fn a_refusal_is_told_once_and_tried_again_after_one_two_four_minutes_up_to_ten()
     }
     assert_eq!(tried, [0, 60, 180, 420, 900, 1500, 2100]);
     assert_eq!(cpu.kinds(), [ChangeKind::Refused(KnobState::Rejected)]);
-    let cap = cpu.track.cap(cpu.now).unwrap();
+    let cap = cpu.track.cap(cpu.now);
     assert_eq!((cap.state, cap.writes.failed, cap.writes.ok), (KnobState::Rejected, 7, 0));
     assert!(cpu.track.held.is_none(), "nothing was written");
     cpu.refuse = None;
     cpu.ticks(600, Some(&limit(2000)));
     assert_eq!(cpu.kinds(), [ChangeKind::Recovered]);
-    assert_eq!(cpu.track.cap(cpu.now).unwrap().state, KnobState::Ok);
+    assert_eq!(cpu.track.cap(cpu.now).state, KnobState::Ok);
+}
+
+#[test]
+fn a_device_that_was_out_of_reach_is_written_again_within_seconds() {
+    let mut bench = Bench::gpu();
+    bench.refuse = Some(KnobState::Unreachable);
+    assert_eq!(bench.tick(Some(&limit(1200))), Action::Set(1200));
+    // It stays wanted meanwhile, for it may have been set.
+    assert_eq!(bench.track.now(bench.now).unwrap().current, Some(1200));
+    bench.refuse = None;
+    let actions: Vec<Action> = (0..3).map(|_| bench.tick(Some(&limit(1200)))).collect();
+    assert_eq!(actions.iter().filter(|action| **action == Action::Set(1200)).count(), 1, "{actions:?}");
 }
 
 #[test]
@@ -300,7 +312,7 @@ fn what_cannot_be_given_back_is_tried_ever_again_and_never_forgotten() {
     assert_eq!(tried, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
     assert_eq!(cpu.kinds(), [ChangeKind::RestoreFailed]);
     assert!(cpu.track.is_restore_pending());
-    assert_eq!(cpu.track.cap(cpu.now).unwrap().state, KnobState::Error);
+    assert_eq!(cpu.track.cap(cpu.now).state, KnobState::Error);
     cpu.refuse = None;
     cpu.ticks(60, None);
     assert_eq!(cpu.device.value, Some(3000));
@@ -366,7 +378,7 @@ fn a_lock_that_is_not_obeyed_is_set_once_more_and_then_without_effect() {
     gpu.ticks(30, Some(&limit(1200)));
     assert_eq!(gpu.writes, [Value::Set(1200), Value::Set(1200)]);
     assert_eq!(gpu.kinds(), [ChangeKind::Reverted, ChangeKind::Refused(KnobState::NotEffective)]);
-    assert_eq!(gpu.track.cap(gpu.now).unwrap().state, KnobState::NotEffective);
+    assert_eq!(gpu.track.cap(gpu.now).state, KnobState::NotEffective);
     gpu.ticks(600, Some(&limit(1200)));
     assert!(gpu.writes.len() < 8, "{}", gpu.writes.len());
     assert_eq!(gpu.kinds(), [], "said already");
@@ -397,7 +409,7 @@ mod after_a_crash {
         let raw = original.map_or_else(|| "max 100000".to_owned(), |value| value.to_string());
         let found = Found { min: 0, max: 0, step: 1, value: original, raw, state: KnobState::Ok, epoch };
         let mut entry = Entry::new(&knob, &found, before, &policy("p"), "b", 0);
-        entry.intend(written, &policy("p"));
+        entry.intend(written, Some(before), &policy("p"));
         Track::adopt(&entry)
     }
 

@@ -21,24 +21,28 @@ impl Track {
             (KnobState::NotEffective, None) => KnobState::Ok,
             (state, _) => state,
         };
+        // What is on its way to a device that cannot be reached may have been set: it stays wanted.
+        let out_of_reach = matches!(state, KnobState::Unreachable | KnobState::Error);
+        let lost = self.held.as_ref().filter(|_| out_of_reach).map(|held| held.written);
         Some(KnobNow {
             min: original.map_or(min, |original| min.min(original)),
             max: found.max,
             step: found.step,
             original,
-            current: self.current(),
+            current: self.current().or(lost),
             state,
         })
     }
 
-    /// For people. `None` for a knob that was never written nor wanted.
+    /// Whether it was ever written or wanted.
     #[must_use]
-    pub fn cap(&self, now: Duration) -> Option<CapStatus> {
-        let Writes { ok, failed, restored, deferred } = self.writes;
-        if !self.is_in_use() && self.yielded.is_none() && self.fault.is_none() && ok + failed + restored + deferred == 0
-        {
-            return None;
-        }
+    pub fn is_told(&self) -> bool {
+        self.is_in_use() || self.yielded.is_some() || self.fault.is_some() || self.writes != Writes::default()
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn cap(&self, now: Duration) -> CapStatus {
         let state = match (&self.restore_fault, &self.fault, self.now(now)) {
             (Some(fault), _, _) if self.wanted.is_none() => fault.error.state,
             (_, _, Some(KnobNow { state, .. })) if state != KnobState::Ok => state,
@@ -46,7 +50,7 @@ impl Track {
             (_, None, Some(_)) => KnobState::Ok,
             (_, None, None) => KnobState::Unreachable,
         };
-        Some(CapStatus {
+        CapStatus {
             knob: self.knob.clone(),
             state,
             wanted: self.wanted.as_ref().map(|limit| limit.value),
@@ -59,6 +63,6 @@ impl Track {
                 .or_else(|| self.held.as_ref().map(|held| held.policy.clone())),
             clamped: self.clamped,
             writes: self.writes,
-        })
+        }
     }
 }

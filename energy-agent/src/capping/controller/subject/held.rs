@@ -199,7 +199,8 @@ impl Subject {
                     share * if device.lever.is_some() { BACKSTOP } else { 1.0 } + device.others
                 }
             };
-            let wanted = floor_u64(watts * per_watt(range));
+            // What a share is exactly must not become the step below it by rounding.
+            let wanted = floor_u64(watts * per_watt(range) + 1e-6);
             let value = range.at_most(wanted);
             let stands = held.standing.get(&range.knob).copied();
             let near =

@@ -74,6 +74,7 @@ fn over_budget() -> CappingStatus {
             message: "line 3: no colon".to_owned(),
             kept: false,
         }],
+        sources: vec![SourceState { source: "file /p.yaml".into(), up: true, reason: "ok", detail: String::new() }],
         restore_pending: 1,
         restore_failures: 2,
     }
@@ -151,6 +152,10 @@ fn the_wanted_limit_and_the_found_one_are_told_apart_in_base_units() {
             .map(|(result, count)| format!("energy_agent_cap_writes_total{{{clock},result=\"{result}\"}} {count}"))
     );
     assert_eq!(samples(&page, "energy_agent_cap_clamped")[0], format!("energy_agent_cap_clamped{{{clock}}} 1"));
+    assert_eq!(
+        samples(&page, "energy_agent_policy_source_up"),
+        ["energy_agent_policy_source_up{source=\"file /p.yaml\",reason=\"ok\",node_name=\"n1\"} 1"]
+    );
     assert_eq!(samples(&page, "energy_agent_cap_restore_pending"), ["energy_agent_cap_restore_pending 1"]);
     assert_eq!(
         samples(&page, "energy_agent_cap_restore_failures_total"),

@@ -1,0 +1,107 @@
+use super::*;
+use crate::capping::knob::Knob;
+use crate::capping::policy::{Mode, Scope};
+use crate::units::Watts;
+
+fn name() -> PolicyName {
+    PolicyName { namespace: "".into(), name: "train".into() }
+}
+
+fn pod(name: &str) -> PodId {
+    PodId { uid: "u1".into(), namespace: "ml".into(), name: name.into() }
+}
+
+fn told(from: Option<SubjectState>, to: SubjectState) -> Option<(ChangeKind, String)> {
+    let subject = SubjectStatus {
+        pod: Some(pod("train-0")),
+        state: to,
+        budget: Some(Watts(400.0)),
+        power: Some(Watts(512.25)),
+        ceiling: 0.5,
+        over_budget: std::time::Duration::ZERO,
+        over_budget_uj: 0,
+        knobs: ["GPU-1", "GPU-2"].map(|uuid| Knob::GpuClock(uuid.into())).to_vec(),
+    };
+    let policies = [PolicyStatus {
+        name: name(),
+        mode: Mode::Enforce,
+        scope: Scope::PerPod,
+        source: "file /p.yaml".into(),
+        subjects: vec![subject],
+        lost: Vec::new(),
+    }];
+    let what = What::State { from, to, reason: None };
+    let change = controller::Change { policy: name(), pod: Some(pod("train-0")), what };
+    of_controller(change, &policies, |pod| pod).map(|change| {
+        assert_eq!((change.policy, change.about), (Some(name()), About::Pod(pod("train-0"))));
+        (change.kind, change.message)
+    })
+}
+
+#[test]
+fn the_beginning_and_end_of_a_cap_are_news_with_power_and_budget() {
+    use SubjectState::{Capping, Learning, Open, Recommending, Unreachable};
+    let power = "512.2 W of 400.0 W, through gpu_locked_clocks";
+    assert_eq!(told(Some(Open), Capping), Some((ChangeKind::Capping, format!("lowered to keep the budget: {power}"))));
+    let released = Some((ChangeKind::Released, format!("nothing is lowered any more: {power}")));
+    assert_eq!(told(Some(Capping), Open), released);
+    assert_eq!(told(Some(Unreachable), Recommending), released);
+    for (from, to) in [(Some(Learning), Open), (Some(Open), Recommending), (None, Learning)] {
+        assert_eq!(told(from, to), None, "{from:?} {to:?}");
+    }
+}
+
+#[test]
+fn a_pod_that_nobody_knows_a_name_of_is_news_of_the_node() {
+    let gone = || controller::Change { policy: name(), pod: Some(pod("")), what: What::Gone };
+    assert_eq!(of_controller(gone(), &[], |pod| pod).unwrap().about, About::Node);
+    let named = of_controller(gone(), &[], |_| pod("train-0")).unwrap();
+    assert_eq!((named.kind, named.about), (ChangeKind::Released, About::Pod(pod("train-0"))));
+}
+
+#[test]
+fn limits_that_are_given_back_together_are_one_piece_of_news() {
+    let change = |uuid: &str, kind| knobs::Change {
+        knob: Knob::GpuClock(uuid.into()),
+        policy: Some(name()),
+        kind,
+        detail: "open".to_owned(),
+    };
+    let kinds = [
+        change("GPU-1", knobs::ChangeKind::Restored),
+        change("GPU-2", knobs::ChangeKind::Restored),
+        change("GPU-3", knobs::ChangeKind::Reverted),
+        change("GPU-4", knobs::ChangeKind::Foreign),
+    ];
+    let told = of_knobs(kinds.to_vec());
+    assert_eq!(
+        told.iter().map(|change| (change.kind, &*change.message)).collect::<Vec<_>>(),
+        [
+            (
+                ChangeKind::ForeignChange,
+                "gpu_locked_clocks of GPU-4: somebody else writes it, left to them for 10 minutes: open"
+            ),
+            (
+                ChangeKind::Restored,
+                "gpu_locked_clocks of GPU-1: given back: open; gpu_locked_clocks of GPU-2: given back: open"
+            ),
+        ]
+    );
+}
+
+#[test]
+fn a_refusal_is_news_of_its_configmap() {
+    let problem = |source: &str| Problem {
+        policy: Some(name()),
+        source: source.into(),
+        message: "policies[0].mode: no such mode".to_owned(),
+        kept: true,
+    };
+    let told = of_problem(&problem("ConfigMap energy/policies key gpu.yaml"));
+    assert_eq!(told.about, About::ConfigMap { namespace: "energy".into(), name: "policies".into() });
+    assert_eq!(
+        told.message,
+        "refused, an earlier version stays in force: ConfigMap energy/policies key gpu.yaml: policies[0].mode: no such mode"
+    );
+    assert_eq!(of_problem(&problem("file /etc/policies.yaml")).about, About::Node);
+}

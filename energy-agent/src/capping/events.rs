@@ -1,0 +1,151 @@
+//! Changes of state as Kubernetes Events: taken without waiting, sent by a task of their own as far as the cluster lets it.
+
+mod bucket;
+mod object;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::PostParams;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use self::bucket::Bucket;
+use super::change::Change;
+use crate::export::own::SelfMetrics;
+use crate::news::News;
+use crate::workload::kubernetes::backoff::Backoff;
+use crate::workload::kubernetes::{Credentials, Server, Trouble};
+
+/// What waits to be sent; the bucket lets fewer through.
+const QUEUE: usize = 64;
+/// An API server that is there answers sooner.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Older ones are not sent any more while the server is away.
+const LATE: Duration = Duration::from_secs(600);
+/// In the words of RBAC.
+const OBJECT: &str = "events.events.k8s.io";
+
+/// Where the tick puts what happened.
+pub struct Outbox {
+    queue: mpsc::Sender<Noted>,
+    bucket: Bucket,
+    own: Arc<SelfMetrics>,
+}
+
+struct Noted {
+    change: Change,
+    at: Timestamp,
+    since: Instant,
+}
+
+/// Sends events about this node in a task of the current runtime, which ends with the outbox.
+#[must_use]
+pub fn start(credentials: Credentials, node: Arc<str>, own: Arc<SelfMetrics>) -> Outbox {
+    let (queue, noted) = mpsc::channel(QUEUE);
+    own.count_events();
+    let poster = Poster { credentials, server: None, news: News::default(), failing: false };
+    tokio::spawn(run(poster, node, noted, Arc::clone(&own)));
+    Outbox { queue, bucket: Bucket::new(Instant::now()), own }
+}
+
+impl Outbox {
+    /// Never waits: too many at a time are counted and left out.
+    pub fn post(&mut self, change: Change) {
+        let since = Instant::now();
+        let noted = Noted { change, at: Timestamp::now(), since };
+        if !self.bucket.take(since) || self.queue.try_send(noted).is_err() {
+            self.own.event(false);
+        }
+    }
+}
+
+async fn run(mut poster: Poster, node: Arc<str>, mut noted: mpsc::Receiver<Noted>, own: Arc<SelfMetrics>) {
+    while let Some(Noted { change, at, since }) = noted.recv().await {
+        let posted = poster.deliver(&object::event(&change, &node, at), since).await;
+        own.event(posted);
+    }
+}
+
+struct Poster {
+    credentials: Credentials,
+    server: Option<Server>,
+    news: News,
+    failing: bool,
+}
+
+/// Why an event was not taken.
+enum Failure {
+    /// It never will be.
+    Final(Trouble),
+    /// Perhaps later.
+    Passing(Trouble),
+}
+
+impl Poster {
+    /// Tries until the event is too old; whether the server has it.
+    async fn deliver(&mut self, event: &Event, since: Instant) -> bool {
+        let mut backoff = Backoff::new();
+        loop {
+            match self.post(event).await {
+                Ok(()) => {
+                    if std::mem::take(&mut self.failing) {
+                        info!("events are taken again");
+                    }
+                    return true;
+                }
+                Err(failure) => {
+                    let (trouble, is_final) = match failure {
+                        Failure::Final(trouble) => (trouble, true),
+                        Failure::Passing(trouble) => (trouble, false),
+                    };
+                    let Trouble { reason, message } = trouble;
+                    if self.news.is(reason, Instant::now()) {
+                        warn!(reason, problem = message, "no event is told to the cluster; all else goes on");
+                        self.failing = true;
+                    }
+                    if !matches!(reason, "unreachable" | "error" | "forbidden") {
+                        // Token, certificates or the files they are in may have been renewed.
+                        self.server = None;
+                    }
+                    if is_final || since.elapsed() > LATE {
+                        return false;
+                    }
+                }
+            }
+            sleep(backoff.pause()).await;
+        }
+    }
+
+    async fn post(&mut self, event: &Event) -> Result<(), Failure> {
+        let server = match self.server.take().filter(|server| !server.is_expiring()) {
+            Some(server) => server,
+            None => self.credentials.client().await.map_err(Failure::Passing)?,
+        };
+        let server = self.server.insert(server);
+        let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
+        let api: Api<Event> = Api::namespaced(server.client.clone(), namespace);
+        let parameters = PostParams::default();
+        match timeout(ANSWER, api.create(&parameters, event)).await {
+            Err(_) => Err(Failure::Passing(server.silence("create", OBJECT, ANSWER))),
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => {
+                let trouble = server.trouble(&error, "create", OBJECT);
+                match error {
+                    // The answer to an earlier try was lost.
+                    kube::Error::Api(status) if status.code == 409 => Ok(()),
+                    kube::Error::Api(status)
+                        if (400..500).contains(&status.code) && ![401, 408, 429].contains(&status.code) =>
+                    {
+                        Err(Failure::Final(trouble))
+                    }
+                    _ => Err(Failure::Passing(trouble)),
+                }
+            }
+        }
+    }
+}

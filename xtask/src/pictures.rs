@@ -1,0 +1,70 @@
+//! Pictures of the dashboards for the documentation: the dashboards' test plays a node for some minutes and keeps each
+//! panel's answers from Prometheus; a page draws them, and Chromium makes PNG files of it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::{cargo, checked, root, tools};
+
+const PAGE: &str = include_str!("pictures/page.html");
+/// Width of the page, and pixels of its height beside the panels and for each unit of the panels' grid.
+const SIZE: (u64, u64, u64) = (1400, 50, 38);
+
+/// Draws every dashboard into `docs/pictures`; with `redraw` from the answers of the last time.
+///
+/// # Errors
+/// When the test fails or there is no Chromium.
+pub fn draw(seconds: u64, redraw: bool) -> Result<()> {
+    let programs = ["chromium", "chromium-browser", "google-chrome"];
+    let chromium = programs.into_iter().find(|name| tools::on_path(name));
+    let chromium = chromium.context("no Chromium; on Debian: apt-get install chromium fonts-dejavu-core")?;
+    let folder = root().join("target/pictures");
+    fs::create_dir_all(&folder)?;
+    if !redraw {
+        let test = ["test", "--locked", "--package", "energy-agent", "--test", "dashboards", "every_query_gives_data"];
+        let mut command = cargo();
+        command.args(test).env("PICTURES_FOLDER", &folder).env("PICTURES_SECONDS", seconds.to_string());
+        checked(&mut command)?;
+    }
+    let pictures = root().join("docs/pictures");
+    fs::create_dir_all(&pictures)?;
+    for entry in fs::read_dir(root().join("dashboards"))? {
+        let name = Path::new(&entry?.file_name()).with_extension("");
+        let answers = folder.join(&name).with_extension("json");
+        let text = fs::read_to_string(&answers).with_context(|| answers.display().to_string())?;
+        let page = folder.join(&name).with_extension("html");
+        // A `<` could end the script.
+        fs::write(&page, PAGE.replace("/*DATA*/null", &text.replace('<', "\\u003c")))?;
+        let (width, beside, unit) = SIZE;
+        let height = beside + unit * units(&serde_json::from_str(&text)?)?;
+        let picture = pictures.join(&name).with_extension("png");
+        let profile = folder.join("profile");
+        let mut command = Command::new(chromium);
+        command
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"])
+            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .arg(format!("--window-size={width},{height}"))
+            .arg(format!("--screenshot={}", picture.display()))
+            .arg(format!("file://{}", page.display()));
+        checked(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))?;
+        println!("{}: {} bytes", picture.display(), fs::metadata(&picture)?.len());
+    }
+    Ok(())
+}
+
+/// Height of a dashboard in units of its grid.
+fn units(answers: &Value) -> Result<u64> {
+    let panels = answers["board"]["panels"].as_array().context("a dashboard without panels")?;
+    let ends = panels.iter().filter_map(|panel| {
+        let place = &panel["gridPos"];
+        Some(place["y"].as_u64()? + place["h"].as_u64()?)
+    });
+    let most = ends.max().unwrap_or_default();
+    ensure!(most > 0, "panels without places");
+    Ok(most)
+}
