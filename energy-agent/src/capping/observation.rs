@@ -44,8 +44,10 @@ pub struct PodNow {
 #[derive(Clone, Debug)]
 pub struct GpuDevice {
     pub uuid: Arc<str>,
-    /// Power of the last interval, idle included; `None`: not measured.
+    /// Power of the last interval, idle included; `None`: not measured, or nothing new since the last tick.
     pub power: Option<Watts>,
+    /// How long ago the interval ended that `power` is of: a slow driver's answer is there a tick late.
+    pub age: Duration,
     /// Who uses it, in the order of [`Observation::pods`], with their parts of `power`.
     pub users: Vec<GpuUser>,
     /// Something that is no pod uses it too.

@@ -50,6 +50,7 @@ struct Seen {
     /// Something outside pods, or nobody knows where, uses it.
     foreign: bool,
     read: Instant,
+    taken: Instant,
     power: Option<Powers>,
 }
 
@@ -154,10 +155,11 @@ impl Gpus {
             users: BTreeSet::new(),
             foreign: false,
             read: now,
+            taken: reading.taken,
             power: None,
         });
         seen.now = GpuNow { state: reading.state, holder: sole, ..GpuNow::new(Arc::clone(gpu)) };
-        (seen.read, seen.power) = (now, None);
+        (seen.read, seen.taken, seen.power) = (now, reading.taken, None);
         let given = allocation.device.iter().chain(allocation.instances.iter().map(|(_, workload)| workload));
         let users = || placed.iter().flatten().chain(given);
         seen.foreign = placed.contains(&None) || placed.iter().flatten().any(|workload| workload.pod_uid().is_none());
@@ -243,16 +245,17 @@ impl Gpus {
         }
     }
 
-    /// The GPUs as capping sees them.
+    /// The GPUs as capping sees them at the tick of [`Self::divide`]. What was read at an earlier one has been acted on.
     pub fn observe(&self, now: Instant, model: &IdleModel) -> Vec<GpuDevice> {
         self.seen
             .iter()
             .map(|(uuid, seen)| {
                 let current = now.saturating_duration_since(seen.read) < self.hold;
-                let power = seen.power.as_ref().filter(|_| current);
+                let power = seen.power.as_ref().filter(|_| seen.read == now);
                 GpuDevice {
                     uuid: Arc::clone(uuid),
                     power: power.map(|power| power.measured),
+                    age: now.saturating_duration_since(seen.taken),
                     users: users(&seen.users, power),
                     foreign: seen.foreign,
                     idle: seen

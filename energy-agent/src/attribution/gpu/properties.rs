@@ -36,6 +36,7 @@ impl World {
     fn divide(&self) -> GpuDivision {
         let reading = GpuReading {
             gpu: Arc::new(Gpu { uuid: "GPU-1".into(), index: 0, name: "gpu".into() }),
+            taken: std::time::Instant::now(),
             energy: None,
             elapsed: Duration::from_secs(1),
             state: GpuState { utilization_ppm: self.utilization_ppm, ..GpuState::default() },

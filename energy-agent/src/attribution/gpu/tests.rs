@@ -38,6 +38,7 @@ impl World {
         Self {
             reading: GpuReading {
                 gpu: Arc::new(gpu),
+                taken: std::time::Instant::now(),
                 energy: None,
                 elapsed: Duration::from_secs(1),
                 state,

@@ -71,6 +71,8 @@ pub struct Subject {
     paced_at: Option<Duration>,
     raised_at: Option<Duration>,
     excess_at: Option<Duration>,
+    /// The last cut, whose effect has to be measured before the next.
+    cut_at: Option<Duration>,
     open_since: Option<Duration>,
     /// Ticks of excess in which nothing changed.
     stuck: u32,
@@ -101,6 +103,7 @@ impl Subject {
             paced_at: None,
             raised_at: None,
             excess_at: None,
+            cut_at: None,
             open_since: None,
             stuck: 0,
         }
@@ -152,6 +155,10 @@ impl Subject {
         let (engage, target, release) = bounds(policy, budget);
         let mean = self.mean(power);
         self.recent.push_back((tick.now, mean.max(power)));
+        // Power from before the last cut says nothing about it.
+        if self.cut_at.is_some_and(|at| tick.now.saturating_sub(view.age) <= at) {
+            return;
+        }
         if mean > engage && power > target {
             self.excess(policy, view, tick, (mean, power));
             return;
@@ -193,7 +200,9 @@ impl Subject {
         for device in &view.devices {
             changed |= self.stand(view, device, budget, target, power);
         }
-        self.engaged |= changed;
+        if changed {
+            (self.engaged, self.cut_at) = (true, Some(now));
+        }
         self.stuck = if changed { 0 } else { self.stuck.saturating_add(1) };
     }
 

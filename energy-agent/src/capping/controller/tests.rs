@@ -47,6 +47,18 @@ fn an_excess_lowers_the_clock_and_sets_the_power_limit_behind_it() {
 }
 
 #[test]
+fn power_of_before_a_cut_is_not_cut_for_again() {
+    let mut world = one_gpu();
+    world.draw("GPU-0", 700.0);
+    world.tick();
+    // The driver answered a tick late: the interval ended as the clocks were cut.
+    world.seen.gpus[0].age = Duration::from_secs(1);
+    assert_eq!(world.tick().limits[&clock_of("GPU-0")].value, 1305);
+    world.seen.gpus[0].age = Duration::from_millis(10);
+    assert!(world.tick().limits[&clock_of("GPU-0")].value < 1305);
+}
+
+#[test]
 fn a_clock_is_kept_for_the_hold_and_then_rises_150_mhz_each_5_s() {
     let mut world = one_gpu();
     world.draw("GPU-0", 700.0);

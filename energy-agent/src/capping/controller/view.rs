@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::conflict::{Decisions, Won};
 use super::device::{Device, DeviceKey, Lever, LeverKind, Range, Sharing};
@@ -15,6 +16,8 @@ use crate::units::floor_u64;
 pub struct View {
     /// Watts; `None`: some part of it was not measured.
     pub power: Option<f64>,
+    /// How long ago the oldest interval ended that is part of it.
+    pub age: Duration,
     pub devices: Vec<Device>,
     /// Why a device that it draws power from cannot be used.
     pub blocked: Option<String>,
@@ -65,6 +68,7 @@ impl<'a> Scene<'a> {
                 .map(|user| user.power.map(|power| power.0).filter(|power| power.is_finite()))
                 .sum();
             view.power = view.power.zip(part).map(|(sum, part)| sum + part);
+            view.age = view.age.max(gpu.age);
             if let Some(reason) = self.not_alone(number, gpu) {
                 view.blocked = Some(reason);
                 continue;

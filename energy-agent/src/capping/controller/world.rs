@@ -107,6 +107,7 @@ impl World {
         self.seen.gpus.push(GpuDevice {
             uuid: Arc::from(uuid),
             power: None,
+            age: Duration::ZERO,
             users,
             foreign: false,
             idle: None,

@@ -276,6 +276,7 @@ impl<'n> Reader<'n> {
         }
         Ok(GpuReading {
             gpu: Arc::clone(&task.gpu),
+            taken: now,
             energy,
             elapsed,
             state,

@@ -1,7 +1,7 @@
 //! What one reading says about one GPU: the contract between the meter and the attribution.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::meter::Source;
 use crate::units::{Microjoules, Watts};
@@ -21,6 +21,8 @@ pub struct Gpu {
 #[derive(Clone, Debug)]
 pub struct GpuReading {
     pub gpu: Arc<Gpu>,
+    /// When it was taken; it may have waited for a tick since.
+    pub taken: Instant,
     /// `None`: not measured (not supported, first reading, GPU lost).
     pub energy: Option<GpuEnergy>,
     /// What `energy` and the processes' work cover. Readings are taken on a thread of their own, so this is not the tick's
