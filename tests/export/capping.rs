@@ -27,6 +27,7 @@ fn subject(pod: Option<PodId>, state: SubjectState, budget: f64, power: Option<f
     SubjectStatus {
         pod,
         state,
+        reason: (state == SubjectState::TelemetryLost).then(|| "no <power> of a GPU".to_owned()),
         budget: Some(Watts(budget)),
         power: power.map(Watts),
         ceiling,

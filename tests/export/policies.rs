@@ -22,7 +22,7 @@ fn a_program_gets_the_policies_as_json_in_base_units() {
         assert_eq!(
             *subject,
             json!({
-                "pod": {"uid": "u1", "namespace": "ml", "name": "train-0"}, "state": "capping", "budget_watts": 250.0,
+                "pod": {"uid": "u1", "namespace": "ml", "name": "train-0"}, "state": "capping", "reason": null, "budget_watts": 250.0,
                 "power_watts": 262.5, "headroom_watts": -12.5, "ceiling_ratio": 0.75, "over_budget_seconds": 12.5,
                 "over_budget_joules": 431.0,
                 "limits": [{"actuator": "gpu_locked_clocks", "device": GPU}],
@@ -79,6 +79,7 @@ fn a_browser_gets_a_page_on_which_nothing_is_taken_for_markup() {
         "&quot;&lt;b&gt;&quot; is no number",
         "an earlier version is in force",
         "&lt;no&gt; permission",
+        "no &lt;power&gt; of a GPU",
     ] {
         assert!(page.contains(part), "{part} is not on {page}");
     }

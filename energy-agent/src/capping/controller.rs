@@ -148,6 +148,7 @@ impl Controller {
                 subjects.push(SubjectStatus {
                     pod: pod.map(pod_id),
                     state: subject.state,
+                    reason: subject.reason.clone(),
                     budget: subject.budget.map(Watts),
                     power: subject.power.map(Watts).filter(|_| policy.mode != Mode::Off),
                     ceiling: subject.ceiling(&view),

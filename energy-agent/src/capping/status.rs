@@ -73,6 +73,8 @@ pub struct SubjectStatus {
     /// `None`: the node.
     pub pod: Option<PodId>,
     pub state: SubjectState,
+    /// Why, for people, where the state alone does not say it.
+    pub reason: Option<String>,
     /// `None`: not known yet (percentOfPeak without a peak).
     pub budget: Option<Watts>,
     pub power: Option<Watts>,

@@ -15,6 +15,7 @@ fn told(from: Option<SubjectState>, to: SubjectState) -> Option<(ChangeKind, Str
     let subject = SubjectStatus {
         pod: Some(pod("train-0")),
         state: to,
+        reason: None,
         budget: Some(Watts(400.0)),
         power: Some(Watts(512.25)),
         ceiling: 0.5,

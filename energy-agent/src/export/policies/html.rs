@@ -118,14 +118,16 @@ fn write_policy(page: &mut String, policy: &PolicyStatus) {
 }
 
 fn write_subject(page: &mut String, subject: &SubjectStatus) {
-    let SubjectStatus { pod: of, state, budget, power, ceiling, over_budget, over_budget_uj: _, knobs } = subject;
+    let SubjectStatus { pod: of, state, reason, budget, power, ceiling, over_budget, over_budget_uj: _, knobs } =
+        subject;
     let words::State { name, meaning, tone } = words::state(*state);
     let of = of.as_ref().map_or_else(|| "all pods of the policy".to_owned(), pod);
     let line = format_args!(
-        "<tr><td>{of}</td><td><span class=\"chip {}\" title=\"{meaning}\">{name}</span></td><td>{}</td>\
+        "<tr><td>{of}</td><td><span class=\"chip {}\" title=\"{meaning}\">{name}</span>{}</td><td>{}</td>\
          <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n{}\">{}</td><td class=\"n\">{} %</td>\
          <td class=\"n\">{}</td><td>{}</td></tr>\n",
         tone.class(),
+        reason.as_ref().map(|reason| format!("<br><small>{}</small>", escaped(reason))).unwrap_or_default(),
         bar(*power, *budget),
         watts(*power),
         watts(*budget),

@@ -41,11 +41,12 @@ fn policy(policy: &PolicyStatus) -> Value {
 }
 
 fn subject(subject: &SubjectStatus) -> Value {
-    let SubjectStatus { pod, state, budget, power, ceiling, over_budget, over_budget_uj, knobs } = subject;
+    let SubjectStatus { pod, state, reason, budget, power, ceiling, over_budget, over_budget_uj, knobs } = subject;
     let limit = |knob: &Knob| json!({"actuator": knob.actuator(), "device": knob.device()});
     json!({
         "pod": pod.as_ref().map(pod_id),
         "state": state.as_str(),
+        "reason": reason,
         "budget_watts": watts(*budget),
         "power_watts": watts(*power),
         "headroom_watts": watts(subject.headroom()),

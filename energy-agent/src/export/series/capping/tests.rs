@@ -32,6 +32,7 @@ fn over_budget() -> CappingStatus {
     let subject = SubjectStatus {
         pod: Some(pod("u1", "train-0")),
         state: SubjectState::Capping,
+        reason: None,
         budget: Some(Watts(250.0)),
         power: Some(Watts(262.5)),
         ceiling: 0.75,
