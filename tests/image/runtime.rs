@@ -37,9 +37,9 @@ pub fn config(unpacked: &Value, daemon_set: &Value, id: &str, state: &Path) -> V
     let variables = variables(container);
 
     // umoci puts the entry point there.
-    let mut arguments: Vec<String> = items(&unpacked["process"]["args"]).map(|item| text(item)).collect();
+    let mut arguments: Vec<String> = items(&unpacked["process"]["args"]).map(text).collect();
     arguments.extend(items(&container["args"]).map(|item| expanded(&text(item), &variables)));
-    let mut environment: Vec<String> = items(&unpacked["process"]["env"]).map(|item| text(item)).collect();
+    let mut environment: Vec<String> = items(&unpacked["process"]["env"]).map(text).collect();
     environment.extend(variables.iter().map(|(name, value)| format!("{name}={value}")));
 
     let mut namespaces = vec!["network", "ipc", "uts", "mount", "cgroup"];
