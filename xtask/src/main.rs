@@ -2,6 +2,7 @@
 
 mod bench;
 mod build;
+mod deb;
 mod ebpf;
 mod gpu;
 mod image;
@@ -55,6 +56,8 @@ enum Task {
     ///
     /// QEMU, kernels and a busybox are fetched as Debian packages into target/, once; nothing is installed.
     Vmtest(vmtest::Options),
+    /// Build the Debian package with its systemd unit.
+    Deb(deb::Options),
     /// Build the container image, an OCI archive; no daemon and no network is needed.
     Image(image::Options),
     /// Build the Kubernetes API server of the tests, unless it is there; `test` does this by itself. About four minutes.
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Task::Fuzz { cases } => test::fuzz(cases),
         Task::Ebpf { check } => ebpf::make(check),
         Task::Vmtest(options) => vmtest::run(&options),
+        Task::Deb(options) => deb::make(&options),
         Task::Image(options) => image::make(&options),
         Task::KubeApi => kube_api::build(),
         Task::Pictures { seconds, redraw } => pictures::draw(seconds, redraw),

@@ -2,7 +2,7 @@
 //! panel's answers from Prometheus; a page draws them, and Chromium makes PNG files of it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -33,19 +33,28 @@ pub fn draw(seconds: u64, redraw: bool) -> Result<()> {
     let pictures = root().join("docs/pictures");
     fs::create_dir_all(&pictures)?;
     for entry in fs::read_dir(root().join("dashboards"))? {
-        let name = Path::new(&entry?.file_name()).with_extension("");
-        let answers = folder.join(&name).with_extension("json");
-        let text = fs::read_to_string(&answers).with_context(|| answers.display().to_string())?;
+        let board = entry?.path();
+        let name = PathBuf::from(board.file_stem().unwrap_or_default());
+        let mut recorded = json(&folder.join(&name).with_extension("json"))?;
+        recorded["board"] = json(&board)?;
         let page = folder.join(&name).with_extension("html");
         // A `<` could end the script.
-        fs::write(&page, PAGE.replace("/*DATA*/null", &text.replace('<', "\\u003c")))?;
+        fs::write(&page, PAGE.replace("/*DATA*/null", &recorded.to_string().replace('<', "\\u003c")))?;
         let (width, beside, unit) = SIZE;
-        let height = beside + unit * units(&serde_json::from_str(&text)?)?;
+        let height = beside + unit * units(&recorded)?;
         let picture = pictures.join(&name).with_extension("png");
         let profile = folder.join("profile");
         let mut command = Command::new(chromium);
         command
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"])
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--hide-scrollbars",
+                "--disable-lcd-text",
+                "--force-device-scale-factor=0.72",
+            ])
             .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
             .arg(format!("--user-data-dir={}", profile.display()))
             .arg(format!("--window-size={width},{height}"))
@@ -55,6 +64,11 @@ pub fn draw(seconds: u64, redraw: bool) -> Result<()> {
         println!("{}: {} bytes", picture.display(), fs::metadata(&picture)?.len());
     }
     Ok(())
+}
+
+fn json(file: &Path) -> Result<Value> {
+    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| file.display().to_string())
 }
 
 /// Height of a dashboard in units of its grid.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{cargo, checked, kube_api, tools};
+use crate::{cargo, checked, kube_api, root, tools};
 
 /// Runs the whole suite, or what `arguments` select.
 ///
@@ -27,9 +27,19 @@ pub fn test(arguments: &[String]) -> Result<()> {
             }
         }
     }
+    if asked_for("image") {
+        let programs = ["buildah", "skopeo", "umoci", "runc"].map(|program| (program, program));
+        tools::installed(&programs)?;
+    }
+    if asked_for("deploy") {
+        match tools::python("deploy", &["kubernetes-validate==1.37.0"], &root().join("tests/deploy/requirements.txt")) {
+            Ok(python) => drop(command.env("TEST_PYTHON", python)),
+            Err(error) => println!("schema and Helm chart of deploy/ are not checked: {error:#}"),
+        }
+    }
     programs.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
     command.env("PATH", env::join_paths(programs)?);
-    let wanted = asked_for("kubernetes") || asked_for("end_to_end");
+    let wanted = ["kubernetes", "end_to_end", "deploy"].into_iter().any(asked_for);
     if let Err(error) = if wanted { prepare_kube_api(arguments) } else { Ok(()) } {
         println!("no Kubernetes API server, the tests use their own stub in its place: {error:#}");
     }

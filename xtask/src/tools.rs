@@ -184,6 +184,25 @@ pub fn install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// A Python of its own with these packages, those of the file `hashed` checked by hash.
+///
+/// # Errors
+/// When this machine has no Python with `venv`, or the packages can't be had.
+pub fn python(name: &str, packages: &[&str], hashed: &Path) -> Result<PathBuf> {
+    let folder = folder(&format!("python-{name}"));
+    let python = folder.join("bin/python");
+    if folder.join("complete").exists() {
+        return Ok(python);
+    }
+    println!("fetching Python packages for the tests of {name}");
+    checked(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    checked(Command::new(&python).args(pip).args(packages))?;
+    checked(Command::new(&python).args(pip).args(["--no-deps", "--requirement"]).arg(hashed))?;
+    fs::write(folder.join("complete"), "")?;
+    Ok(python)
+}
+
 /// Whether a program is on PATH.
 pub fn on_path(program: &str) -> bool {
     env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))

@@ -1,0 +1,120 @@
+//! The manifests of deploy/: valid, equal to the Helm chart, asking for no more than is needed. Needs kubectl 1.30 or later;
+//! `cargo xtask test` installs the Python packages that the first test uses.
+
+#![expect(clippy::unwrap_used, reason = "tests panic")]
+
+mod common;
+#[path = "common/kubernetes/mod.rs"]
+mod kubernetes;
+#[path = "deploy/rights.rs"]
+mod rights;
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use common::manifests::{deploy, folders, items, object, parsed, rendered, text};
+use kubernetes::cluster::{Cluster, TOKEN, kubeconfig};
+
+#[test]
+fn every_folder_is_valid_by_kubernetes_schema_and_equal_to_the_chart() {
+    let Some(python) = env::var_os("TEST_PYTHON") else {
+        // Past the capture of a test's output.
+        let _ = writeln!(
+            std::io::stderr(),
+            "NOTE: schema and Helm chart are not checked without TEST_PYTHON; `cargo xtask test` sets it"
+        );
+        return;
+    };
+    let folder = TempDir::new().unwrap();
+    let mut check = Command::new(python);
+    check.arg(deploy().join("../tests/deploy/manifests.py"));
+    for name in folders() {
+        let file = folder.path().join(name.replace('/', "-"));
+        fs::write(&file, text(&name)).unwrap();
+        check.arg(format!("{name}={}", file.display()));
+    }
+    let output = check.arg(deploy().join("helm/energy-agent")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+/// What the test server has: neither RBAC nor the operator's kinds.
+#[test]
+fn an_api_server_takes_every_folder() {
+    if env::var_os("TEST_KUBE_API").is_none() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "NOTE: manifests are applied to a real API server only (TEST_KUBE_API; `cargo xtask test` sets it)"
+        );
+        return;
+    }
+    let (cluster, folder) = (Cluster::shared(), TempDir::new().unwrap());
+    let config = kubeconfig(folder.path(), &cluster.url, Some(&cluster.authority), &json!({"token": TOKEN}));
+    for name in folders() {
+        let mut objects = rendered(&name);
+        objects.retain(|object| ["v1", "apps/v1"].contains(&object["apiVersion"].as_str().unwrap()));
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+        for more in [&["--dry-run=server"][..], &[]] {
+            // Before there is a namespace, the server can say nothing of what would be in it.
+            if name == "base" && !more.is_empty() {
+                continue;
+            }
+            let mut apply = Command::new("kubectl");
+            apply.arg(format!("--kubeconfig={}", config.display()));
+            apply.args(["apply", "--server-side", "--filename=-"]).args(more).stdin(Stdio::piped());
+            let mut child = apply.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            child.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{name} {more:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}
+
+#[test]
+fn the_examples_in_the_policy_config_map_are_right_once_uncommented() {
+    let objects = rendered("base");
+    let document = object(&objects, "ConfigMap", "energy-agent-policies")["data"]["policies.yaml"].as_str().unwrap();
+    let example = |line: &str| {
+        line.strip_prefix('#').filter(|rest| rest.starts_with("- ") || rest.starts_with("  ")).map(str::to_owned)
+    };
+    let lines: Vec<String> = document.lines().filter_map(example).collect();
+    let policies = parsed(&lines.join("\n")).remove(0);
+    assert_eq!(policies.as_array().unwrap().len(), 2);
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("policies.yaml");
+    for text in [document.to_owned(), format!("version: 1\npolicies:\n{}\n", lines.join("\n"))] {
+        fs::write(&file, &text).unwrap();
+        let output = Command::new(common::agent::PROGRAM).args(["policy", "check"]).arg(&file).output().unwrap();
+        assert!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+    let in_chart = fs::read_to_string(deploy().join("helm/energy-agent/files/policies.yaml")).unwrap();
+    assert_eq!(document, in_chart);
+}
+
+/// On a host without Kubernetes the agent gets what its container gets.
+#[test]
+fn the_systemd_unit_is_right_and_gives_the_capabilities_of_the_daemon_set() {
+    let file = deploy().join("debian/energy-agent.service");
+    let unit = fs::read_to_string(&file).unwrap();
+    let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let objects = rendered("base");
+    let container = &object(&objects, "DaemonSet", "energy-agent")["spec"]["template"]["spec"]["containers"][0];
+    let added = items(&container["securityContext"]["capabilities"]["add"]);
+    let added: Vec<String> = added.map(|name| format!("CAP_{}", name.as_str().unwrap())).collect();
+    assert_eq!(line, added.join(" "));
+
+    // With the program where the unit names it, which need not be on this machine.
+    let folder = TempDir::new().unwrap();
+    let here = folder.path().join("energy-agent.service");
+    fs::write(&here, unit.replace("/usr/bin/energy-agent", common::agent::PROGRAM)).unwrap();
+    for arguments in [&["verify"][..], &["security", "--offline=true", "--threshold=40"]] {
+        let output = Command::new("systemd-analyze").args(arguments).arg(&here).output();
+        let output = output.unwrap_or_else(|error| panic!("systemd-analyze: {error}; it comes with systemd"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("energy-agent.service:"), "{arguments:?}: {said}");
+    }
+}
