@@ -53,7 +53,7 @@ pub fn draw(seconds: u64, redraw: bool) -> Result<()> {
                 "--no-first-run",
                 "--hide-scrollbars",
                 "--disable-lcd-text",
-                "--force-device-scale-factor=0.72",
+                "--force-device-scale-factor=0.7",
             ])
             .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
             .arg(format!("--user-data-dir={}", profile.display()))
