@@ -204,7 +204,8 @@ fn power_that_is_not_measured_any_more_holds_releases_or_goes_to_the_floor_as_th
     }
     world.wait("the others to go on", || state(&agent.scrape(), "well") == "capping");
     world.wait_until_open("GPU-hold");
-    assert!(began.elapsed() > Duration::from_secs(8), "{:?}", began.elapsed());
+    // The 8 s begin with the last power that was measured, a tick or two before.
+    assert!(began.elapsed() > Duration::from_secs(7), "{:?}", began.elapsed());
     // No power is not 0 W: between the loss and the end of the hold nothing was raised.
     let since = &world.writes("GPU-hold")[writes..];
     assert!(since.iter().all(|write| write.call == RESET || write.arguments == [700_000]), "{since:?}");
