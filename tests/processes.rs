@@ -211,7 +211,10 @@ fn a_fork_storm_is_counted_and_bounded_and_writes_no_log() {
         assert!(own + other > truth - truth / 20, "own {own} ns, other {other} ns, cpu.stat {truth} ns");
         assert_eq!(agent.log().len(), logged, "{:?}", agent.log());
         let errors = |page: &Page| page.count("energy_agent_process_exe_errors_total");
-        assert_eq!(errors(&page), errors(&before), "a process that vanished is no error");
+        // Some machines' init hides its binary also from root, and may run for the first time meanwhile.
+        let hidden = fs::read_link("/proc/1/exe").is_err();
+        let more = errors(&page) - errors(&before);
+        assert!(more <= u64::from(hidden), "a process that vanished is no error: {more}");
     });
 }
 
