@@ -8,6 +8,7 @@ pub mod export;
 pub mod ledger;
 mod memory;
 pub mod meter;
+mod mounted;
 mod news;
 pub mod node;
 pub mod process_ledger;

@@ -3,13 +3,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::mounted::{self, Unread, at};
 
 /// The API server takes no larger ConfigMap.
 const MAX_BYTES: u64 = 1 << 20;
-/// Times to start over when files go away while they are read: the kubelet has put a new version in place.
-const TRIES: usize = 3;
-
 /// The keys and values at `path`, in a stable order.
 ///
 /// # Errors
@@ -20,33 +19,14 @@ pub fn read(path: &Path) -> Result<Vec<(String, String)>, String> {
         return pairs(&text(path).map_err(|error| format!("{}: {error}", path.display()))?)
             .map_err(|problem| format!("{} {problem}", path.display()));
     }
-    let mut tries = 1;
-    loop {
-        match read_folder(path) {
-            Err((_, error)) if error.kind() == io::ErrorKind::NotFound && tries < TRIES => tries += 1,
-            outcome => return outcome.map_err(|(file, error)| format!("{}: {error}", file.display())),
-        }
-    }
+    mounted::read(path, version).map_err(|(file, error)| format!("{}: {error}", file.display()))
 }
 
-/// One version of a folder. The kubelet keeps it in a folder of its own that the link `..data` leads to, and changes the
-/// link in one step; the files beside it are links through that one, and could change half way.
-fn read_folder(folder: &Path) -> Result<Vec<(String, String)>, (PathBuf, io::Error)> {
-    let at = |path: &Path| {
-        let path = path.to_owned();
-        move |error| (path, error)
-    };
-    let data = folder.join("..data");
-    let version = match fs::canonicalize(&data) {
-        Ok(version) => version,
-        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&data).is_err() => {
-            folder.to_owned()
-        }
-        Err(error) => return Err((data, error)),
-    };
+/// The files of a folder, by name.
+fn version(version: &Path) -> Result<Vec<(String, String)>, Unread> {
     let mut pairs = Vec::new();
-    for entry in fs::read_dir(&version).map_err(at(&version))? {
-        let path = entry.map_err(at(&version))?.path();
+    for entry in fs::read_dir(version).map_err(at(version))? {
+        let path = entry.map_err(at(version))?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         if !name.starts_with('.') && fs::metadata(&path).map_err(at(&path))?.is_file() {
             pairs.push((name, text(&path).map_err(at(&path))?));

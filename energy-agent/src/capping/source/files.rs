@@ -2,10 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::book::{Documents, Place};
+use crate::mounted::{self, Unread, at};
 
 /// Largest document; the API server takes no larger ConfigMap either.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -13,9 +14,6 @@ pub const MAX_BYTES: usize = 1 << 20;
 pub const MAX_DOCUMENTS: usize = 256;
 /// Most bytes of all documents of a source.
 pub const MAX_TOTAL_BYTES: usize = 8 << 20;
-/// Times to start over when files go away while they are read: the kubelet has put a new version in place.
-const TRIES: usize = 3;
-
 /// What keeps a source from being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -36,14 +34,10 @@ pub fn read(path: &Path) -> Result<Documents, Failure> {
         Ok(metadata) => metadata,
     };
     if metadata.is_dir() {
-        let mut tries = 1;
-        loop {
-            match read_folder(path) {
-                Err((_, error)) if error.kind() == io::ErrorKind::NotFound && tries < TRIES => tries += 1,
-                Err((file, error)) => return Err(unreadable(&file, &error)),
-                Ok(documents) => return within_limits(&path.display().to_string(), documents),
-            }
-        }
+        return match mounted::read(path, |version| read_folder(path, version)) {
+            Err((file, error)) => Err(unreadable(&file, &error)),
+            Ok(documents) => within_limits(&path.display().to_string(), documents),
+        };
     }
     if !metadata.is_file() {
         let message = format!("{}: neither a file nor a folder; name one by --capping.policy", path.display());
@@ -70,24 +64,11 @@ pub fn within_limits(title: &str, documents: Documents) -> Result<Documents, Fai
     Err(Failure { reason: "limit", message: format!("{title}: {limit}; put policies together, or remove some") })
 }
 
-/// One version of a folder. The kubelet keeps it in a folder of its own that the link `..data` leads to, and changes the
-/// link in one step; the files beside it are links through that one, and could change half way.
-fn read_folder(folder: &Path) -> Result<Documents, (PathBuf, io::Error)> {
-    let at = |path: &Path| {
-        let path = path.to_owned();
-        move |error| (path, error)
-    };
-    let data = folder.join("..data");
-    let version = match fs::canonicalize(&data) {
-        Ok(version) => version,
-        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&data).is_err() => {
-            folder.to_owned()
-        }
-        Err(error) => return Err((data, error)),
-    };
+/// The documents of `folder`, of which `version` is read.
+fn read_folder(folder: &Path, version: &Path) -> Result<Documents, Unread> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(&version).map_err(at(&version))? {
-        let name = entry.map_err(at(&version))?.file_name().to_string_lossy().into_owned();
+    for entry in fs::read_dir(version).map_err(at(version))? {
+        let name = entry.map_err(at(version))?.file_name().to_string_lossy().into_owned();
         if !name.starts_with('.') && [".yaml", ".yml", ".json"].iter().any(|ending| name.ends_with(ending)) {
             names.push(name);
         }
