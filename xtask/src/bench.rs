@@ -31,8 +31,8 @@ pub struct Options {
     /// Short runs and small crowds, to see that the command works; the numbers mean little.
     #[arg(long, conflicts_with = "write")]
     quick: bool,
-    /// Keep the table in docs/benchmarks.md.
-    #[arg(long, conflicts_with = "rows")]
+    /// Keep the results in docs/benchmarks.md; what was not measured now stays there as it was.
+    #[arg(long)]
     write: bool,
     /// Write the figures and curves of `capping` and `capping-cpu` into this folder.
     #[arg(long, value_name = "DIR", conflicts_with = "quick")]
@@ -69,6 +69,12 @@ enum Row {
     CappingEdits,
     /// What a budget for every pod costs a tick.
     CappingTicks,
+}
+
+impl Row {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
 }
 
 /// One line of the table.
@@ -112,11 +118,11 @@ pub fn run(options: &Options) -> Result<()> {
     let scale = Scale { quick: options.quick };
     let rows = if options.rows.is_empty() { Row::value_variants() } else { &options.rows };
     let machine = table::machine()?;
-    let mut findings = Vec::new();
+    let mut measured = Vec::new();
     let mut failed = Vec::new();
     let plots = options.plots.as_deref();
     for row in rows {
-        let name = row.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let name = row.name();
         println!("measuring {name}");
         let began = Instant::now();
         let outcome = match row {
@@ -141,7 +147,7 @@ pub fn run(options: &Options) -> Result<()> {
                     println!("  {what}: {measured} (goal {goal}){}", if *reached { "" } else { " MISSED" });
                 }
                 println!("  took {:.0} s", began.elapsed().as_secs_f64());
-                findings.extend(more);
+                measured.push((name, more));
             }
             Err(error) => {
                 eprintln!("  not measured: {error:#}");
@@ -149,14 +155,22 @@ pub fn run(options: &Options) -> Result<()> {
             }
         }
     }
-    println!("\n{}\n{}\n{}", machine.text(), table::markdown(&findings), table::verdict(&findings));
+    println!("\n{}", machine.text());
+    for (_, findings) in &measured {
+        println!("{}", table::markdown(findings));
+    }
+    let findings: Vec<&Finding> = measured.iter().flat_map(|(_, findings)| findings).collect();
+    let missed: Vec<&str> =
+        findings.iter().filter(|finding| !finding.reached).map(|finding| finding.what.as_str()).collect();
+    println!("{}", table::verdict(findings.len(), &missed));
     if scale.quick {
         println!("--quick: short runs on small crowds; these are no measurements");
     }
-    ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
     if options.write {
-        table::write(&machine, &findings)?;
+        let order: Vec<String> = Row::value_variants().iter().map(|row| row.name()).collect();
+        table::write(&machine, &measured, &order)?;
     }
+    ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
     Ok(())
 }
 

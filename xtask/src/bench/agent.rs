@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::page::Page;
 use super::world::{World, cpu_ns};
@@ -114,19 +114,21 @@ impl Agent {
         cpu_ns(&self.cgroup)
     }
 
-    /// CPU time of the thread of that name, nanoseconds.
+    /// CPU time of the threads of these names, nanoseconds. A thread that ends meanwhile is no longer in it.
     ///
     /// # Errors
     /// When there is none.
-    pub fn thread_cpu_ns(&self, name: &str) -> Result<u64> {
+    pub fn thread_cpu_ns(&self, named: impl Fn(&str) -> bool) -> Result<u64> {
+        let mut sum_ns = None;
         for task in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
             let task = task?.path();
-            if fs::read_to_string(task.join("comm"))?.trim() == name {
+            if fs::read_to_string(task.join("comm")).is_ok_and(|name| named(name.trim())) {
                 let text = fs::read_to_string(task.join("schedstat"))?;
-                return Ok(text.split(' ').next().unwrap_or_default().parse()?);
+                let ns: u64 = text.split(' ').next().unwrap_or_default().parse()?;
+                sum_ns = Some(sum_ns.unwrap_or(0) + ns);
             }
         }
-        bail!("no thread {name}")
+        sum_ns.context("no such thread")
     }
 
     /// Resident memory and the part of it that is no file, in KiB (`VmRSS`, `RssAnon`).

@@ -1,5 +1,6 @@
 //! The findings as a Markdown table that can be read in a terminal as well, and the page in docs/ that keeps it.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
@@ -95,54 +96,115 @@ pub fn markdown(findings: &[Finding]) -> String {
     text
 }
 
-/// One sentence that says which goals were missed.
-pub fn verdict(findings: &[Finding]) -> String {
-    let missed: Vec<&str> =
-        findings.iter().filter(|finding| !finding.reached).map(|finding| finding.what.as_str()).collect();
+/// One sentence that says which of `goals` were missed.
+pub fn verdict(goals: usize, missed: &[&str]) -> String {
     if missed.is_empty() {
-        return format!("All {} goals were reached.", findings.len());
+        return format!("All {goals} goals were reached.");
     }
-    format!("{} of {} goals were missed: {}.", missed.len(), findings.len(), missed.join("; "))
+    format!("{} of {goals} goals were missed: {}.", missed.len(), missed.join("; "))
 }
 
+/// Keeps what was measured now; the sections of other rows stay as they are, with the date and revision of their own.
+/// `order` is that of the sections.
+///
 /// # Errors
-/// When the page cannot be written.
-pub fn write(machine: &Machine, findings: &[Finding]) -> Result<()> {
-    let text = format!(
+/// When the page cannot be read or written.
+pub fn write(machine: &Machine, measured: &[(String, Vec<Finding>)], order: &[String]) -> Result<()> {
+    let path = root().join(PAGE);
+    let kept = if path.exists() { fs::read_to_string(&path).with_context(|| PAGE.to_owned())? } else { String::new() };
+    fs::write(&path, page(&kept, machine, measured, order)).with_context(|| PAGE.to_owned())?;
+    println!("kept in {PAGE}");
+    Ok(())
+}
+
+fn page(kept: &str, machine: &Machine, measured: &[(String, Vec<Finding>)], order: &[String]) -> String {
+    let mut sections: HashMap<&str, String> = kept
+        .split("\n## ")
+        .skip(1)
+        .filter_map(|part| part.split_once("\n\n"))
+        .map(|(name, body)| (name, body.to_owned()))
+        .collect();
+    for (name, findings) in measured {
+        sections.insert(name, format!("{}\n{}", machine.text(), markdown(findings)));
+    }
+    let mut text = format!(
         "# Benchmarks\n\n\
         <!-- Written by `cargo xtask bench --write`. -->\n\n\
         What the agent has to reach, measured by `cargo xtask bench` (needs root, cgroup v2 and a quiet machine). Each\n\
         number is a ratio, a percentage or a count within one run on one machine; the workloads are real processes in\n\
-        real cgroups with the names that the kubelet gives.\n\n{}\n{}\n{}\n",
-        machine.text(),
-        verdict(findings),
-        markdown(findings)
+        real cgroups with the names that the kubelet gives. `cargo xtask bench ROWS --write` measures some sections anew.\n\n{}\n",
+        total(sections.values())
     );
-    fs::write(root().join(PAGE), text.trim_end().to_owned() + "\n").with_context(|| PAGE.to_owned())?;
-    println!("kept in {PAGE}");
-    Ok(())
+    for (name, body) in order.iter().filter_map(|name| Some((name, sections.get(name.as_str())?))) {
+        let _ = write!(text, "\n## {name}\n\n{}\n", body.trim_end());
+    }
+    text
+}
+
+/// The verdict over all sections.
+fn total<'a>(sections: impl Iterator<Item = &'a String>) -> String {
+    let rows: Vec<&str> = sections.flat_map(|body| body.lines()).filter(|line| line.starts_with("| ")).collect();
+    let reached = rows.iter().filter(|row| row.contains(" | yes     | ")).count();
+    let missed = rows.iter().filter(|row| row.contains(" | **no**  | "));
+    let missed: Vec<&str> = missed.filter_map(|row| row.split('|').nth(1)).map(str::trim).collect();
+    verdict(reached + missed.len(), &missed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_missed_goal_is_said_plainly() {
-        let finding = |what: &str, reached| Finding {
+    fn finding(what: &str, reached: bool) -> Finding {
+        Finding {
             what: what.to_owned(),
             measured: "2 %".to_owned(),
             goal: "under 1 %".to_owned(),
             reached,
             how: "a|b".to_owned(),
-        };
-        let findings = [finding("one", true), finding("two", false)];
-        assert_eq!(verdict(&findings), "1 of 2 goals were missed: two.");
-        assert_eq!(verdict(&findings[..1]), "All 1 goals were reached.");
-        let table = markdown(&findings);
+        }
+    }
+
+    #[test]
+    fn a_missed_goal_is_said_plainly() {
+        assert_eq!(verdict(2, &["two"]), "1 of 2 goals were missed: two.");
+        assert_eq!(verdict(1, &[]), "All 1 goals were reached.");
+        let table = markdown(&[finding("one", true), finding("two", false)]);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines[0], "| what | measured | goal      | reached | how |");
         assert_eq!(lines[1], "| ---- | -------- | --------- | ------- | --- |");
         assert_eq!(lines[3], "| two  | 2 %      | under 1 % | **no**  | a\\|b |");
+    }
+
+    #[test]
+    fn sections_not_measured_now_stay_with_their_own_date() {
+        let machine = |date: &str| Machine {
+            date: date.to_owned(),
+            cpu: "a CPU".to_owned(),
+            cores: 2,
+            kernel: "6.18".to_owned(),
+            revision: "abc".to_owned(),
+            busy: 0.0,
+        };
+        let order = ["first", "second", "third"].map(str::to_owned);
+        let named = |name: &str, findings| (name.to_owned(), findings);
+        let old = [
+            named("third", vec![finding("three", false)]),
+            named("first", vec![finding("one", true), finding("other", false)]),
+        ];
+        let before = page("", &machine("Monday"), &old, &order);
+        assert!(before.contains("\n2 of 3 goals were missed: "), "{before}");
+        let now = [named("second", vec![finding("two", true)]), named("third", vec![finding("three", true)])];
+        let after = page(&before, &machine("Friday"), &now, &order);
+        let lines = |start: &str| {
+            after
+                .lines()
+                .filter(|line| line.starts_with(start))
+                .map(|line| line.split(';').next().unwrap_or_default())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(lines("## "), ["## first", "## second", "## third"]);
+        assert_eq!([lines("Monday"), lines("Friday")], [vec!["Monday"], vec!["Friday", "Friday"]]);
+        assert!(after.contains("\n1 of 4 goals were missed: other.\n"), "{after}");
+        assert_eq!(page(&after, &machine("Sunday"), &[], &order), after);
     }
 }

@@ -54,7 +54,9 @@ fn cost(scale: Scale, pods: usize) -> Result<Finding> {
 fn tick_us(node: &Node, scale: Scale) -> Result<f64> {
     let agent = node.agent.as_ref().context("no agent was started")?;
     // The first ticks look everything up.
-    let read = || -> Result<(u64, u64)> { Ok((agent.thread_cpu_ns("tick")?, count_ticks(&agent.fresh_page()?)?)) };
+    let read = || -> Result<(u64, u64)> {
+        Ok((agent.thread_cpu_ns(|name| name == "tick")?, count_ticks(&agent.fresh_page()?)?))
+    };
     read()?;
     let (began_ns, first) = read()?;
     thread::sleep(scale.seconds(15, 2));
