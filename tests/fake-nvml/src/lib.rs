@@ -7,6 +7,7 @@ pub mod export;
 pub mod folder;
 pub mod plant;
 pub mod returns;
+pub mod spent;
 pub mod state;
 pub mod units;
 mod world;

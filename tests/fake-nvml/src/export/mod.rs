@@ -22,7 +22,7 @@ macro_rules! export {
                 #[allow(dead_code, reason = "not every call uses it")]
                 const NAME: &str = stringify!($name);
                 fn answer($($argument: $type),*) -> $crate::abi::Answer $body
-                answer($($argument),*).map_or_else(|error| error.code(), |()| 0)
+                $crate::spent::during(|| answer($($argument),*).map_or_else(|error| error.code(), |()| 0))
             }
         )*
 
