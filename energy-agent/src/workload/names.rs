@@ -15,6 +15,18 @@ pub struct Pods {
     pub gone: BTreeMap<Arc<str>, Arc<Pod>>,
 }
 
+impl Pods {
+    /// The pod that has, or lately had, this container.
+    #[must_use]
+    pub fn with_container(&self, id: &str) -> Option<&Pod> {
+        let has = |pod: &&Arc<Pod>| {
+            let mut ids = pod.containers.iter().flat_map(|container| container.id.iter().chain(&container.past_ids));
+            ids.any(|known| **known == *id)
+        };
+        self.by_uid.values().chain(self.gone.values()).find(has).map(|pod| &**pod)
+    }
+}
+
 /// One pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
@@ -29,6 +41,14 @@ pub struct Pod {
     pub containers: Vec<PodContainer>,
     /// Effective CPU request of the pod (the scheduler's sum), thousandths of a CPU.
     pub cpu_request_milli: u64,
+}
+
+impl Pod {
+    /// What its cgroup is named by.
+    #[must_use]
+    pub fn cgroup_name(&self) -> &Arc<str> {
+        self.config_hash.as_ref().unwrap_or(&self.uid)
+    }
 }
 
 /// A container of a pod: main, init, sidecar or ephemeral.
