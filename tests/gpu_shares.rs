@@ -82,7 +82,7 @@ fn pods_and_services_share_a_gpu_by_sm_time_and_every_microjoule_is_somebodys() 
     // The same on the table of `top`.
     let top = Command::new(PROGRAM).args(["top", &agent.address, "--iterations=1", "--rows=1000"]).output().unwrap();
     let table = String::from_utf8(top.stdout).unwrap();
-    assert!(table.contains("\n3 GPUs   ") && table.contains(" W (nvml)   active "), "{table}");
+    assert!(table.contains("\n3 GPUs  ") && table.contains(" W (nvml)  active "), "{table}");
     let heading = table.lines().find(|line| line.ends_with("NAME")).unwrap();
     assert_eq!(heading.split_whitespace().take(3).collect::<Vec<_>>(), ["WATTS", "GPU", "WATTS"]);
     let row = table.lines().find(|line| line.ends_with(&format!("  pod        {}", pods[0].uid))).unwrap();

@@ -212,7 +212,7 @@ mod tests {
         write_plain(&mut out, &table, 1).unwrap();
         let expected = "node   no power reading yet (the agent's landing page shows its meters)\n\
              active -   idle -   unattributed -   CPU busy -\n\
-             1 GPU   264.00 W (nvml)   active -   idle -   unattributed -\n\
+             1 GPU  264.0 W (nvml)  active -  idle -  unattributed -\n\
              \x20    WATTS  GPU WATTS         JOULES    CPU%  KIND       NAME\n\
              \x20    1.250    186.000              -       -  pod        u\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);

@@ -29,15 +29,16 @@ pub struct Gpus {
 }
 
 impl Gpus {
-    /// One line: what they draw, and how that was divided.
+    /// One line, of up to 80 characters for eight of them: what they draw, and how that was divided.
     #[must_use]
     pub fn line(&self) -> String {
         let mut line = format!("{} GPU{}", self.count, if self.count == 1 { "" } else { "s" });
         for (source, watts) in &self.watts {
-            line.push_str(&format!("   {watts:.2} W ({source})"));
+            line.push_str(&format!("  {watts:.1} W ({source})"));
         }
+        let watts = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |watts| format!("{watts:.1} W"));
         let [active, idle, unattributed] = [self.active, self.idle, self.unattributed].map(watts);
-        line + &format!("   active {active}   idle {idle}   unattributed {unattributed}")
+        line + &format!("  active {active}  idle {idle}  unattributed {unattributed}")
     }
 }
 
@@ -60,11 +61,8 @@ impl Node {
     #[must_use]
     pub fn shares(&self) -> String {
         let busy = self.busy.map_or_else(|| "-".to_owned(), |busy| format!("{:.0} %", busy * 100.0));
+        let watts = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |watts| format!("{watts:.2} W"));
         let [active, idle, unattributed] = [self.active, self.idle, self.unattributed].map(watts);
         format!("active {active}   idle {idle}   unattributed {unattributed}   CPU busy {busy}")
     }
-}
-
-fn watts(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |watts| format!("{watts:.2} W"))
 }

@@ -341,7 +341,7 @@ mod tests {
         let first = Table::read(&[page(100, 10, 6), gpus(3)].concat(), &mut memory);
         assert_eq!(first.node.gpus.unwrap().unattributed, None);
         let mut table = Table::read(&[page(102, 10, 6), gpus(5)].concat(), &mut memory);
-        let line = "2 GPUs   264.00 W (nvml)   active 186.00 W   idle 78.00 W   unattributed 1.00 W";
+        let line = "2 GPUs  264.0 W (nvml)  active 186.0 W  idle 78.0 W  unattributed 1.0 W";
         assert_eq!(table.node.gpus.as_ref().unwrap().line(), line);
         assert_eq!(table.node.meters(), "n   package 42.50 W (rapl)", "the line of CPUs stays");
         table.sort(Order::Watts);
