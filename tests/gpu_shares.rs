@@ -4,7 +4,9 @@
 
 mod common;
 
-use common::agent::{Agent, wait_for};
+use std::process::Command;
+
+use common::agent::{Agent, PROGRAM, wait_for};
 use common::cgroup::{Cgroup, Load, Pod};
 use common::nvml::{FakeNvml, Gpu, gpu, process};
 use common::page::Page;
@@ -76,6 +78,16 @@ fn pods_and_services_share_a_gpu_by_sm_time_and_every_microjoule_is_somebodys() 
     assert_eq!(page.select("kepler_node_gpu_info", &[("vendor", "nvidia"), ("node_name", "worker-1")]).len(), 3);
     let cpu = page.samples.iter().find(|sample| sample.name.contains("_cpu_") && sample.label("zone") == "gpu");
     assert_eq!(cpu, None);
+
+    // The same on the table of `top`.
+    let top = Command::new(PROGRAM).args(["top", &agent.address, "--iterations=1", "--rows=1000"]).output().unwrap();
+    let table = String::from_utf8(top.stdout).unwrap();
+    assert!(table.contains("\n3 GPUs  ") && table.contains(" W (nvml)  active "), "{table}");
+    let heading = table.lines().find(|line| line.ends_with("NAME")).unwrap();
+    assert_eq!(heading.split_whitespace().take(3).collect::<Vec<_>>(), ["WATTS", "GPU", "WATTS"]);
+    let row = table.lines().find(|line| line.ends_with(&format!("  pod        {}", pods[0].uid))).unwrap();
+    let shown: f64 = row.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(shown > 50.0, "{row}");
 
     // When a pod goes, its energy stays in the sum.
     nvml.set(|state| state.gpus.iter_mut().for_each(|gpu| gpu.processes = Some(Vec::new())));

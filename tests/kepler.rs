@@ -2,15 +2,18 @@
 //! opinion of the page.
 
 mod common;
+#[path = "common/kubernetes/mod.rs"]
+mod kubernetes;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use common::agent::{Agent, wait_for};
-use common::cgroup::{Load, Pod};
+use common::cgroup::Load;
 use common::nvml::{FakeNvml, gpu, process};
 use common::powercap::Powercap;
 use fake_nvml::plant::Plant;
+use kubernetes::node::{Node, Pod};
 
 /// The metrics that Kepler exports: name, type, labels.
 const CONTRACT: &str = include_str!("kepler-contract.tsv");
@@ -22,13 +25,8 @@ const NOT_YET: [(&str, &str); 2] = [
 ];
 
 /// Labels that are empty, and so left out, and why.
-const EMPTY: [(&str, &str); 5] = [
-    ("vm_id", "virtual machines are cgroups like any other here"),
-    ("pod_name", "comes from the API server"),
-    ("pod_namespace", "comes from the API server"),
-    ("container_name", "comes from the API server"),
-    ("goversion", "there is no Go"),
-];
+const EMPTY: [(&str, &str); 2] =
+    [("vm_id", "virtual machines are cgroups like any other here"), ("goversion", "there is no Go")];
 
 /// Rows that do apply.
 fn rows() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
@@ -41,14 +39,25 @@ fn rows() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     all.filter(|(name, ..)| !NOT_YET.iter().any(|(prefix, _)| name.starts_with(prefix))).collect()
 }
 
-/// A running agent with two sockets' zones and a GPU, and pods that work.
-fn busy() -> (Agent, Powercap, FakeNvml, [Pod; 2], [Load; 3]) {
+/// A running agent with two sockets' zones and a GPU, and pods that work: in containers, sandboxes and beside them.
+struct World {
+    agent: Agent,
+    pods: [Pod; 2],
+    _loads: [Load; 4],
+    _node: Node,
+    _meters: (Powercap, FakeNvml),
+}
+
+fn busy() -> World {
     let powercap = Powercap::two_sockets();
-    let pods = [Pod::systemd(), Pod::new()];
+    let node = Node::new();
+    let pods = [node.pod("web", &["main"]), node.pod("train", &["main"])];
+    let nap = ["sleepers", "0", "2000", "2000"];
     let loads = [
-        pods[0].load(&["spin", "0"]),
-        pods[1].load(&["sleepers", "0", "2000", "2000"]),
-        Load::start(&pods[1].cgroup.dir, &["sleepers", "0", "2000", "2000"]),
+        pods[0].load("main", &["spin", "0"]),
+        pods[1].load("main", &nap),
+        Load::start(&pods[1].cgroup.cgroup.dir, &nap),
+        Load::start(&pods[1].cgroup.container, &nap),
     ];
     let mut card = gpu("GPU-1");
     card.plant = Some(Plant::default());
@@ -57,11 +66,10 @@ fn busy() -> (Agent, Powercap, FakeNvml, [Pod; 2], [Load; 3]) {
     card.processes = Some(vec![user]);
     let nvml = FakeNvml::new().gpu(card);
     nvml.play();
-    let agent = Agent::start(&[
+    let agent = node.agent(&[
         "--interval=200ms",
         "--meter.trust-guest",
         &powercap.sysfs_flag(),
-        "--node.name=worker-1",
         "--export.levels=node,pod,container,process",
         &nvml.flag(),
     ]);
@@ -70,15 +78,16 @@ fn busy() -> (Agent, Powercap, FakeNvml, [Pod; 2], [Load; 3]) {
         agent.after_ticks(1);
     }
     agent.after_ticks(1);
+    pods.iter().for_each(|pod| drop(pod.wait_for_name(&agent)));
     wait_for("GPU power of the pod", || agent.scrape().has("kepler_pod_gpu_watts", &[]).then_some(()));
-    (agent, powercap, nvml, pods, loads)
+    World { agent, pods, _loads: loads, _node: node, _meters: (powercap, nvml) }
 }
 
 #[test]
 fn every_metric_of_kepler_that_applies_is_there_with_its_type_and_labels() {
-    let (agent, _powercap, _nvml, pods, _loads) = busy();
+    let World { agent, pods, .. } = &busy();
     let page = agent.scrape();
-    let ours = |label: &str| pods.iter().any(|pod| pod.uid == label);
+    let ours = |label: &str| pods.iter().any(|pod| pod.uid() == label);
     let rows = rows();
     assert_eq!(rows.len(), 30, "{rows:#?}");
     for (name, kind, labels) in rows {
@@ -90,7 +99,7 @@ fn every_metric_of_kepler_that_applies_is_there_with_its_type_and_labels() {
         }
         if labels.contains(&"pid") {
             // Only these have all labels: others run outside containers, or are sums without a pid.
-            samples.retain(|sample| pods.iter().any(|pod| pod.container_id == sample.label("container_id")));
+            samples.retain(|sample| pods.iter().any(|pod| pod.id("main") == sample.label("container_id")));
         }
         assert!(!samples.is_empty(), "{name} has no series");
         for sample in samples {
@@ -103,7 +112,7 @@ fn every_metric_of_kepler_that_applies_is_there_with_its_type_and_labels() {
 
 #[test]
 fn promtool_finds_nothing_to_object_to() {
-    let (agent, ..) = busy();
+    let World { agent, .. } = &busy();
     let open_metrics = agent.fetch("application/openmetrics-text; version=1.0.0");
     assert!(open_metrics.ends_with("\n# EOF\n"));
     let page = agent.scrape();

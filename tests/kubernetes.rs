@@ -10,5 +10,7 @@ mod faults;
 mod kubernetes;
 #[path = "kubernetes/lifecycle.rs"]
 mod lifecycle;
+#[path = "kubernetes/namespace.rs"]
+mod namespace;
 #[path = "kubernetes/sources.rs"]
 mod sources;

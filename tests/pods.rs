@@ -2,6 +2,7 @@
 //! read when a load has ended and the agent has ticked since, so that both have counted the same work.
 
 #![expect(clippy::cast_precision_loss, reason = "tests compare in percent")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests panic as tests do")]
 
 mod common;
 
@@ -207,6 +208,44 @@ fn without_ebpf_cgroup_files_share_the_energy_as_well() {
     assert!(!page.has("energy_agent_usage_map_drops_total", &[]), "absent without eBPF");
     assert!(!page.has("energy_agent_pod_context_switches_total", &[]), "cgroup files count no switches");
     assert_eq!(agent.logged(" WARN ").iter().filter(|line| line.contains("BPF")).count(), 0, "it was asked for");
+}
+
+/// What the CPUs had nothing to do, by /proc/stat, in the hundredths of a second that it is told in.
+fn idle_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap();
+    // user nice system idle iowait
+    let fields: Vec<u64> = text.split_whitespace().skip(1).take(5).map(|field| field.parse().unwrap()).collect();
+    (fields[3] + fields[4]) * 10_000_000
+}
+
+/// FC-041: a CPU that has nothing to do is nobody's work, the kernel's neither.
+#[test]
+fn the_idle_task_is_charged_to_nobody() {
+    one_of_three(|| {
+        let _alone = alone();
+        let case: serde_json::Value = serde_json::from_str(include_str!("cases/FC-041-idle-task.json")).unwrap();
+        let app_us = case["run_ms"]["app (pod A)"].as_u64().unwrap() * 1000;
+        let cpus = u64::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+        let agent = Agent::start(&["--interval=500ms"]);
+        let pod = Pod::new();
+        let (start, idle_before, before) = (Instant::now(), idle_ns(), agent.after_ticks(2));
+        pod.load(&["burn", &app_us.to_string()]).wait();
+        // And then nothing for a while, as in most of the case's window.
+        let page = agent.after_ticks(5);
+        let (idle, wall) = (idle_ns() - idle_before, u64::try_from(start.elapsed().as_nanos()).unwrap());
+        page.assert_conserved();
+        let kernel = [("unit", "kernel")];
+        let system = |page: &Page, labels| page.nanoseconds("energy_agent_system_cpu_seconds_total", labels);
+        let all = |page: &Page| page.nanoseconds(POD_SECONDS, &[]) + system(page, &[]);
+        let (charged, of_kernel) = (all(&page) - all(&before), system(&page, &kernel) - system(&before, &kernel));
+        let of_pod = used(&page, &pod).1;
+        println!("{idle} ns idle, {charged} ns charged, {of_kernel} of them to the kernel, {of_pod} to the pod");
+        assert!(charged + idle < (wall + wall / 20) * cpus, "{charged} ns charged, {idle} ns idle of {cpus} x {wall}");
+        let truth = pod.cgroup.cpu_ns();
+        assert!(of_pod.abs_diff(truth) < truth / 20, "{of_pod} of {truth} ns");
+        assert!(of_kernel + of_pod <= charged && of_kernel < idle / 2 + 50_000_000, "{of_kernel} ns of the kernel");
+        assert_eq!(page.select("energy_agent_system_cpu_seconds_total", &kernel).len(), 1);
+    });
 }
 
 /// FC-062: the agent runs on a kernel without BTF, and says so once.

@@ -195,7 +195,14 @@ fn a_fork_storm_is_counted_and_bounded_and_writes_no_log() {
         let logged = agent.log().len();
         let before = agent.after_ticks(1);
         let storm = pod.load(&["storm", "6", "1000", "2"]);
-        (0..10).for_each(|_| agent.after_ticks(1).assert_conserved());
+        let mut slowest = Duration::ZERO;
+        (0..10).for_each(|_| {
+            agent.after_ticks(1).assert_conserved();
+            let start = Instant::now();
+            agent.fetch("text/plain");
+            slowest = slowest.max(start.elapsed());
+        });
+        assert!(slowest < Duration::from_secs(1), "a scrape took {slowest:?}");
         storm.wait();
         let page = agent.after_ticks(3);
         page.assert_conserved();

@@ -34,6 +34,8 @@ pub enum Command {
     /// people. Exit code 0: all is as it was. 1: something is not, the table says why; or an agent still runs.
     Restore(Box<RestoreArgs>),
     /// Live table of pods, containers and services by watts, joules and CPU share; plain lines when not on a terminal.
+    ///
+    /// WATTS and JOULES are those of CPUs and memory, GPU WATTS those of GPUs, where any is read.
     Top(TopArgs),
     /// Check power policies offline, explain their fields, or print their JSON Schema.
     #[command(subcommand)]

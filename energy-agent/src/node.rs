@@ -35,6 +35,7 @@ use crate::meter::{MeterState, Sample, Source};
 use crate::process_ledger::{Limits, TERMINATED_MAX};
 use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::cgroup::UNKNOWN_UNIT;
+use crate::workload::first::Firsts;
 use crate::workload::kubernetes::in_cluster;
 use crate::workload::names::Names;
 use crate::workload::owners::Owners;
@@ -190,7 +191,9 @@ impl Node {
         let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
         let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
         // Before rows are folded by name, and after the readings that the names are for.
-        if let Some(names) = self.names.after(&told.pods, self.ledger.workloads()) {
+        let nothing = Firsts::default();
+        let firsts = self.owners.as_ref().map_or(&nothing, Owners::firsts);
+        if let Some(names) = self.names.after(&told.pods, firsts, self.ledger.workloads()) {
             self.names = Arc::new(names);
         }
         self.ledger.apply(&attribution, &usage, alive, &self.names, now.duration_since(self.started));

@@ -48,6 +48,13 @@ fn what_is_not_to_be_capped_any_more_is_as_it_was_and_the_rest_goes_on() {
         let let_go = |write: &&Write| write.call == RESET || write.arguments == [700_000];
         assert_eq!(since.iter().find(let_go), None, "what goes on was let go in between");
         assert!(world.lock("GPU-kept").is_some() && !world.journal().is_empty());
+        // FC-029: who comes under the name of a pod that was capped begins uncapped, and is not over the budget.
+        let again = world.pod("ended");
+        let user = again.process(0.1);
+        world.change("GPU-ended", |gpu| gpu.processes = Some(vec![user]));
+        world.wait("the new pod's energy", || {
+            agent.scrape().has("kepler_pod_gpu_joules_total", &[("pod_id", again.pod.uid())])
+        });
         let released = |name: &str| world.writes(&format!("GPU-{name}")).len();
         let before = names[..6].iter().map(|name| released(name)).sum::<usize>();
         agent.after_ticks(4);

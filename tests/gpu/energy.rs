@@ -147,6 +147,9 @@ fn an_unused_gpu_idles_and_a_vgpu_has_no_energy_fc_058() {
         assert_eq!(of_gpu(&page, NODE_ACTIVE, word(&idle["uuid"])), 0);
         let of_vgpu = [("gpu_uuid", word(&vgpu["uuid"]))];
         assert!(page.has(INFO, &of_vgpu));
+        // What the dashboard lists GPUs by has all of them.
+        assert!(include_str!("../../dashboards/agent-health.json").contains("gpu_uuid, reason) (energy_agent_gpu_up{"));
+        assert_eq!(up(&page, word(&vgpu["uuid"])), (1.0, "ok".to_owned()));
         assert_eq!(page.one("energy_agent_node_gpu_utilization_ratio", &of_vgpu).value, "0.12");
         for name in page.energy_names() {
             assert!(name.contains("limit") || !page.has(name, &of_vgpu), "{name}");

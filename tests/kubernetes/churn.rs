@@ -1,15 +1,18 @@
-//! Pods come and go several times a second, in the API and on the node, with restarts, jobs, namesakes and an API server
-//! that leaves now and then: every page is conserved to the microjoule, nothing falls, and every name is right.
+//! Pods come and go several times a second, in the API and on the node, with restarts, jobs, namesakes, processes on a GPU
+//! and an API server that leaves now and then: every page is conserved to the microjoule, of CPUs and GPUs, by pods and by
+//! processes, nothing falls, and every name is right.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fake_nvml::plant::Plant;
 use serde_json::json;
 
 use crate::common::agent::Agent;
 use crate::common::cgroup::{Load, ids, remove_ended};
+use crate::common::nvml::{FakeNvml, Gpu, Process, gpu, process};
 use crate::common::page::{Page, decimal};
 use crate::kubernetes::node::{CONTAINER_JOULES, Node, POD_JOULES, running, wait_for_source};
 
@@ -22,13 +25,18 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Namespace and name of every pod that there was, by uid.
 type Names = Mutex<HashMap<String, (String, String)>>;
 
+/// The process on the GPU that each worker has at the moment.
+type GpuUsers = Mutex<HashMap<usize, u32>>;
+
 /// One worker's pods, one after another. Names come back again and again, as in a stateful set.
-fn churn(node: &Node, worker: usize, end: Instant, names: &Names) -> u32 {
+fn churn(node: &Node, worker: usize, end: Instant, names: &Names, users: &GpuUsers) -> u32 {
     let mut count = 0;
     while Instant::now() < end {
         let mut pod = node.pod(&format!("pod-{worker}-{}", count % 4), &["main", "side"]);
         let told = (pod.namespace().to_owned(), pod.name().to_owned());
         names.lock().unwrap().insert(pod.uid().to_owned(), told);
+        let job = pod.load("side", &["sleep", "0"]);
+        users.lock().unwrap().insert(worker, job.0.id());
         Load::start(&pod.cgroup.container, &["burn", "1000"]).wait();
         pod.burn("main", 20 + u64::from(count * 7 % 60));
         pod.burn("side", 5);
@@ -43,6 +51,8 @@ fn churn(node: &Node, worker: usize, end: Instant, names: &Names) -> u32 {
             pod.cgroup.another(&new);
             pod.burn("main", 20);
         }
+        users.lock().unwrap().remove(&worker);
+        drop(job);
         // The API may be earlier or later than the kernel.
         if count % 2 == 0 {
             node.cluster.delete(&pod.object);
@@ -104,14 +114,17 @@ impl Seen {
 #[test]
 fn every_page_is_conserved_and_every_name_right_while_pods_come_and_go() {
     let node = Node::new();
-    let agent = node.agent(&["--export.terminated-retention=12s"]);
-    let names = Names::default();
+    let mut nvml = FakeNvml::new().gpu(Gpu { plant: Some(Plant::default()), ..gpu("GPU-a") });
+    nvml.play();
+    let levels = "--export.levels=node,pod,container,process";
+    let agent = node.agent(&["--export.terminated-retention=12s", levels, &nvml.flag()]);
+    let (names, users) = (Names::default(), GpuUsers::default());
     let (start, mut seen) = (Instant::now(), Seen::default());
     let pods: u32 = thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS)
             .map(|worker| {
-                let (node, names) = (&node, &names);
-                scope.spawn(move || churn(node, worker, start + LENGTH, names))
+                let (node, names, users) = (&node, &names, &users);
+                scope.spawn(move || churn(node, worker, start + LENGTH, names, users))
             })
             .collect();
         let mut last = agent.scrape();
@@ -120,6 +133,9 @@ fn every_page_is_conserved_and_every_name_right_while_pods_come_and_go() {
             let page = agent.scrape();
             seen.look(&page, &last, &names);
             last = page;
+            let pids: Vec<u32> = users.lock().unwrap().values().copied().collect();
+            let processes = pids.into_iter().map(|pid| Process { load: 0.3, ..process(pid) }).collect();
+            nvml.set(|state| state.gpus[0].processes = Some(processes));
             // Away for four seconds of every twenty.
             let second = start.elapsed().as_secs() % 20;
             if (14..18).contains(&second) != is_away {
@@ -148,7 +164,10 @@ fn finish(mut agent: Agent, seen: &Seen, pods: u32) {
     // Even a pod that came and went while the API was away is told afterwards: the watch goes on where it was cut.
     assert!(seen.named.len() - named <= seen.named.len() / 50, "{named} of {} have a name", seen.named.len());
     let page = agent.scrape();
-    assert!(page.microjoules("energy_agent_retired_cpu_joules_total", &[]) > 0, "nothing was retired");
+    for energy in ["retired_cpu", "retired_gpu"] {
+        assert!(page.microjoules(&format!("energy_agent_{energy}_joules_total"), &[]) > 0, "no {energy} energy");
+    }
+    assert!(page.select("kepler_process_cpu_joules_total", &[("type", "container")]).len() > 10, "{}", page.text);
     assert_eq!(page.count("energy_agent_unknown_cgroups_total"), 0);
     agent.assert_well();
 }

@@ -34,18 +34,19 @@ fn wait_for_names(agent: &Agent) {
     }
 }
 
-/// Pause containers, pods that live a moment and cgroups that the API does not know cause no request.
+/// Pause containers, pods that live a moment and cgroups that the API does not know cause no request, for as many ticks as
+/// there are in two minutes.
 #[test]
 fn in_steady_state_nothing_is_asked_beside_the_watch() {
     let node = Node::new();
-    let agent = node.agent(&[]);
+    let agent = node.agent(&["--interval=100ms"]);
     let known = node.pod("cart", &["main"]);
     known.burn("main", 10);
     known.wait_for_name(&agent);
     node.proxy.wait_for_watch();
     let before = node.proxy.asked();
-    let (mut short, start) = (0, Instant::now());
-    while start.elapsed() < Duration::from_secs(12) {
+    let (mut short, start, first) = (0, Instant::now(), agent.scrape().ticks());
+    while start.elapsed() < Duration::from_secs(12) || agent.scrape().ticks() < first + 120 {
         let pod = node.pod(&format!("short-{short}"), &["step"]);
         // The sandbox, which no status names, and one that the API never tells of.
         Load::start(&pod.cgroup.container, &["burn", "2000"]).wait();
@@ -209,7 +210,7 @@ fn after_a_refusal_a_new_token_in_the_file_is_tried_at_once() {
 fn an_expired_watch_lists_again(answer: Answer) {
     let case = case("FC-105");
     let node = Node::new();
-    let agent = node.agent(&[]);
+    let agent = node.agent(&["--export.terminated-retention=2s"]);
     let a = node.pod("a", &["main"]);
     a.burn("main", 20);
     a.wait_for_name(&agent);
@@ -238,6 +239,10 @@ fn an_expired_watch_lists_again(answer: Answer) {
     page.assert_conserved();
     let from_expired = |asked: &&Asked| asked.is_watch && asked.version == version;
     assert_eq!(node.proxy.asked().iter().filter(from_expired).count(), 1, "an expired version was tried again");
+    wait_for("the end of the pod whose deletion nobody told", || {
+        let page = agent.scrape();
+        page.samples.iter().all(|sample| sample.label("pod_id") != a.uid()).then_some(())
+    });
     for pod in [&b, &c] {
         node.cluster.delete(&pod.object);
     }
@@ -309,6 +314,8 @@ fn odd_events_do_no_harm_and_versions_are_only_handed_back() {
                 node.proxy.end_in_a_line(&json!({"type": "ADDED", "object": y.object}));
                 wait_for("the next watch", || (node.proxy.watches() > watches).then_some(()));
                 node.proxy.wait_for_watch();
+                y.burn("main", 20);
+                assert!(!y.is_named(&agent.after_ticks(2)), "half a line was read");
                 assert_eq!(
                     node.proxy.asked().last().unwrap().version,
                     version,

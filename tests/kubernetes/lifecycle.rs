@@ -241,9 +241,15 @@ fn containers_of_every_kind_have_their_names() {
             remove_ended(&pod.cgroup.another(id));
         }
     }
+    // The sandbox, whose id no status tells, and which is made before all others.
+    crate::common::cgroup::Load::start(&pod.cgroup.container, &["burn", "50000"]).wait();
     pod.wait_for_name(&agent);
     let page = agent.after_ticks(6);
     page.assert_conserved();
+    assert_near(pod.container_used(&page, "POD").1, cpu_ns(&pod.cgroup.container));
+    let sandbox = page.select(CONTAINER_JOULES, &[("pod_id", pod.uid()), ("container_name", "POD")]);
+    assert_eq!(sandbox.len(), page.divided().len(), "{sandbox:#?}");
+    assert!(sandbox.iter().all(|sample| sample.label("container_id") == pod.cgroup.container_id), "{sandbox:#?}");
     for (name, _) in &ids {
         assert_near(pod.container_used(&page, name).1, truths[name]);
         let states = page.select(CONTAINER_JOULES, &[("pod_id", pod.uid()), ("container_name", name)]);
@@ -254,13 +260,12 @@ fn containers_of_every_kind_have_their_names() {
         .select(CONTAINER_JOULES, &[("pod_id", pod.uid())])
         .iter()
         .map(|sample| sample.label("container_name"))
-        // The sandbox.
-        .filter(|name| !["POD", ""].contains(name))
         .collect();
     names.sort_unstable();
     names.dedup();
     let mut expected: Vec<&str> =
         case["expect"]["containers"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    expected.push("POD");
     expected.sort_unstable();
     assert_eq!(names, expected);
     assert_near(pod.used(&page).1, pod.cgroup.cgroup.cpu_ns());

@@ -10,6 +10,7 @@ use crate::meter::cpu::Domain;
 use crate::meter::{DomainLoad, Source, Zone, ZoneEnergy, ZoneKind};
 use crate::units::Watts;
 use crate::workload::Runtime;
+use crate::workload::first::Firsts;
 use crate::workload::names::{Pod, PodContainer, Pods};
 
 const RETENTION: Duration = Duration::from_secs(120);
@@ -325,7 +326,7 @@ fn ended_instances_are_kept_by_the_name_of_their_container() {
         ..Pod::default()
     };
     let told = Pods { by_uid: [("pod".into(), Arc::new(pod))].into(), ..Pods::default() };
-    node.names = Names::default().after(&Arc::new(told), [].into_iter()).unwrap();
+    node.names = Names::default().after(&Arc::new(told), &Firsts::default(), [].into_iter()).unwrap();
     let [first, second, untold, third] = ["1", "2", "x", "3"].map(|id| container("pod", id));
     let third_lives = alive(&[&third]);
     node.tick(&[package(60)], &[(&first, 1), (&second, 2), (&untold, 3)], &third_lives);

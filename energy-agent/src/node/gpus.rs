@@ -11,7 +11,7 @@ use crate::attribution::usage::{Share, Usage};
 use crate::attribution::{Division, Idle, Weight, ZoneAttribution};
 use crate::capping::observation::{GpuDevice, GpuUser};
 use crate::config::{Config, IdleMethod};
-use crate::meter::gpu::reading::{Gpu, GpuEnergy, GpuReading};
+use crate::meter::gpu::reading::{Gpu, GpuEnergy, GpuProcess, GpuReading};
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
 use crate::snapshot::{EnergyKey, GpuNow, ProcessKind, ProcessRow, Snapshot, State, WorkloadEnergy};
 use crate::units::{Microjoules, Watts, ratio};
@@ -121,7 +121,7 @@ impl Gpus {
             self.allocations.refresh(&self.resources.told().resources, pods, alive, now);
         }
         self.unknown = false;
-        readings.iter().filter_map(|reading| self.divide_one(reading, owners, model, now)).collect()
+        readings.iter().filter_map(|reading| self.divide_one(reading, owners, pods, model, now)).collect()
     }
 
     fn ask_now_and_then(&mut self, now: Instant) {
@@ -136,10 +136,12 @@ impl Gpus {
         &mut self,
         reading: &GpuReading,
         owners: Option<&Owners>,
+        pods: &Pods,
         model: &mut IdleModel,
         now: Instant,
     ) -> Option<Charge> {
-        let placed: Vec<_> = reading.processes.iter().map(|process| self.pids.owner(process.pid, owners)).collect();
+        let owner = |process: &GpuProcess| self.pids.owner(process.pid, owners, pods);
+        let placed: Vec<_> = reading.processes.iter().map(owner).collect();
         self.unknown |= placed.contains(&None);
         let gpu = &reading.gpu;
         let instances = reading.instances.iter().flat_map(|instance| {

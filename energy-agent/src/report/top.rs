@@ -2,6 +2,7 @@
 //! terminal and as plain lines elsewhere.
 
 mod client;
+mod node;
 mod screen;
 mod table;
 
@@ -13,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::config::TopArgs;
 use crate::export::parse;
 use crate::export::text::Format;
-use crate::report::top::table::{Memory, Order, Table};
+use crate::report::top::table::{Column, Memory, Order, Table};
 
 /// A page of 5,000 pods has some 40 MB; whatever sends more is no agent.
 const PAGE_BYTES: u64 = 256 * 1024 * 1024;
@@ -59,16 +60,31 @@ fn plain(agent: &mut Agent, first: Table, interval: Duration, args: &TopArgs) ->
 /// One refresh as aligned lines: the node, a heading, and at most `rows` entries.
 fn write_plain(out: &mut impl Write, table: &Table, rows: usize) -> io::Result<()> {
     writeln!(out, "{}\n{}", table.node.meters(), table.node.shares())?;
-    writeln!(out, "{:>10} {:>14} {:>7}  {:<9}  NAME", "WATTS", "JOULES", "CPU%", "KIND")?;
+    if let Some(gpus) = &table.node.gpus {
+        writeln!(out, "{}", gpus.line())?;
+    }
+    let line = |cell: &dyn Fn(Column) -> String| {
+        let cell = |column: &Column| format!("{:>1$}", cell(*column), width(*column));
+        table.columns().iter().map(cell).collect::<Vec<_>>().join(" ")
+    };
+    writeln!(out, "{}  {:<9}  NAME", line(&|column| column.heading().to_owned()), "KIND")?;
     for entry in table.entries.iter().take(rows) {
-        let [watts, joules, cpu] = entry.numbers();
-        writeln!(out, "{watts:>10} {joules:>14} {cpu:>7}  {:<9}  {}", entry.kind.as_str(), entry.name)?;
+        writeln!(out, "{}  {:<9}  {}", line(&|column| entry.number(column)), entry.kind.as_str(), entry.name)?;
     }
     let more = table.entries.len().saturating_sub(rows);
     if more > 0 {
         writeln!(out, "{more} more (--rows)")?;
     }
     out.flush()
+}
+
+/// Characters of a column in plain lines.
+const fn width(column: Column) -> usize {
+    match column {
+        Column::Watts | Column::GpuWatts => 10,
+        Column::Joules => 14,
+        Column::Cpu => 7,
+    }
 }
 
 /// A running agent, as far as its metrics page shows it.
@@ -183,6 +199,22 @@ mod tests {
              \x20    WATTS         JOULES    CPU%  KIND       NAME\n\
              \x20    1.250            2.5       -  unit       a.service\n\
              1 more (--rows)\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn plain_lines_have_gpus_where_there_are_any() {
+        let page = "kepler_node_gpu_info{gpu_uuid=\"a\"} 1\nkepler_node_gpu_watts{gpu_uuid=\"a\",source=\"nvml\"} 264.000000\n\
+             kepler_pod_gpu_watts{pod_id=\"u\",source=\"nvml\"} 186.000000\n\
+             kepler_pod_cpu_watts{pod_id=\"u\",zone=\"package\",source=\"rapl\"} 1.250000\n";
+        let table = Table::read(&parse::samples(page).unwrap(), &mut Memory::default());
+        let mut out = Vec::new();
+        write_plain(&mut out, &table, 1).unwrap();
+        let expected = "node   no power reading yet (the agent's landing page shows its meters)\n\
+             active -   idle -   unattributed -   CPU busy -\n\
+             1 GPU  264.0 W (nvml)  active -  idle -  unattributed -\n\
+             \x20    WATTS  GPU WATTS         JOULES    CPU%  KIND       NAME\n\
+             \x20    1.250    186.000              -       -  pod        u\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 }

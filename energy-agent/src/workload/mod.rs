@@ -3,6 +3,7 @@
 pub mod allocation;
 pub mod cgroup;
 pub mod configmaps;
+pub mod first;
 pub mod kubernetes;
 pub mod names;
 pub mod owners;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 use cgroup::{Container, Placement};
 
-/// Name of the container that stands for a pod's own cgroup, as cAdvisor has it.
+/// Name of the sandbox (pause container), as cAdvisor has it, and of what runs in a pod's own cgroup beside containers.
 pub const POD_OVERHEAD: &str = "POD";
 
 /// Container runtime as the cgroup path tells it; the value of Kepler's label `runtime`.

@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use super::Workload;
 use super::cgroup::{UNKNOWN_UNIT, classify};
+use super::first::Firsts;
 use super::tree::walk;
 use crate::meter::{CgroupEvent, CgroupId, KERNEL_THREADS};
 
@@ -54,6 +55,7 @@ pub struct Owners {
     alive: BTreeSet<Arc<Workload>>,
     /// The cgroups that are pods' own, by what they are named by.
     pods: HashMap<Arc<str>, PodCgroup>,
+    firsts: Firsts,
     /// Removals not yet taken by the caller.
     newly_removed: Vec<CgroupId>,
     /// Oldest first; an entry is void if the cgroup's `removed` differs.
@@ -87,6 +89,7 @@ impl Owners {
             workloads: HashMap::new(),
             alive: BTreeSet::new(),
             pods: HashMap::new(),
+            firsts: Firsts::default(),
             newly_removed: Vec::new(),
             removed: VecDeque::new(),
             unknown: HashMap::new(),
@@ -187,6 +190,12 @@ impl Owners {
         self.pods.values().map(|pod| &pod.path)
     }
 
+    /// Which container of each pod was made first.
+    #[must_use]
+    pub const fn firsts(&self) -> &Firsts {
+        &self.firsts
+    }
+
     /// Ids of the cgroups found removed since the last call, by event or by walk, of removed ones that were charged once
     /// more, and of unknown ones that did nothing for long.
     pub fn take_removed(&mut self) -> Vec<CgroupId> {
@@ -232,6 +241,7 @@ impl Owners {
                 self.pods.insert(Arc::clone(uid), PodCgroup { id, path: Arc::from(path) });
             }
         }
+        self.firsts.see(id, &workload);
         self.cgroups.insert(id, Cgroup { workload, created: self.now, removed: None });
     }
 
@@ -268,6 +278,9 @@ impl Owners {
                 count.known -= 1;
                 if count.known == 0 {
                     self.workloads.remove(&workload);
+                    if let Workload::PodOverhead { uid } = &*workload {
+                        self.firsts.forget(uid);
+                    }
                 }
             }
         }
@@ -313,6 +326,9 @@ impl Owners {
         for id in gone {
             self.remove(id);
         }
+        // Of pods without a cgroup of their own, as some runtimes' paths have it.
+        let known: HashSet<&Arc<str>> = self.workloads.keys().filter_map(|workload| workload.pod_uid()).collect();
+        self.firsts.retain(|uid| known.contains(uid));
         Ok(())
     }
 }
@@ -453,6 +469,20 @@ mod tests {
         // The kernel and the unit unknown have no cgroup.
         assert_eq!(owners.workloads.len(), MAX_REMOVED + 2);
         assert_eq!(owners.owner(20_000).unit(), Some("/job20000"));
+    }
+
+    #[test]
+    fn a_pods_first_container_is_known_as_long_as_its_cgroup() {
+        let start = Instant::now();
+        let mut owners = owners(start);
+        let container = format!("{POD}/{ID}");
+        let events = [created(1, POD), created(2, &container), removed(2), removed(1)];
+        owners.apply(start, &events, true);
+        let uid = "d1578427-1919-52ea-898e-2489f38c2504";
+        owners.apply(start + Duration::from_secs(179), &[], true);
+        assert_eq!(owners.firsts().of(uid).map(|id| &**id), Some(ID));
+        owners.apply(start + Duration::from_secs(180), &[], true);
+        assert_eq!(owners.firsts().of(uid), None);
     }
 
     #[test]

@@ -8,13 +8,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Workload;
-use super::cgroup::{Placement, classify, from_proc_cgroup};
+use super::cgroup::{Container, Placement, classify, from_proc_cgroup};
+use super::names::Pods;
 use super::owners::Owners;
 
 /// Time between two looks at a process that is there all along: whether it is still the same, and in the same cgroup.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// How long a process that is not asked for is remembered.
 const KEEP: Duration = Duration::from_secs(10);
+/// The inode of the first cgroup namespace, `PROC_CGROUP_INIT_INO`.
+/// <https://github.com/torvalds/linux/blob/v6.12/include/linux/proc_ns.h>
+const HOST: &str = "cgroup:[4026531835]";
 
 /// What is known of a PID.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ struct Known {
 #[derive(Debug)]
 pub struct Pids {
     procfs: PathBuf,
+    /// The agent is in a cgroup namespace of its own, whose root is what it shows as `/`.
+    veiled: bool,
     known: HashMap<u32, Known>,
     now: Instant,
     before: Instant,
@@ -40,7 +46,8 @@ pub struct Pids {
 impl Pids {
     #[must_use]
     pub fn new(procfs: &Path, now: Instant) -> Self {
-        Self { procfs: procfs.to_owned(), known: HashMap::new(), now, before: now }
+        let veiled = fs::read_link(procfs.join("self/ns/cgroup")).is_ok_and(|link| link.as_os_str() != HOST);
+        Self { procfs: procfs.to_owned(), veiled, known: HashMap::new(), now, before: now }
     }
 
     /// Begins a tick.
@@ -50,8 +57,8 @@ impl Pids {
     }
 
     /// The workload of a process, also of one that ended since it was asked for last. `None` if it is not there (ended, or
-    /// of another PID namespace) or its cgroup is not to be seen from here.
-    pub fn owner(&mut self, pid: u32, owners: Option<&Owners>) -> Option<Arc<Workload>> {
+    /// of another PID namespace), or its cgroup is not to be seen from here and none of `pods` has its container.
+    pub fn owner(&mut self, pid: u32, owners: Option<&Owners>, pods: &Pods) -> Option<Arc<Workload>> {
         let (now, before) = (self.now, self.before);
         if let Some(known) = self.known.get_mut(&pid) {
             // A PID that was there in every tick has hardly changed hands in between.
@@ -61,13 +68,13 @@ impl Pids {
                 return Some(Arc::clone(&known.workload));
             }
         }
-        let Some((start, workload)) = look(&self.procfs, pid) else {
+        let Some((start, place)) = look(&self.procfs, pid, self.veiled) else {
             let known = self.known.get_mut(&pid)?;
             // A driver may go on listing what has ended; then it is nobody's.
             let gone = *known.gone.get_or_insert(now);
             return (now.saturating_duration_since(gone) < KEEP).then(|| Arc::clone(&known.workload));
         };
-        let workload = workload?.known_by(owners);
+        let workload = place?.owner(owners, pods)?;
         let known = Known { start, workload: Arc::clone(&workload), looked: now, asked: now, gone: None };
         self.known.insert(pid, known);
         Some(workload)
@@ -80,47 +87,56 @@ impl Pids {
     }
 }
 
-/// Start time and workload of a process that is there; no workload where its cgroup is hidden by a namespace.
-fn look(procfs: &Path, pid: u32) -> Option<(u64, Option<Place>)> {
+/// Start time and place of a process that is there; no place where its cgroup is hidden by a namespace.
+fn look(procfs: &Path, pid: u32, veiled: bool) -> Option<(u64, Option<Place>)> {
     let folder = procfs.join(pid.to_string());
     let start = start_time(&fs::read_to_string(folder.join("stat")).ok()?)?;
     let cgroup = fs::read_to_string(folder.join("cgroup")).ok()?;
     // The PID may have changed hands between the two.
     let same = start_time(&fs::read_to_string(folder.join("stat")).ok()?) == Some(start);
-    same.then(|| (start, Place::of(&cgroup)))
+    same.then(|| (start, Place::of(&cgroup, veiled)))
 }
 
 /// Where a process is.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
-    /// By whichever hierarchy tells most.
-    workload: Workload,
-    /// By cgroup v2, as its work on the CPUs is charged.
-    v2: Option<Workload>,
+enum Place {
+    Seen {
+        /// By whichever hierarchy tells most.
+        workload: Workload,
+        /// By cgroup v2, as its work on the CPUs is charged.
+        v2: Option<Workload>,
+    },
+    /// In this container of a pod that a cgroup namespace hides: a sibling of the agent's own (FC-022).
+    Hidden(Container),
 }
 
 impl Place {
     /// By the same rules as a cgroup found by its folder; a process that somebody named by PID is never the kernel.
-    fn of(proc_cgroup: &str) -> Option<Self> {
+    fn of(proc_cgroup: &str, veiled: bool) -> Option<Self> {
+        let root = || (!veiled).then(|| classify("/").into());
         let workload = match from_proc_cgroup(proc_cgroup) {
-            Placement::Unresolved { unit, container: None } if unit == "/" && !proc_cgroup.contains("/..") => {
-                classify("/").into()
-            }
-            Placement::Unresolved { .. } => return None,
-            Placement::Kernel => classify("/").into(),
+            Placement::Kernel => root()?,
+            Placement::Unresolved { unit, container: None } if unit == "/" && !proc_cgroup.contains("/..") => root()?,
+            Placement::Unresolved { unit: _, container } => return container.map(Self::Hidden),
             placement => placement.into(),
         };
         let v2 = proc_cgroup.lines().find_map(|line| line.strip_prefix("0::"));
-        Some(Self { workload, v2: v2.map(|path| classify(path).into()) })
+        Some(Self::Seen { workload, v2: v2.map(|path| classify(path).into()) })
     }
 
     /// The workload that work on the CPUs is charged to as well, unless another hierarchy alone knows the pod.
-    fn known_by(self, owners: Option<&Owners>) -> Arc<Workload> {
+    fn owner(self, owners: Option<&Owners>, pods: &Pods) -> Option<Arc<Workload>> {
         let living = |workload: &Workload| owners.and_then(|owners| owners.living(workload));
-        let of_pod = self.workload.pod_uid().is_some();
-        living(&self.workload)
-            .or_else(|| self.v2.as_ref().filter(|_| !of_pod).and_then(living))
-            .unwrap_or_else(|| Arc::new(self.workload))
+        let (workload, v2) = match self {
+            Self::Seen { workload, v2 } => (workload, v2),
+            Self::Hidden(Container { id, runtime }) => {
+                let uid = pods.with_container(&id)?.cgroup_name();
+                (Workload::PodContainer { uid: Arc::clone(uid), id: id.into(), runtime }, None)
+            }
+        };
+        let of_pod = workload.pod_uid().is_some();
+        let known = living(&workload).or_else(|| v2.as_ref().filter(|_| !of_pod).and_then(living));
+        Some(known.unwrap_or_else(|| Arc::new(workload)))
     }
 }
 
@@ -131,6 +147,7 @@ fn start_time(stat: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::names::{Pod, PodContainer};
     use super::*;
 
     const POD: &str = "/kubepods/podd1578427-1919-52ea-898e-2489f38c2504";
@@ -155,20 +172,20 @@ mod tests {
         process(directory.path(), 7, 100, POD);
         let mut pids = Pids::new(directory.path(), start);
         pids.begin(at(1));
-        let pod = pids.owner(7, None).unwrap();
+        let pod = pids.owner(7, None, &Pods::default()).unwrap();
         assert_eq!(pod.pod_uid().unwrap().as_ref(), "d1578427-1919-52ea-898e-2489f38c2504");
-        assert_eq!((pids.start(7), pids.owner(8, None)), (Some(100), None));
+        assert_eq!((pids.start(7), pids.owner(8, None, &Pods::default())), (Some(100), None));
         fs::remove_dir_all(directory.path().join("7")).unwrap();
         pids.begin(at(5));
-        assert_eq!(pids.owner(7, None), Some(pod));
+        assert_eq!(pids.owner(7, None, &Pods::default()), Some(pod));
         // However often it is asked for.
         for second in 6..=14 {
             pids.begin(at(second));
-            assert!(pids.owner(7, None).is_some());
+            assert!(pids.owner(7, None, &Pods::default()).is_some());
         }
         for second in 15..=60 {
             pids.begin(at(second));
-            assert!(second < 45 || pids.owner(7, None).is_none());
+            assert!(second < 45 || pids.owner(7, None, &Pods::default()).is_none());
         }
     }
 
@@ -180,26 +197,40 @@ mod tests {
         process(directory.path(), 7, 100, "/system.slice/a.service");
         let mut pids = Pids::new(directory.path(), start);
         pids.begin(at(1));
-        assert_eq!(unit(pids.owner(7, None).as_ref()), Some("a.service"));
+        assert_eq!(unit(pids.owner(7, None, &Pods::default()).as_ref()), Some("a.service"));
         process(directory.path(), 7, 900, "/system.slice/b.service");
         pids.begin(at(2));
         pids.begin(at(3));
-        assert_eq!(unit(pids.owner(7, None).as_ref()), Some("b.service"));
+        assert_eq!(unit(pids.owner(7, None, &Pods::default()).as_ref()), Some("b.service"));
         // One that is there all along is looked at now and then.
         process(directory.path(), 7, 900, "/system.slice/c.service");
         for second in 4..=32 {
             pids.begin(at(second));
-            assert_eq!(unit(pids.owner(7, None).as_ref()), Some("b.service"));
+            assert_eq!(unit(pids.owner(7, None, &Pods::default()).as_ref()), Some("b.service"));
         }
         pids.begin(at(33));
-        assert_eq!(unit(pids.owner(7, None).as_ref()), Some("c.service"));
+        assert_eq!(unit(pids.owner(7, None, &Pods::default()).as_ref()), Some("c.service"));
     }
 
     #[test]
-    fn what_a_cgroup_namespace_hides_is_not_placed() {
-        assert_eq!(Place::of("0::/..\n"), None);
-        assert_eq!(Place::of("0::/\n").unwrap().known_by(None).unit(), Some("/"));
-        assert_eq!(Place::of("1:cpu:/\n0::/\n").unwrap().known_by(None).unit(), Some("/"));
+    fn fc_022_what_a_cgroup_namespace_hides_is_placed_by_the_pod_list_alone() {
+        let id = "8dc2d3c8ac041c20daf6d8c735971de90022bd9173cc18ceea05bb15dfc2a54f";
+        let container = PodContainer { name: "main".into(), id: Some(id.into()), past_ids: Vec::new() };
+        let pod = Pod { uid: "u".into(), containers: vec![container], ..Pod::default() };
+        let mirror = Pod { config_hash: Some("hash".into()), ..pod.clone() };
+        let told = |pod: Pod| Pods { by_uid: [(Arc::from("u"), Arc::new(pod))].into(), ..Pods::default() };
+        let owner = |text: &str, veiled, pods: &Pods| Place::of(text, veiled)?.owner(None, pods);
+        let sibling = format!("0::/../cri-containerd-{id}.scope\n");
+        assert_eq!(owner(&sibling, true, &Pods::default()), None, "never assumed");
+        let uid = |pods: &Pods| owner(&sibling, true, pods).and_then(|owner| owner.pod_uid().cloned());
+        // As its cgroup is named, a static pod's by the hash.
+        assert_eq!([uid(&told(pod)), uid(&told(mirror))], [Some("u".into()), Some("hash".into())]);
+        assert_eq!(owner("0::/..\n", true, &Pods::default()), None);
+        // A namespace's own root may be any cgroup, the first one's is none.
+        for text in ["0::/\n", "1:cpu:/\n0::/\n"] {
+            assert_eq!(owner(text, false, &Pods::default()).unwrap().unit(), Some("/"));
+            assert_eq!(owner(text, true, &Pods::default()), None);
+        }
     }
 
     #[test]
@@ -207,11 +238,12 @@ mod tests {
         let hierarchy = tempfile::tempdir().unwrap();
         fs::create_dir(hierarchy.path().join("a.service")).unwrap();
         let owners = Owners::open(hierarchy.path(), Instant::now()).unwrap();
-        let unit = |text: &str| unit(Some(&Place::of(text).unwrap().known_by(Some(&owners)))).map(str::to_owned);
+        let owner = |text: &str| Place::of(text, false).unwrap().owner(Some(&owners), &Pods::default());
+        let unit = |text: &str| unit(owner(text).as_ref()).map(str::to_owned);
         assert_eq!(unit("3:cpu:/v1.slice\n0::/a.service\n").as_deref(), Some("a.service"));
         assert_eq!(unit("3:cpu:/v1.slice\n0::/\n").as_deref(), Some("/"));
         assert_eq!(unit("3:cpu:/v1.slice\n0::/gone.service\n").as_deref(), Some("gone.service"));
-        let pod = Place::of(&format!("3:cpu:{POD}\n0::/a.service\n")).unwrap().known_by(Some(&owners));
+        let pod = owner(&format!("3:cpu:{POD}\n0::/a.service\n")).unwrap();
         assert!(pod.pod_uid().is_some());
     }
 }

@@ -65,6 +65,8 @@ pub fn conservation(scale: Scale) -> Result<Vec<Finding>> {
     let mut steady = world.pod(2)?;
     steady.run(0, &["sleepers", "0", "2000", "1000"])?;
     steady.run(1, &["storm", "0", "3000"])?;
+    // Before there is energy there is nothing to conserve.
+    agent.fresh_page()?;
     let mut scraper = agent.scraper()?;
     let (mut pages, mut held, mut distinct, mut last) = (0_u32, 0_u32, 0_u32, 0);
     let mut first_break = None;

@@ -102,7 +102,7 @@ impl<'a> Series<'a> {
 /// Checks that energy is conserved on the page, in whole microjoules; says which zone is off, if one is.
 ///
 /// # Errors
-/// When a value is not written in microjoules.
+/// When a value is not written in microjoules, or no energy is divided: such a page shows nothing.
 pub fn conserved(page: &Page) -> Result<Option<String>> {
     let mut measured = BTreeMap::new();
     for series in page.all("kepler_node_cpu_joules_total") {
@@ -132,6 +132,7 @@ pub fn conserved(page: &Page) -> Result<Option<String>> {
             sums.entry((series.label("zone"), series.label("source"))).or_default().1 += series.fixed(6)?;
         }
     }
+    ensure!(!sums.is_empty(), "a page without active energy");
     for (labels, sum) in parts {
         if measured.get(labels) != Some(&sum) {
             return Ok(Some(format!("{{{labels}}}: active + idle = {sum} uJ, measured {:?}", measured.get(labels))));
@@ -182,6 +183,10 @@ energy_agent_ticks_total 12
         assert_eq!(conserved(&page).unwrap().unwrap(), "package rapl: active 5000002 uJ, parts 5000001 uJ");
         let page = Page::new(PAGE.replace("7.000003", "7.000004").into()).unwrap();
         assert!(conserved(&page).unwrap().unwrap().contains("active + idle = 7000003 uJ, measured Some(7000004)"));
+        assert!(
+            conserved(&Page::new(b"energy_agent_ticks_total 12\n".to_vec()).unwrap()).is_err(),
+            "nothing to conserve"
+        );
         let given = |joules: &str| {
             let series = "energy_agent_pod_idle_joules_total{pod_id=\"a\",zone=\"package\",source=\"rapl\"}";
             Page::new(format!("{PAGE}{series} {joules}\n").into()).unwrap()

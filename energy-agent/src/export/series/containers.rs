@@ -77,7 +77,8 @@ fn instance<'a>(row: &'a Row, names: &'a Names) -> Option<Instance<'a>> {
         },
         Workload::PodContainer { uid, id, runtime } => {
             let name = names.container(uid, id).map_or("", |name| name);
-            let current = !name.is_empty() && names.current(uid, name) == Some(id);
+            // A pod has one sandbox; what runs beside its containers is shown with it.
+            let current = !name.is_empty() && (name == POD_OVERHEAD || names.current(uid, name) == Some(id));
             Instance { pod: names.pod(uid).id, name, id, runtime: *runtime, current }
         }
         Workload::PodEnded { uid, name: Some(name) } => {

@@ -12,7 +12,7 @@ use ratatui::widgets::{Cell, Row};
 use ratatui::{DefaultTerminal, Frame};
 
 use crate::report::top::Agent;
-use crate::report::top::table::{Order, Table};
+use crate::report::top::table::{Column, Order, Table};
 
 /// Shows the table, beginning with `first`, until the user quits. The terminal is given back as it was, on errors and
 /// panics too.
@@ -89,6 +89,7 @@ impl View {
             KeyCode::Char('q') | KeyCode::Esc => return true,
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
             KeyCode::Char('w') => self.sort(Order::Watts),
+            KeyCode::Char('g') if self.table.node.gpus.is_some() => self.sort(Order::GpuWatts),
             KeyCode::Char('j') => self.sort(Order::Joules),
             KeyCode::Char('c') => self.sort(Order::Cpu),
             KeyCode::Char('n') => self.sort(Order::Name),
@@ -114,9 +115,10 @@ impl View {
     }
 
     fn draw(&mut self, frame: &mut Frame<'_>) {
-        let [meters, shares, body, lost, keys] = Layout::vertical([
+        let [meters, shares, gpus, body, lost, keys] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(1),
+            Constraint::Length(u16::from(self.table.node.gpus.is_some())),
             Constraint::Min(2),
             Constraint::Length(u16::from(self.lost.is_some())),
             Constraint::Length(1),
@@ -127,15 +129,19 @@ impl View {
         let bold = Style::new().add_modifier(Modifier::BOLD);
         frame.render_widget(Line::styled(self.table.node.meters(), bold), meters);
         frame.render_widget(self.table.node.shares(), shares);
+        if let Some(of_node) = &self.table.node.gpus {
+            frame.render_widget(of_node.line(), gpus);
+        }
         frame.render_widget(self.entries(body.width < 60), body);
         if let Some(reason) = &self.lost {
             frame.render_widget(Line::styled(format!("connection lost: {reason}"), bold), lost);
         }
         let shown = self.table.entries.len().min(self.offset + self.height);
         let help = format!(
-            "{}-{shown} of {}   w watts  j joules  c cpu  n name  arrows scroll  q quit   {}",
+            "{}-{shown} of {}   w watts  {}j joules  c cpu  n name  arrows scroll  q quit   {}",
             shown.min(self.offset + 1),
             self.table.entries.len(),
+            if self.table.node.gpus.is_some() { "g GPU  " } else { "" },
             self.url,
         );
         frame.render_widget(Line::styled(help, Style::new().add_modifier(Modifier::DIM)), keys);
@@ -143,22 +149,28 @@ impl View {
 
     /// All columns, or watts and name alone where a cut number would mislead.
     fn entries(&self, narrow: bool) -> ratatui::widgets::Table<'_> {
-        let numbers = if narrow { 1 } else { 3 };
+        let is_shown = |column: &&Column| !narrow || matches!(column, Column::Watts | Column::GpuWatts);
+        let columns: Vec<Column> = self.table.columns().iter().filter(is_shown).copied().collect();
         let right = |line: Line<'static>| Cell::from(line.right_aligned());
-        let heading = [("WATTS", Order::Watts), ("JOULES", Order::Joules), ("CPU%", Order::Cpu)];
-        let mut cells: Vec<_> =
-            heading.iter().take(numbers).map(|(name, order)| right(self.heading(name, *order))).collect();
+        let heading = |column: &Column| right(self.heading(column.heading(), column.order()));
+        let mut cells: Vec<_> = columns.iter().map(heading).collect();
         cells.extend((!narrow).then(|| Cell::from("KIND")));
         cells.push(Cell::from(self.heading("NAME", Order::Name)));
-        let rows = self.table.entries.iter().skip(self.offset).take(self.height).map(|entry| {
-            let mut cells: Vec<_> = entry.numbers().into_iter().take(numbers).map(|text| right(text.into())).collect();
+        let numbers = columns.clone();
+        let rows = self.table.entries.iter().skip(self.offset).take(self.height).map(move |entry| {
+            let mut cells: Vec<_> = numbers.iter().map(|column| right(entry.number(*column).into())).collect();
             cells.extend((!narrow).then(|| Cell::from(entry.kind.as_str())));
             cells.push(Cell::from(if entry.ended { format!("{} (ended)", entry.name) } else { entry.name.clone() }));
             let style = if entry.ended { Style::new().add_modifier(Modifier::DIM) } else { Style::new() };
             Row::new(cells).style(style)
         });
-        let widths: &[u16] = if narrow { &[9] } else { &[9, 12, 7, 9] };
-        let widths = widths.iter().map(|width| Constraint::Length(*width)).chain([Constraint::Fill(1)]);
+        let width = |column: &Column| match column {
+            Column::Watts | Column::GpuWatts => 9,
+            Column::Joules => 12,
+            Column::Cpu => 7,
+        };
+        let widths = columns.iter().map(width).chain((!narrow).then_some(9)).map(Constraint::Length);
+        let widths: Vec<_> = widths.chain([Constraint::Fill(1)]).collect();
         ratatui::widgets::Table::new(rows, widths)
             .header(Row::new(cells).style(Style::new().add_modifier(Modifier::REVERSED)))
             .column_spacing(2)
@@ -174,6 +186,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::top::node::Gpus;
     use crate::report::top::table::{Entry, Kind};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -183,6 +196,7 @@ mod tests {
             kind: Kind::Unit,
             name: format!("unit-{index:03}.service"),
             watts: (index > 0).then_some(1.5),
+            gpu_watts: (index == 3).then_some(200.0),
             joules: Some(12.0),
             cpu: None,
             ended: index == 0,
@@ -239,6 +253,22 @@ mod tests {
         ] {
             assert!(view.quits_on(key));
         }
+    }
+
+    #[test]
+    fn gpus_have_a_line_a_column_and_a_key_where_there_are_any() {
+        let mut view = view(10);
+        view.quits_on(KeyEvent::from(KeyCode::Char('g')));
+        assert_eq!(view.order, Order::Watts, "there is no such column");
+        assert!(!drawn(&mut view, 80, 12).contains("GPU"));
+        view.table.node.gpus = Some(Gpus { count: 8, ..Gpus::default() });
+        view.quits_on(KeyEvent::from(KeyCode::Char('g')));
+        let screen = drawn(&mut view, 100, 12);
+        let lines: Vec<&str> = screen.lines().map(str::trim).collect();
+        assert!(lines[2].starts_with("8 GPUs") && lines[3].starts_with("WATTS  GPU WATTS"), "{screen}");
+        assert_eq!(lines[4], "1.500    200.000          12.0        -  unit       unit-003.service", "{screen}");
+        assert!(lines[11].contains("g GPU"), "{screen}");
+        assert!(drawn(&mut view, 50, 12).contains("1.500    200.000  unit-003.service"), "{screen}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::export::parse::Sample;
+use crate::report::top::node::Node;
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,7 +31,9 @@ impl Kind {
 pub struct Entry {
     pub kind: Kind,
     pub name: String,
+    /// Of CPUs and memory, as is `joules`.
     pub watts: Option<f64>,
+    pub gpu_watts: Option<f64>,
     pub joules: Option<f64>,
     /// Percent of one CPU.
     pub cpu: Option<f64>,
@@ -39,58 +42,64 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Watts, joules and CPU share as they are shown.
+    /// What is shown in a column.
     #[must_use]
-    pub fn numbers(&self) -> [String; 3] {
-        [number(self.watts, 3), number(self.joules, 1), number(self.cpu, 1)]
+    pub fn number(&self, column: Column) -> String {
+        match column {
+            Column::Watts => number(self.watts, 3),
+            Column::GpuWatts => number(self.gpu_watts, 3),
+            Column::Joules => number(self.joules, 1),
+            Column::Cpu => number(self.cpu, 1),
+        }
+    }
+
+    /// Of everything that is measured of it.
+    fn all_watts(&self) -> Option<f64> {
+        self.watts.into_iter().chain(self.gpu_watts).reduce(|a, b| a + b)
+    }
+}
+
+/// A column of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    Watts,
+    GpuWatts,
+    Joules,
+    /// Percent of one CPU.
+    Cpu,
+}
+
+impl Column {
+    #[must_use]
+    pub const fn heading(self) -> &'static str {
+        match self {
+            Self::Watts => "WATTS",
+            Self::GpuWatts => "GPU WATTS",
+            Self::Joules => "JOULES",
+            Self::Cpu => "CPU%",
+        }
+    }
+
+    #[must_use]
+    pub const fn order(self) -> Order {
+        match self {
+            Self::Watts => Order::Watts,
+            Self::GpuWatts => Order::GpuWatts,
+            Self::Joules => Order::Joules,
+            Self::Cpu => Order::Cpu,
+        }
     }
 }
 
 /// By what entries are ordered; the largest first, names from A to Z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
+    /// Those of CPUs and GPUs together.
     Watts,
+    GpuWatts,
     Joules,
     Cpu,
     Name,
-}
-
-/// The node's totals.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Node {
-    pub name: String,
-    /// Watts by (zone, source), summed over sockets.
-    pub zones: BTreeMap<(String, String), f64>,
-    pub active: Option<f64>,
-    pub idle: Option<f64>,
-    pub unattributed: Option<f64>,
-    /// Busy share of all CPUs, 0 to 1.
-    pub busy: Option<f64>,
-}
-
-impl Node {
-    /// One line: the node and the power of its zones, with how it is known.
-    #[must_use]
-    pub fn meters(&self) -> String {
-        let mut line = if self.name.is_empty() { "node".to_owned() } else { self.name.clone() };
-        if self.zones.is_empty() {
-            line.push_str("   no power reading yet (the agent's landing page shows its meters)");
-        }
-        for ((zone, source), watts) in &self.zones {
-            let source = if source == "estimate" { "estimated" } else { source };
-            line.push_str(&format!("   {zone} {watts:.2} W ({source})"));
-        }
-        line
-    }
-
-    /// One line: how that power was divided.
-    #[must_use]
-    pub fn shares(&self) -> String {
-        let watts = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |watts| format!("{watts:.2} W"));
-        let busy = self.busy.map_or_else(|| "-".to_owned(), |busy| format!("{:.0} %", busy * 100.0));
-        let [active, idle, unattributed] = [self.active, self.idle, self.unattributed].map(watts);
-        format!("active {active}   idle {idle}   unattributed {unattributed}   CPU busy {busy}")
-    }
 }
 
 /// What the previous page said, which differences are taken from.
@@ -102,10 +111,15 @@ pub struct Memory {
     rates: HashMap<Key, f64>,
 }
 
-/// Pod and container id, or the unit; [`UNATTRIBUTED`] for the node.
+/// Pod and container id, or the unit; [`UNATTRIBUTED`] and [`GPU_UNATTRIBUTED`] for the node.
 type Key = (Kind, String, String);
 
 const UNATTRIBUTED: &str = "\0unattributed";
+const GPU_UNATTRIBUTED: &str = "\0GPU unattributed";
+
+fn of_node(what: &str) -> Key {
+    (Kind::Unit, what.to_owned(), String::new())
+}
 
 impl Memory {
     /// Takes the counters of a page whose values were read at `tick`. A page of the same tick changes nothing.
@@ -157,7 +171,17 @@ impl Table {
                 "kepler_node_cpu_idle_watts" => add(&mut node.idle, value),
                 "kepler_node_cpu_usage_ratio" => node.busy = Some(value),
                 "energy_agent_node_cpu_unattributed_joules_total" => {
-                    *counters.entry((Kind::Unit, UNATTRIBUTED.to_owned(), String::new())).or_default() += value;
+                    *counters.entry(of_node(UNATTRIBUTED)).or_default() += value;
+                }
+                "kepler_node_gpu_info" => node.gpus.get_or_insert_default().count += 1,
+                "kepler_node_gpu_watts" => {
+                    let source = sample.label("source").to_owned();
+                    *node.gpus.get_or_insert_default().watts.entry(source).or_default() += value;
+                }
+                "kepler_node_gpu_active_watts" => add(&mut node.gpus.get_or_insert_default().active, value),
+                "kepler_node_gpu_idle_watts" => add(&mut node.gpus.get_or_insert_default().idle, value),
+                "energy_agent_node_gpu_unattributed_joules_total" => {
+                    *counters.entry(of_node(GPU_UNATTRIBUTED)).or_default() += value;
                 }
                 "energy_agent_last_tick_timestamp_seconds" => tick = Some(value),
                 name => {
@@ -167,12 +191,14 @@ impl Table {
                         kind,
                         name: label,
                         watts: None,
+                        gpu_watts: None,
                         joules: None,
                         cpu: None,
                         ended: sample.label("state") == "terminated",
                     });
                     match what {
                         What::Watts => add(&mut entry.watts, value),
+                        What::GpuWatts => add(&mut entry.gpu_watts, value),
                         What::Joules => add(&mut entry.joules, value),
                         What::Seconds => *counters.entry(key).or_default() += value,
                     }
@@ -180,18 +206,30 @@ impl Table {
             }
         }
         memory.advance(tick, counters);
-        node.unattributed = memory.rates.get(&(Kind::Unit, UNATTRIBUTED.to_owned(), String::new())).copied();
+        node.unattributed = memory.rates.get(&of_node(UNATTRIBUTED)).copied();
+        if let Some(gpus) = &mut node.gpus {
+            gpus.unattributed = memory.rates.get(&of_node(GPU_UNATTRIBUTED)).copied();
+        }
         for (key, entry) in &mut entries {
             entry.cpu = memory.rates.get(key).map(|share| share * 100.0);
         }
         Self { node, entries: entries.into_values().collect() }
     }
 
+    /// The columns that there is something for, in order.
+    #[must_use]
+    pub fn columns(&self) -> &'static [Column] {
+        const ALL: [Column; 4] = [Column::Watts, Column::GpuWatts, Column::Joules, Column::Cpu];
+        const WITHOUT_GPU: [Column; 3] = [Column::Watts, Column::Joules, Column::Cpu];
+        if self.node.gpus.is_some() { &ALL } else { &WITHOUT_GPU }
+    }
+
     pub fn sort(&mut self, order: Order) {
         let largest = |a: Option<f64>, b: Option<f64>| b.partial_cmp(&a).unwrap_or(Ordering::Equal);
         self.entries.sort_by(|a, b| {
             let first = match order {
-                Order::Watts => largest(a.watts, b.watts).then(largest(a.joules, b.joules)),
+                Order::Watts => largest(a.all_watts(), b.all_watts()).then(largest(a.joules, b.joules)),
+                Order::GpuWatts => largest(a.gpu_watts, b.gpu_watts),
                 Order::Joules => largest(a.joules, b.joules),
                 Order::Cpu => largest(a.cpu, b.cpu),
                 Order::Name => Ordering::Equal,
@@ -203,6 +241,7 @@ impl Table {
 
 enum What {
     Watts,
+    GpuWatts,
     Joules,
     Seconds,
 }
@@ -210,12 +249,15 @@ enum What {
 fn workload(name: &str) -> Option<(Kind, What)> {
     Some(match name {
         "kepler_pod_cpu_watts" => (Kind::Pod, What::Watts),
+        "kepler_pod_gpu_watts" => (Kind::Pod, What::GpuWatts),
         "kepler_pod_cpu_joules_total" => (Kind::Pod, What::Joules),
         "energy_agent_pod_cpu_seconds_total" => (Kind::Pod, What::Seconds),
         "kepler_container_cpu_watts" => (Kind::Container, What::Watts),
+        "kepler_container_gpu_watts" => (Kind::Container, What::GpuWatts),
         "kepler_container_cpu_joules_total" => (Kind::Container, What::Joules),
         "energy_agent_container_cpu_seconds_total" => (Kind::Container, What::Seconds),
         "energy_agent_system_cpu_watts" => (Kind::Unit, What::Watts),
+        "energy_agent_system_gpu_watts" => (Kind::Unit, What::GpuWatts),
         "energy_agent_system_cpu_joules_total" => (Kind::Unit, What::Joules),
         "energy_agent_system_cpu_seconds_total" => (Kind::Unit, What::Seconds),
         _ => return None,
@@ -276,6 +318,47 @@ mod tests {
         .unwrap()
     }
 
+    fn numbers(table: &Table, entry: &Entry) -> Vec<String> {
+        table.columns().iter().map(|column| entry.number(*column)).collect()
+    }
+
+    #[test]
+    fn gpus_have_a_line_and_a_column_and_count_in_the_order() {
+        let gpus = |unattributed: u32| {
+            samples(&format!(
+                "kepler_node_gpu_info{{gpu_uuid=\"a\"}} 1\nkepler_node_gpu_info{{gpu_uuid=\"b\"}} 1\n\
+                 kepler_node_gpu_watts{{gpu_uuid=\"a\",source=\"nvml\"}} 200\nkepler_node_gpu_watts{{gpu_uuid=\"b\",source=\"nvml\"}} 64\n\
+                 kepler_node_gpu_active_watts{{gpu_uuid=\"a\"}} 186\nkepler_node_gpu_idle_watts{{gpu_uuid=\"a\"}} 14\n\
+                 kepler_node_gpu_idle_watts{{gpu_uuid=\"b\"}} 64\n\
+                 energy_agent_node_gpu_unattributed_joules_total{{gpu_uuid=\"a\"}} {unattributed}\n\
+                 kepler_pod_gpu_watts{{pod_id=\"u0\",source=\"nvml\"}} 150\n\
+                 kepler_container_gpu_watts{{pod_id=\"u0\",container_id=\"c\",container_name=\"main\"}} 150\n\
+                 energy_agent_system_gpu_watts{{unit=\"a.service\"}} 36\nkepler_pod_gpu_watts{{pod_id=\"u1\"}} 0\n"
+            ))
+            .unwrap()
+        };
+        let mut memory = Memory::default();
+        let first = Table::read(&[page(100, 10, 6), gpus(3)].concat(), &mut memory);
+        assert_eq!(first.node.gpus.unwrap().unattributed, None);
+        let mut table = Table::read(&[page(102, 10, 6), gpus(5)].concat(), &mut memory);
+        let line = "2 GPUs  264.0 W (nvml)  active 186.0 W  idle 78.0 W  unattributed 1.0 W";
+        assert_eq!(table.node.gpus.as_ref().unwrap().line(), line);
+        assert_eq!(table.node.meters(), "n   package 42.50 W (rapl)", "the line of CPUs stays");
+        table.sort(Order::Watts);
+        let seen: Vec<_> =
+            table.entries.iter().map(|it| (it.name.as_str(), numbers(&table, it)[..2].join(" "))).collect();
+        let expected = [
+            ("main in pod u0", "- 150.000"),
+            ("u0", "- 150.000"),
+            ("a.service", "- 36.000"),
+            ("u1", "5.000 0.000"),
+            ("0123456789ab in pod u1", "- -"),
+        ];
+        assert_eq!(seen, expected.map(|(name, numbers)| (name, numbers.to_owned())));
+        assert_eq!(table.columns().len(), 4);
+        assert_eq!(Table::read(&page(100, 10, 6), &mut Memory::default()).columns().len(), 3, "no GPU, no column");
+    }
+
     #[test]
     fn sockets_and_zones_are_summed_and_rates_need_two_ticks() {
         let mut memory = Memory::default();
@@ -283,7 +366,10 @@ mod tests {
         assert_eq!(first.node.meters(), "n   package 42.50 W (rapl)");
         assert_eq!(first.node.shares(), "active 30.00 W   idle 12.50 W   unattributed -   CPU busy 50 %");
         let [pod, container] = &first.entries[..] else { panic!("{first:?}") };
-        assert_eq!((pod.name.as_str(), pod.numbers()), ("u1", ["5.000", "90.0", "-"].map(str::to_owned)));
+        assert_eq!(
+            (pod.name.as_str(), numbers(&first, pod)),
+            ("u1", ["5.000", "90.0", "-"].map(str::to_owned).to_vec())
+        );
         assert_eq!((container.name.as_str(), container.ended), ("0123456789ab in pod u1", true));
         // Two seconds later: 3 s of CPU time are 150 % of one CPU, 1 J unattributed is half a watt.
         let second = Table::read(&page(102, 13, 7), &mut memory);
@@ -300,6 +386,7 @@ mod tests {
             kind: Kind::Unit,
             name: name.to_owned(),
             watts,
+            gpu_watts: None,
             joules,
             cpu: None,
             ended: false,
