@@ -7,6 +7,11 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::static_build::IS_STATIC;
+
+/// What the NVIDIA driver calls its library.
+const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
+
 /// Which pod used how many joules.
 ///
 /// Without a subcommand the exporter runs (`energy-agent run`).
@@ -323,7 +328,8 @@ pub struct Config {
     #[arg(
         long = "nvml.library",
         env = "ENERGY_AGENT_NVML_LIBRARY",
-        default_value = "libnvidia-ml.so.1",
+        default_value = NVML_LIBRARY,
+        value_parser = nvml_library,
         value_name = "FILE"
     )]
     pub nvml_library: String,
@@ -506,6 +512,14 @@ fn kubelet_interval(text: &str) -> Result<Duration, String> {
     let parsed =
         humantime::parse_duration(text).map_err(|error| format!("{error}; expected a duration such as 30s"))?;
     if parsed < Duration::from_secs(1) { Err("expected 1s or more".to_owned()) } else { Ok(parsed) }
+}
+
+fn nvml_library(text: &str) -> Result<String, String> {
+    if IS_STATIC && text != NVML_LIBRARY {
+        return Err("this is the static build, which cannot load it; on nodes with GPUs run the package or the image"
+            .to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

@@ -15,6 +15,7 @@ pub mod process_ledger;
 pub mod report;
 mod settle;
 pub mod snapshot;
+pub mod static_build;
 pub mod units;
 pub mod workload;
 

@@ -9,11 +9,13 @@ use energy_agent::config::{Capping, Cli, Command, Config, LogFormat, LogLevel};
 use energy_agent::export::protection::ProtectionSource;
 use energy_agent::export::selection_source::at_start;
 use energy_agent::report;
+use energy_agent::static_build::look_up_names_without_modules;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 fn main() -> ExitCode {
+    look_up_names_without_modules();
     let cli = Cli::try_parse().unwrap_or_else(|error| usage_error(error));
     let outcome = match &cli.command {
         None => run(&cli.run),

@@ -6,11 +6,13 @@ pub mod agent;
 pub mod cgroup;
 pub mod kept;
 pub mod manifests;
+pub mod network;
 pub mod nvml;
 pub mod page;
 pub mod powercap;
 pub mod prometheus;
 pub mod quota;
+pub mod shipped;
 pub mod tree;
 
 use std::panic::catch_unwind;

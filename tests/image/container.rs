@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -15,6 +14,7 @@ use tempfile::TempDir;
 use super::runtime;
 use crate::common::agent::{PROGRAM, wait_for};
 use crate::common::page::Page;
+use crate::common::{network, shipped};
 
 /// Removed when it goes out of scope.
 pub struct Container {
@@ -69,16 +69,7 @@ impl Container {
 
     /// Asks the agent from inside the pod's network; `None` when it does not answer or refuses.
     fn get(&self, path: &str) -> Option<String> {
-        let network = File::open(self.path("ns/net")).ok()?;
-        let url = format!("http://127.0.0.1:9102{path}");
-        let answer = thread::spawn(move || {
-            // SAFETY: takes a descriptor that is open and no pointer; only this thread, which ends here, changes over.
-            assert_eq!(unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
-            // A pool of connections of its own: in another network the address is another agent's.
-            let agent = ureq::Agent::new_with_defaults();
-            agent.get(url).call().ok()?.body_mut().with_config().limit(64 << 20).read_to_string().ok()
-        });
-        answer.join().unwrap()
+        network::get(self.pid, &format!("http://127.0.0.1:9102{path}"))
     }
 
     /// A file of the agent's folder in /proc.
@@ -136,9 +127,7 @@ fn image() -> &'static Path {
     let image = IMAGE.get_or_init(|| {
         let folder = TempDir::new().unwrap();
         let archive = folder.path().join("image.tar");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["run", "--quiet", "--locked", "--package", "xtask", "--", "image", "--program", PROGRAM]);
-        command(build.arg("--output").arg(&archive));
+        shipped::make("image", Some(PROGRAM), &archive);
         let (from, to) =
             (format!("oci-archive:{}", archive.display()), format!("oci:{}/layout:test", folder.path().display()));
         command(Command::new("skopeo").args(["copy", "--quiet", &from, &to]));

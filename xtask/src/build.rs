@@ -1,47 +1,127 @@
-//! Release builds for the processors that images and packages are made for.
+//! Release builds of the agent for what is shipped: the static program, the image and the package.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
 
-use crate::image::Arch;
-use crate::{cargo, checked, root, tools};
+use crate::{cargo, checked, ebpf, forget_package, root, tools};
 
-const ARM64: &str = "aarch64-unknown-linux-gnu";
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Builds the agent in release; where it is.
+/// What to ship, and for whom.
+#[derive(Args)]
+pub struct Options {
+    /// Processor of the nodes.
+    #[arg(long, value_enum, default_value_t = Arch::HOST)]
+    pub arch: Arch,
+    /// Program to take in place of a release build. Its size is not limited.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// File to write; named by version and processor in a folder of target/ when not given.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl Options {
+    /// The program named, or else a release build.
+    ///
+    /// # Errors
+    /// As [`release`].
+    pub fn program(&self, linking: Linking) -> Result<PathBuf> {
+        self.program.clone().map_or_else(|| release(self.arch, linking), Ok)
+    }
+
+    /// It was built by this command, as users get it.
+    pub const fn is_release(&self) -> bool {
+        self.program.is_none()
+    }
+
+    /// The file named, or else `default`.
+    pub fn output(&self, default: PathBuf) -> PathBuf {
+        self.output.clone().unwrap_or(default)
+    }
+}
+
+/// A processor as Go, and so OCI and Debian, name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Arch {
+    Amd64,
+    Arm64,
+}
+
+impl Arch {
+    pub const HOST: Self = if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::Amd64 };
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    pub const fn target(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64-unknown-linux-gnu",
+            Self::Arm64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+}
+
+/// Where the program's C library is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linking {
+    /// On the machine, or beside the program in an image.
+    Dynamic,
+    /// In the program.
+    Static,
+}
+
+/// Builds the agent in release; where it is, until the next build for that processor.
 ///
 /// For another processor than this machine's, Rust's library is built along, which its nightly can do anywhere.
 ///
 /// # Errors
 /// When the compiler or the C compiler can't be had, or the build fails.
-pub fn release(arch: Arch) -> Result<PathBuf> {
-    println!("building in release for {}", arch.name());
+pub fn release(arch: Arch, linking: Linking) -> Result<PathBuf> {
+    println!("building in release for {}{}", arch.name(), if linking == Linking::Static { ", static" } else { "" });
     let target = root().join("target");
-    let what = ["build", "--release", "--locked", "--package", "energy-agent"];
-    if arch == Arch::HOST {
+    let what = ["build", "--release", "--locked", "--package", "energy-agent", "--bin", "energy-agent"];
+    if (arch, linking) == (Arch::HOST, Linking::Dynamic) {
         checked(cargo().args(what))?;
         return Ok(target.join("release/energy-agent"));
     }
+    let mut command = if arch == Arch::HOST { cargo() } else { cross(arch)? };
+    // With a target named, the flags don't reach build scripts and macros, which can't be static.
+    command.args(what).args(["--target", arch.target()]);
+    if linking == Linking::Static {
+        command.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    }
+    checked(&mut command)?;
+    Ok(target.join(arch.target()).join("release/energy-agent"))
+}
+
+/// A cargo that builds for another processor.
+fn cross(arch: Arch) -> Result<Command> {
     ensure!(arch == Arch::Arm64, "only arm64 can be built on another processor");
     tools::installed(&[
         (&tool(arch, "gcc"), "gcc-aarch64-linux-gnu"),
         (&tool(arch, "strip"), "binutils-aarch64-linux-gnu"),
     ])?;
-    let header = Path::new("/usr/aarch64-linux-gnu/include/stdio.h");
-    if !header.exists() {
+    if !Path::new("/usr/aarch64-linux-gnu/include/stdio.h").exists() {
         tools::install(&["libc6-dev-arm64-cross"])?;
     }
+    ebpf::nightly_with_source()?;
     let mut command = Command::new("rustup");
-    command.args(["run", "nightly", "cargo"]).args(what).args(["-Zbuild-std=std,panic_abort", "--target", ARM64]);
-    command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", tool(arch, "gcc")).current_dir(root());
+    command.args(["run", "nightly", "cargo", "-Zbuild-std=std,panic_abort"]).current_dir(root());
+    command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", tool(arch, "gcc"));
     for name in ["CARGO", "RUSTUP_TOOLCHAIN", "RUSTC", "RUSTDOC"] {
         command.env_remove(name);
     }
-    checked(&mut command)?;
-    Ok(target.join(ARM64).join("release/energy-agent"))
+    forget_package(&mut command);
+    Ok(command)
 }
 
 /// The name of a program of the C compiler's for this processor.
@@ -52,4 +132,9 @@ pub fn tool(arch: Arch, name: &str) -> String {
         Arch::Amd64 => format!("x86_64-linux-gnu-{name}"),
         Arch::Arm64 => format!("aarch64-linux-gnu-{name}"),
     }
+}
+
+/// A size for people; a package is small enough for tenths of a megabyte.
+pub fn megabytes(bytes: u64) -> String {
+    format!("{}.{}", bytes / 1_000_000, bytes % 1_000_000 / 100_000)
 }

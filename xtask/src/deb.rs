@@ -6,67 +6,89 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
-use clap::Args;
 
-use crate::image::Arch;
-use crate::{build, checked, output, root};
+use crate::build::{self, Arch, Linking, Options, VERSION};
+use crate::{checked, output, root};
 
-#[derive(Args)]
-pub struct Options {
-    /// Processor of the nodes.
-    #[arg(long, value_enum, default_value_t = Arch::HOST)]
-    arch: Arch,
-    /// Program to pack in place of a release build.
-    #[arg(long, value_name = "FILE")]
-    program: Option<PathBuf>,
-    /// Package to write; target/deb/energy-agent_VERSION_ARCH.deb when not given.
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
-}
+/// Whoever builds the package: nobody else has an address.
+const MAINTAINER: &str = "energy-agent <energy-agent@localhost>";
+const DOC: &str = "usr/share/doc/energy-agent";
 
 /// Builds the package.
 ///
 /// # Errors
 /// When the build fails or this machine has no dpkg-deb.
 pub fn make(options: &Options) -> Result<()> {
-    let Options { arch, program, output: wanted } = options;
-    let program = program.clone().map_or_else(|| build::release(*arch), Ok)?;
+    let arch = options.arch;
+    let program = options.program(Linking::Dynamic)?;
     let folder = root().join("target/deb");
-    let stage = folder.join(format!("stage-{}-{}", arch.name(), std::process::id()));
+    let stage = Stage(folder.join(format!("stage-{}-{}", arch.name(), std::process::id())));
     let files = root().join("deploy/debian");
-    let put = |from: &Path, to: &str, mode: u32| -> Result<()> {
-        let to = stage.join(to);
-        fs::create_dir_all(to.parent().unwrap_or(&stage))?;
-        fs::copy(from, &to).with_context(|| from.display().to_string())?;
-        Ok(fs::set_permissions(&to, fs::Permissions::from_mode(mode))?)
-    };
-    put(&program, "usr/bin/energy-agent", 0o755)?;
-    let agent = stage.join("usr/bin/energy-agent");
-    checked(Command::new(build::tool(*arch, "strip")).arg(&agent))?;
-    put(&files.join("energy-agent.service"), "lib/systemd/system/energy-agent.service", 0o644)?;
-    put(&files.join("default"), "etc/default/energy-agent", 0o644)?;
-    put(&root().join("LICENSE"), "usr/share/doc/energy-agent/copyright", 0o644)?;
+    stage.put(&program, "usr/bin/energy-agent", 0o755)?;
+    let agent = stage.0.join("usr/bin/energy-agent");
+    checked(Command::new(build::tool(arch, "strip")).arg(&agent))?;
+    stage.put(&files.join("energy-agent.service"), "usr/lib/systemd/system/energy-agent.service", 0o644)?;
+    stage.put(&files.join("default"), "etc/default/energy-agent", 0o644)?;
+    stage.put(&files.join("copyright"), &format!("{DOC}/copyright"), 0o644)?;
+    stage.put(&files.join("lintian-overrides"), "usr/share/lintian/overrides/energy-agent", 0o644)?;
+    stage.write(&format!("{DOC}/changelog"), changelog()?.as_bytes(), 0o644)?;
+    checked(Command::new("gzip").args(["-9", "--no-name"]).arg(stage.0.join(DOC).join("changelog")))?;
+    let control = control(arch, &libc_version(arch, &agent)?, &stage)?;
     for name in ["postinst", "prerm", "postrm"] {
-        put(&files.join(name), &format!("DEBIAN/{name}"), 0o755)?;
+        stage.put(&files.join(name), &format!("DEBIAN/{name}"), 0o755)?;
     }
-    fs::write(stage.join("DEBIAN/conffiles"), "/etc/default/energy-agent\n")?;
-    let control = format!(
-        "Package: energy-agent\nVersion: {version}\nArchitecture: {arch}\nSection: admin\nPriority: optional\n\
-         Maintainer: energy-agent <energy-agent@localhost>\nDepends: libc6 (>= {libc}), libgcc-s1\n\
+    stage.write("DEBIAN/conffiles", b"/etc/default/energy-agent\n", 0o644)?;
+    stage.write("DEBIAN/control", control.as_bytes(), 0o644)?;
+    // Folders are for all, whatever the umask says.
+    checked(Command::new("chmod").args(["--recursive", "u=rwX,go=rX"]).arg(&stage.0))?;
+    let package = options.output(folder.join(format!("energy-agent_{VERSION}_{}.deb", arch.name())));
+    checked(Command::new("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&stage.0).arg(&package))?;
+    fs::remove_dir_all(&stage.0)?;
+    println!("{}: {} MB", package.display(), build::megabytes(fs::metadata(&package)?.len()));
+    Ok(())
+}
+
+/// The folder that becomes the package.
+struct Stage(PathBuf);
+
+impl Stage {
+    fn put(&self, from: &Path, to: &str, mode: u32) -> Result<()> {
+        let text = fs::read(from).with_context(|| from.display().to_string())?;
+        self.write(to, &text, mode)
+    }
+
+    fn write(&self, to: &str, text: &[u8], mode: u32) -> Result<()> {
+        let to = self.0.join(to);
+        fs::create_dir_all(to.parent().unwrap_or(&self.0))?;
+        fs::write(&to, text).with_context(|| to.display().to_string())?;
+        Ok(fs::set_permissions(&to, fs::Permissions::from_mode(mode))?)
+    }
+}
+
+/// What the package says of itself; `stage` has all that it installs.
+fn control(arch: Arch, libc: &str, stage: &Stage) -> Result<String> {
+    let used = output(Command::new("du").args(["--apparent-size", "--block-size=1024", "--summarize"]).arg(&stage.0))?;
+    let kibibytes = used.split_whitespace().next().unwrap_or_default();
+    Ok(format!(
+        "Package: energy-agent\nVersion: {VERSION}\nArchitecture: {}\nSection: admin\nPriority: optional\n\
+         Maintainer: {MAINTAINER}\nInstalled-Size: {kibibytes}\nDepends: libc6 (>= {libc}), libgcc-s1\n\
          Description: energy use of containers, pods and services\n \
          Says which workload of this machine used how many joules, by eBPF and the\n \
          energy counters of CPUs and GPUs, for Prometheus; and holds pods to power\n budgets.\n",
-        version = env!("CARGO_PKG_VERSION"),
-        arch = arch.name(),
-        libc = libc_version(*arch, &agent)?,
-    );
-    fs::write(stage.join("DEBIAN/control"), control)?;
-    let default = folder.join(format!("energy-agent_{}_{}.deb", env!("CARGO_PKG_VERSION"), arch.name()));
-    let package = wanted.clone().unwrap_or(default);
-    checked(Command::new("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&stage).arg(&package))?;
-    fs::remove_dir_all(&stage)?;
-    println!("{}", package.display());
-    Ok(())
+        arch.name(),
+    ))
+}
+
+/// One entry, for what the package was built from.
+fn changelog() -> Result<String> {
+    let git = |format: &str| output(Command::new("git").args(["log", "-1", format]).current_dir(root()));
+    let (revision, date) = match (git("--format=%H"), git("--format=%cD")) {
+        (Ok(revision), Ok(date)) => (revision, date),
+        _ => ("unknown".to_owned(), output(Command::new("date").arg("--rfc-email"))?),
+    };
+    Ok(format!(
+        "energy-agent ({VERSION}) unstable; urgency=medium\n\n  * Built from revision\n    {revision}.\n\n -- {MAINTAINER}  {date}\n"
+    ))
 }
 
 /// The C library that the program needs: the highest version of a symbol it uses.

@@ -21,8 +21,7 @@ const LINKER: &str = "0.10.4";
 /// # Errors
 /// When the tools can't be had or the build fails; with `check`, when the result is not the kept object.
 pub fn make(check: bool) -> Result<()> {
-    let rustc = nightly_rustc()?;
-    ensure_library_source(&rustc)?;
+    let rustc = nightly_with_source()?;
     let linker = bpf_linker()?;
     let mut build = Command::new("cargo");
     build
@@ -104,6 +103,16 @@ fn nightly(program: &str) -> Command {
     command
 }
 
+/// Nightly Rust that can build its own library, installed where it is missing; its version.
+///
+/// # Errors
+/// When it can't be had.
+pub fn nightly_with_source() -> Result<String> {
+    let rustc = nightly_rustc()?;
+    ensure_library_source(&rustc)?;
+    Ok(rustc)
+}
+
 fn nightly_rustc() -> Result<String> {
     if let Ok(version) = output(nightly("rustc").arg("--version")) {
         return Ok(version);
@@ -118,7 +127,9 @@ fn nightly_rustc() -> Result<String> {
         "--component",
         "rust-src",
     ]))
-    .context("nightly Rust is needed to make the eBPF object (not to build energy-agent)")?;
+    .context(
+        "nightly Rust is needed to make the eBPF object and to build for another processor (not to build energy-agent)",
+    )?;
     output(nightly("rustc").arg("--version"))
 }
 

@@ -6,52 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use clap::{Args, ValueEnum};
 
-use crate::{build, checked, output, root, tools};
+use crate::build::{self, Arch, Linking, Options, VERSION};
+use crate::{checked, output, root, tools};
 
 /// What a node has to keep; bytes.
 const LIMIT: u64 = 25_000_000;
 /// The C library, and what the NVIDIA driver's library is linked with beside it.
 const LIBRARIES: [&str; 6] = ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "libdl.so.2", "libpthread.so.0", "librt.so.1"];
-
-#[derive(Args)]
-pub struct Options {
-    /// Processor of the nodes.
-    #[arg(long, value_enum, default_value_t = Arch::HOST)]
-    arch: Arch,
-    /// Program to pack in place of a release build. Its size is not limited.
-    #[arg(long, value_name = "FILE")]
-    program: Option<PathBuf>,
-    /// Archive to write; target/image/energy-agent-VERSION-ARCH.tar when not given.
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
-}
-
-/// A processor as Go, and so OCI and Debian, name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Arch {
-    Amd64,
-    Arm64,
-}
-
-impl Arch {
-    pub const HOST: Self = if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::Amd64 };
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Amd64 => "amd64",
-            Self::Arm64 => "arm64",
-        }
-    }
-
-    const fn loader(self) -> &'static str {
-        match self {
-            Self::Amd64 => "ld-linux-x86-64.so.2",
-            Self::Arm64 => "ld-linux-aarch64.so.1",
-        }
-    }
-}
 
 /// Builds the image.
 ///
@@ -59,43 +21,31 @@ impl Arch {
 /// When a tool can't be had, the build fails, or the image is larger than it may be.
 pub fn make(options: &Options) -> Result<()> {
     tools::installed(&[("buildah", "buildah"), ("skopeo", "skopeo")])?;
-    let Options { arch, program, output: wanted } = options;
+    let arch = options.arch;
+    let program = options.program(Linking::Dynamic)?;
     let folder = root().join("target/image");
     let stage = folder.join(format!("stage-{}-{}", arch.name(), std::process::id()));
-    let image = format!("localhost/energy-agent:{}", env!("CARGO_PKG_VERSION"));
-    let default = folder.join(format!("energy-agent-{}-{}.tar", env!("CARGO_PKG_VERSION"), arch.name()));
-    let archive = wanted.clone().unwrap_or(default);
+    let image = format!("localhost/energy-agent:{VERSION}");
+    let archive = options.output(folder.join(format!("energy-agent-{VERSION}-{}.tar", arch.name())));
     fs::create_dir_all(&stage)?;
-    let made = lay_out(*arch, program.as_deref(), &stage.join("root")).and_then(|bytes| {
-        ensure!(
-            program.is_some() || bytes <= LIMIT,
-            "the image would have {} MB, more than {} MB; see what grew in {}",
-            megabytes(bytes),
-            megabytes(LIMIT),
-            stage.display()
-        );
-        pack(*arch, &image, &stage, &archive)?;
-        Ok(bytes)
-    });
-    if made.is_ok() {
-        fs::remove_dir_all(&stage)?;
-    }
-    let bytes = made?;
+    let bytes = lay_out(arch, &program, &stage.join("root"))?;
+    ensure!(
+        !options.is_release() || bytes <= LIMIT,
+        "the image would have {} MB, more than {} MB; see what grew in {}",
+        build::megabytes(bytes),
+        build::megabytes(LIMIT),
+        stage.display()
+    );
+    pack(arch, &image, &stage, &archive)?;
+    fs::remove_dir_all(&stage)?;
     let packed = fs::metadata(&archive)?.len();
     let name = archive.display();
-    println!("{name}: {image}, {} MB on a node, {} MB to load", megabytes(bytes), megabytes(packed));
+    println!("{name}: {image}, {} MB on a node, {} MB to load", build::megabytes(bytes), build::megabytes(packed));
     Ok(())
 }
 
 /// Puts the files of the image into `root`; how many bytes they have.
-fn lay_out(arch: Arch, program: Option<&Path>, root: &Path) -> Result<u64> {
-    let built;
-    let program = if let Some(program) = program {
-        program
-    } else {
-        built = build::release(arch)?;
-        &built
-    };
+fn lay_out(arch: Arch, program: &Path, root: &Path) -> Result<u64> {
     let (binaries, libraries) = (root.join("usr/bin"), root.join("lib"));
     for folder in [&binaries, &libraries] {
         fs::create_dir_all(folder)?;
@@ -109,7 +59,7 @@ fn lay_out(arch: Arch, program: Option<&Path>, root: &Path) -> Result<u64> {
     checked(Command::new(strip).arg("-o").arg(&agent).arg(program))?;
     fs::set_permissions(&agent, fs::Permissions::from_mode(0o755))?;
     let mut bytes = fs::metadata(&agent)?.len();
-    for name in LIBRARIES.into_iter().chain([arch.loader()]) {
+    for name in LIBRARIES.into_iter().chain([loader(arch)]) {
         let option = format!("-print-file-name={name}");
         let found = PathBuf::from(output(Command::new(build::tool(arch, "gcc")).arg(option))?);
         // A compiler that does not find the file prints its name only.
@@ -118,6 +68,13 @@ fn lay_out(arch: Arch, program: Option<&Path>, root: &Path) -> Result<u64> {
         fs::set_permissions(libraries.join(name), fs::Permissions::from_mode(0o755))?;
     }
     Ok(bytes)
+}
+
+const fn loader(arch: Arch) -> &'static str {
+    match arch {
+        Arch::Amd64 => "ld-linux-x86-64.so.2",
+        Arch::Arm64 => "ld-linux-aarch64.so.1",
+    }
 }
 
 /// Makes an OCI archive of the stage.
@@ -135,7 +92,7 @@ fn pack(arch: Arch, image: &str, stage: &Path, archive: &Path) -> Result<()> {
     let labels = [
         ("title", "energy-agent".to_owned()),
         ("description", "Which pod used how many joules".to_owned()),
-        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("version", VERSION.to_owned()),
         ("revision", revision),
         ("licenses", "Apache-2.0".to_owned()),
     ];
@@ -152,8 +109,4 @@ fn pack(arch: Arch, image: &str, stage: &Path, archive: &Path) -> Result<()> {
     }
     let target = format!("oci-archive:{}:{image}", archive.display());
     checked(buildah().args(["push", "--quiet", image, &target]))
-}
-
-fn megabytes(bytes: u64) -> String {
-    format!("{}.{}", bytes / 1_000_000, bytes % 1_000_000 / 100_000)
 }

@@ -9,6 +9,7 @@ mod image;
 mod kube_api;
 mod pictures;
 mod run;
+mod static_program;
 mod test;
 mod tools;
 mod vmtest;
@@ -56,10 +57,12 @@ enum Task {
     ///
     /// QEMU, kernels and a busybox are fetched as Debian packages into target/, once; nothing is installed.
     Vmtest(vmtest::Options),
+    /// Build the static program: one file for any Linux, without GPUs.
+    Static(build::Options),
     /// Build the Debian package with its systemd unit.
-    Deb(deb::Options),
+    Deb(build::Options),
     /// Build the container image, an OCI archive; no daemon and no network is needed.
-    Image(image::Options),
+    Image(build::Options),
     /// Build the Kubernetes API server of the tests, unless it is there; `test` does this by itself. About four minutes.
     KubeApi,
     /// Draw the dashboards over a node that is played for some minutes, for the documentation; needs root and Chromium.
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Task::Fuzz { cases } => test::fuzz(cases),
         Task::Ebpf { check } => ebpf::make(check),
         Task::Vmtest(options) => vmtest::run(&options),
+        Task::Static(options) => static_program::make(&options),
         Task::Deb(options) => deb::make(&options),
         Task::Image(options) => image::make(&options),
         Task::KubeApi => kube_api::build(),
@@ -120,8 +124,18 @@ fn root() -> PathBuf {
 /// The cargo that runs this.
 fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root());
+    forget_package(command.current_dir(root()));
     command
+}
+
+/// Takes away what cargo has told this program of its package. A build script that looks at it (ring's does) would run
+/// again, and all that depends on it be compiled again, whenever a cargo is called from here and then by hand.
+fn forget_package(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// Runs a command to its end.

@@ -31,6 +31,9 @@ pub fn test(arguments: &[String]) -> Result<()> {
         let programs = ["buildah", "skopeo", "umoci", "runc"].map(|program| (program, program));
         tools::installed(&programs)?;
     }
+    if asked_for("deb") {
+        tools::installed(&[("systemctl", "systemd"), ("lintian", "lintian")])?;
+    }
     if asked_for("deploy") {
         match tools::python("deploy", &["kubernetes-validate==1.37.0"], &root().join("tests/deploy/requirements.txt")) {
             Ok(python) => drop(command.env("TEST_PYTHON", python)),

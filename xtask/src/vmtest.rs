@@ -13,10 +13,8 @@ use anyhow::{Context as _, Result, ensure};
 
 use self::guest::{Emulator, Report};
 use self::kernel::Kernel;
-use crate::{cargo, checked, root, tools};
-
-/// Built for, and emulated.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+use crate::build::{self, Arch, Linking};
+use crate::{root, tools};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -40,10 +38,10 @@ pub fn run(options: &Options) -> Result<()> {
         cfg!(target_arch = "x86_64"),
         "the virtual machines are x86_64, and this machine has to be one to build for them"
     );
-    println!("building the agent as one static file");
+    let agent = build::release(Arch::Amd64, Linking::Static)?;
     let initramfs = folder().join("initramfs");
     fs::create_dir_all(folder()).context("target/vm")?;
-    fs::write(&initramfs, initramfs::of(&agent()?, &busybox()?, &root().join("tests/vm/init.sh"))?)?;
+    fs::write(&initramfs, initramfs::of(&agent, &busybox()?, &root().join("tests/vm/init.sh"))?)?;
     let emulator = Emulator::find()?;
     let mut rows = Vec::new();
     for (wanted, kernel) in kernel::fetch(&options.kernels, options.refresh) {
@@ -62,15 +60,6 @@ pub fn run(options: &Options) -> Result<()> {
 
 fn folder() -> PathBuf {
     root().join("target/vm")
-}
-
-/// The agent with all its libraries.
-fn agent() -> Result<PathBuf> {
-    let mut build = cargo();
-    build.args(["build", "--quiet", "--release", "--locked", "--package", "energy-agent", "--bin", "energy-agent"]);
-    // With a target named, the flags don't reach build scripts and macros, which can't be static.
-    checked(build.args(["--target", TARGET]).env("RUSTFLAGS", "-C target-feature=+crt-static"))?;
-    Ok(root().join("target").join(TARGET).join("release/energy-agent"))
 }
 
 fn busybox() -> Result<PathBuf> {

@@ -185,7 +185,7 @@ pub struct MeterState {
     pub meter: &'static str,
     pub up: bool,
     /// A word from a fixed set (`ok`, `absent`, `permission`, `guest`, `error`, `off`, `unused`; for NVML also `starting`,
-    /// `version_mismatch`, `symbol` and `hanging`), bounded for use as a label.
+    /// `version_mismatch`, `static_build`, `symbol` and `hanging`), bounded for use as a label.
     pub reason: &'static str,
     /// For people: what is missing, which file, and the remedy. Never a label.
     pub detail: String,

@@ -216,7 +216,7 @@ fn gpu_rows(config: &Config) -> Vec<Row> {
     let row = |state: MeterState| {
         if state.up { Row::ok(state.meter, state.detail) } else { Row::missing(state.meter, &state.detail) }
     };
-    gpu::probe(&config.nvml_library).into_iter().map(row).collect()
+    gpu::probe(&config.nvml_library, &config.procfs).into_iter().map(row).collect()
 }
 
 fn energy_verdict(machine: &Machine<'_>) -> (String, bool) {

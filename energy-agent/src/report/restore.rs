@@ -16,6 +16,7 @@ use crate::capping::journal::Journal;
 use crate::capping::knob::Knob;
 use crate::config::{Config, GpuMode, RestoreArgs};
 use crate::meter::gpu::{GpuMeter, Options};
+use crate::static_build::IS_STATIC;
 
 /// How long GPUs may take to show up.
 const GPUS_APPEAR: Duration = Duration::from_secs(5);
@@ -111,6 +112,9 @@ const fn is_gpu(knob: &Knob) -> bool {
 fn why(track: &Track) -> String {
     match (track.restore_error(), &track.found) {
         (Some(error), _) => error.detail.clone(),
+        (None, None) if IS_STATIC && is_gpu(&track.knob) => {
+            "the static build reaches no GPU; run `energy-agent restore` of the package or the image".to_owned()
+        }
         (None, None) => "the device is not there; for a GPU, look at nvidia-smi and --nvml.library".to_owned(),
         (None, Some(found)) => format!("no answer from the device in time ({})", found.state.as_str()),
     }

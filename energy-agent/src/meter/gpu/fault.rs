@@ -2,6 +2,7 @@
 //! library has to be opened again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use nvml_wrapper::error::NvmlError;
 
@@ -13,6 +14,8 @@ pub enum Fault {
     Permission,
     /// The library and the kernel module are of different drivers, as after an upgrade without a reboot.
     VersionMismatch,
+    /// There is a driver, and this is a static build, which can load no library.
+    StaticBuild,
     /// The library lacks a function without which nothing can be read.
     Symbol,
     /// The GPU fell off the bus.
@@ -30,6 +33,7 @@ impl Fault {
             Self::Absent => "absent",
             Self::Permission => "permission",
             Self::VersionMismatch => "version_mismatch",
+            Self::StaticBuild => "static_build",
             Self::Symbol => "symbol",
             Self::Lost => "lost",
             Self::ResetRequired => "reset_required",
@@ -45,6 +49,7 @@ impl Fault {
             Self::Absent => "; load the kernel module nvidia",
             Self::Permission => "; give access to /dev/nvidia*",
             Self::VersionMismatch => "; reload the kernel module nvidia or reboot the node",
+            Self::StaticBuild => "; on nodes with GPUs run the package or the image",
             Self::Symbol => "; update the NVIDIA driver",
             Self::Lost | Self::ResetRequired => "; reset the GPU (nvidia-smi --gpu-reset) or reboot the node",
             Self::Hanging => "; see the kernel log for NVRM messages",
@@ -80,6 +85,19 @@ impl Failure {
             _ => fault.remedy(),
         };
         Self { fault, detail: format!("{call}: {error}{remedy}"), reopen }
+    }
+
+    /// What a static build says in place of NVML. Without a driver nothing is missed by it.
+    #[must_use]
+    pub fn of_static_build(procfs: &Path) -> Self {
+        let (fault, driver) = if procfs.join("driver/nvidia/version").exists() {
+            (Fault::StaticBuild, "the NVIDIA driver is loaded")
+        } else {
+            (Fault::Absent, "no NVIDIA driver is loaded")
+        };
+        let remedy = Fault::StaticBuild.remedy();
+        let detail = format!("{driver}, and this is the static build, which cannot load its library{remedy}");
+        Self { fault, detail, reopen: true }
     }
 
     /// Whether the device as a whole is out of reach, so that asking on makes no sense.
@@ -174,6 +192,25 @@ impl Calls {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_static_build_says_so_and_complains_only_where_a_driver_is_loaded() {
+        let procfs = tempfile::tempdir().unwrap();
+        let without = Failure::of_static_build(procfs.path());
+        let folder = procfs.path().join("driver/nvidia");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("version"), "NVRM version: 570.124.06\n").unwrap();
+        let with = Failure::of_static_build(procfs.path());
+        assert_eq!((without.fault, with.fault), (Fault::Absent, Fault::StaticBuild));
+        for (failure, driver) in [(without, "no NVIDIA driver"), (with, "the NVIDIA driver")] {
+            assert!(failure.detail.starts_with(driver), "{}", failure.detail);
+            assert!(
+                failure.detail.ends_with("; on nodes with GPUs run the package or the image"),
+                "{}",
+                failure.detail
+            );
+        }
+    }
 
     #[test]
     fn what_is_not_supported_is_said_once_and_not_asked_again_fc_049() {

@@ -1,6 +1,7 @@
 //! Writes without a tick, for a program that has nothing else to do: NVML is opened, written and left again in a bounded time.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -48,7 +49,7 @@ pub fn write_once(library: &str, writes: &[(Knob, Value)], timeout: Duration) ->
 }
 
 fn open(library: &str, by_gpu: BTreeMap<Arc<str>, Writes>, done: &Sender<(usize, Outcome)>) {
-    let nvml = session::open(library).map(Arc::new);
+    let nvml = session::open(library, Path::new("/proc")).map(Arc::new);
     for (uuid, writes) in by_gpu {
         let done = done.clone();
         match &nvml {

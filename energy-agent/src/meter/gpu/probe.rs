@@ -1,5 +1,6 @@
 //! What `doctor` says about GPUs: the library and its driver, and what each GPU offers.
 
+use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -17,10 +18,10 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Loads NVML: the first state is that of the library, then one for each GPU.
 #[must_use]
-pub fn probe(library: &str) -> Vec<MeterState> {
+pub fn probe(library: &str, procfs: &Path) -> Vec<MeterState> {
     let (send, found) = channel();
-    let name = library.to_owned();
-    let thread = thread::Builder::new().name("nvml".to_owned()).spawn(move || send.send(look(&name)));
+    let (name, procfs) = (library.to_owned(), procfs.to_owned());
+    let thread = thread::Builder::new().name("nvml".to_owned()).spawn(move || send.send(look(&name, &procfs)));
     match (thread, found.recv_timeout(DEADLINE)) {
         (Ok(_), Ok(states)) => states,
         _ => {
@@ -30,8 +31,8 @@ pub fn probe(library: &str) -> Vec<MeterState> {
     }
 }
 
-fn look(library: &str) -> Vec<MeterState> {
-    let nvml = match session::open(library) {
+fn look(library: &str, procfs: &Path) -> Vec<MeterState> {
+    let nvml = match session::open(library, procfs) {
         Ok(nvml) => nvml,
         Err(failure) => return vec![state("nvml", failure.fault, failure.detail)],
     };
@@ -95,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_absent_and_named_fc_044() {
-        let states = probe("/nonexistent/libnvidia-ml.so.1");
+        let states = probe("/nonexistent/libnvidia-ml.so.1", Path::new("/proc"));
         assert_eq!((states.len(), states[0].meter, states[0].up, states[0].reason), (1, "nvml", false, "absent"));
         assert!(states[0].detail.contains("/nonexistent/libnvidia-ml.so.1"));
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -16,6 +16,7 @@ use super::device::{self, Request, Task};
 use super::fault::{Failure, Fault};
 use super::reading::Gpu;
 use crate::meter::Source;
+use crate::static_build::IS_STATIC;
 
 /// How long the threads of a library that is closed may take to end, in steps.
 const CLOSING_STEPS: u32 = 50;
@@ -93,7 +94,7 @@ impl Opener {
             let result = match command {
                 Command::Open(known) => {
                     self.close();
-                    open(&self.library).and_then(|nvml| {
+                    open(&self.library, &self.procfs).and_then(|nvml| {
                         self.nvml = Some(Arc::new(nvml));
                         self.look(&known)
                     })
@@ -171,8 +172,11 @@ impl Opener {
 /// Loads and initialises the library.
 ///
 /// # Errors
-/// When it is not there, lacks a function that is needed in any case, or the driver refuses.
-pub fn open(library: &str) -> Result<Nvml, Failure> {
+/// When it is not there, lacks a function that is needed in any case, or the driver refuses; in a static build always.
+pub fn open(library: &str, procfs: &Path) -> Result<Nvml, Failure> {
+    if IS_STATIC {
+        return Err(Failure::of_static_build(procfs));
+    }
     let nvml = Nvml::builder().lib_path(OsStr::new(library)).init().map_err(|error| {
         let failure = Failure::new("nvmlInit_v2", &error);
         let detail = match error {
