@@ -95,6 +95,26 @@ fn the_examples_in_the_policy_config_map_are_right_once_uncommented() {
     assert_eq!(document, in_chart);
 }
 
+/// The rules have one source, a file for a Prometheus server. Helm takes it as it is, kustomize can't.
+#[test]
+fn the_prometheus_rule_is_the_file_of_rules() {
+    let file = deploy().join("components/kube-prometheus/prometheusrule.yaml");
+    let rules = fs::read_to_string(deploy().join("prometheus/rules.yaml")).unwrap();
+    let found = fs::read_to_string(&file).unwrap();
+    let head = &found[..found.find("\nspec:\n").unwrap() + "\nspec:\n".len()];
+    let indented = |line: &str| if line.trim().is_empty() { line.to_owned() } else { format!("  {line}") };
+    let expected = head.to_owned() + &rules.split_inclusive('\n').map(indented).collect::<String>();
+    if env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&file, &expected).unwrap();
+    }
+    let found = fs::read_to_string(&file).unwrap();
+    let again = "run UPDATE_DOCS=1 cargo test -p energy-agent --test deploy prometheus_rule";
+    assert!(found == expected, "{} is old; {again}", file.display());
+    // As YAML too: nothing of it means something else for being indented.
+    let objects = rendered("overlays/kube-prometheus");
+    assert_eq!(object(&objects, "PrometheusRule", "energy-agent")["spec"], parsed(&rules)[0]);
+}
+
 /// On a host without Kubernetes the agent gets what its container gets.
 #[test]
 fn the_systemd_unit_is_right_and_gives_the_capabilities_of_the_daemon_set() {

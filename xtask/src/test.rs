@@ -32,7 +32,8 @@ pub fn test(arguments: &[String]) -> Result<()> {
         tools::installed(&programs)?;
     }
     if asked_for("deploy") {
-        match tools::python("deploy", &["kubernetes-validate==1.37.0"], &root().join("tests/deploy/requirements.txt")) {
+        let packages = ["kubernetes-validate==1.37.0", "pydantic==2.*", "httpx==0.28.*"];
+        match tools::python("deploy", &packages, &root().join("tests/deploy/requirements.txt")) {
             Ok(python) => drop(command.env("TEST_PYTHON", python)),
             Err(error) => println!("schema and Helm chart of deploy/ are not checked: {error:#}"),
         }

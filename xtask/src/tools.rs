@@ -184,14 +184,16 @@ pub fn install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A Python of its own with these packages, those of the file `hashed` checked by hash.
+/// A Python of its own with these packages, those of the file `hashed` checked by hash; made anew when they change.
 ///
 /// # Errors
 /// When this machine has no Python with `venv`, or the packages can't be had.
 pub fn python(name: &str, packages: &[&str], hashed: &Path) -> Result<PathBuf> {
     let folder = folder(&format!("python-{name}"));
-    let python = folder.join("bin/python");
-    if folder.join("complete").exists() {
+    let (python, complete) = (folder.join("bin/python"), folder.join("complete"));
+    let wanted =
+        packages.join("\n") + "\n" + &fs::read_to_string(hashed).with_context(|| hashed.display().to_string())?;
+    if fs::read_to_string(&complete).is_ok_and(|made_of| made_of == wanted) {
         return Ok(python);
     }
     println!("fetching Python packages for the tests of {name}");
@@ -199,7 +201,7 @@ pub fn python(name: &str, packages: &[&str], hashed: &Path) -> Result<PathBuf> {
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     checked(Command::new(&python).args(pip).args(packages))?;
     checked(Command::new(&python).args(pip).args(["--no-deps", "--requirement"]).arg(hashed))?;
-    fs::write(folder.join("complete"), "")?;
+    fs::write(complete, wanted)?;
     Ok(python)
 }
 
