@@ -1,5 +1,5 @@
 //! The manifests of deploy/: valid, equal to the Helm chart, asking for no more than is needed. Needs kubectl 1.30 or later;
-//! `cargo xtask test` installs the Python packages that the first test uses.
+//! `cargo xtask test` fetches it where it is not there, and the Python packages that the first test uses.
 
 #![expect(clippy::unwrap_used, reason = "tests panic")]
 
@@ -66,7 +66,8 @@ fn an_api_server_takes_every_folder() {
             let mut apply = Command::new("kubectl");
             apply.arg(format!("--kubeconfig={}", config.display()));
             apply.args(["apply", "--server-side", "--filename=-"]).args(more).stdin(Stdio::piped());
-            let mut child = apply.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let child = apply.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+            let mut child = child.unwrap_or_else(|error| panic!("kubectl: {error}; `cargo xtask test` provides it"));
             child.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
             let output = child.wait_with_output().unwrap();
             assert!(output.status.success(), "{name} {more:?}: {}", String::from_utf8_lossy(&output.stderr));

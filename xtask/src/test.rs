@@ -20,12 +20,11 @@ pub fn test(arguments: &[String]) -> Result<()> {
     if !tools::on_path("promtool") {
         programs.push(tools::unpacked("prometheus")?.join("usr/bin"));
     }
-    if asked_for("end_to_end") {
-        for (program, package, folder) in [("runc", "runc", "usr/sbin"), ("kubectl", "kubernetes-client", "usr/bin")] {
-            if !tools::on_path(program) {
-                programs.push(tools::unpacked(package)?.join(folder));
-            }
-        }
+    if asked_for("end_to_end") && !tools::on_path("runc") {
+        programs.push(tools::unpacked("runc")?.join("usr/sbin"));
+    }
+    if ["deploy", "image", "end_to_end"].into_iter().any(asked_for) && !tools::kubectl_is_recent() {
+        programs.push(tools::kubectl()?);
     }
     if asked_for("image") {
         let programs = ["buildah", "skopeo", "umoci", "runc"].map(|program| (program, program));
