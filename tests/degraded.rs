@@ -4,8 +4,9 @@
 mod common;
 
 use std::fs;
+use std::process::Command;
 
-use common::agent::{Agent, program_for_all, run};
+use common::agent::{Agent, program_for_all, run, wait_for};
 use common::cgroup::Pod;
 use common::page::Page;
 use common::powercap::Powercap;
@@ -251,5 +252,50 @@ fn a_sysfs_full_of_nonsense_starts_and_keeps_what_makes_sense() {
     let lines = agent.log().len();
     agent.after_ticks(5);
     assert_eq!(agent.log().len(), lines, "nothing is repeated: {:#?}", agent.log());
+    agent.assert_well();
+}
+
+/// A board's controller (ACPI, IPMI) that does not answer blocks whoever reads its file, as a pipe does that nobody writes to.
+#[test]
+fn a_board_sensor_that_does_not_answer_holds_up_no_tick() {
+    const JOULES: &str = "kepler_node_cpu_joules_total";
+    let board = [("zone", "platform"), ("source", "hwmon")];
+    let powercap = Powercap::two_sockets();
+    let tree = &powercap.tree;
+    let chip = tree.sysfs().join("class/hwmon/hwmon0");
+    let sensor = chip.join("power1_average");
+    tree.write("sys/class/hwmon/hwmon0/name", "power_meter\n");
+    tree.write("sys/class/hwmon/hwmon0/power1_average", "50000000\n");
+    let mut agent = Agent::start(&["--interval=200ms", "--meter.trust-guest", &powercap.sysfs_flag()]);
+    let page = wait_for("energy of the board", || Some(agent.scrape()).filter(|page| page.has(JOULES, &board)));
+    assert_eq!(page.one("energy_agent_meter_up", &[("meter", "board"), ("reason", "ok")]).value, "1");
+
+    let (pipe, held) = (chip.join("pipe"), tree.root().join("held"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::hard_link(&pipe, &held).unwrap();
+    fs::rename(&pipe, &sensor).unwrap();
+    let hangs = [("meter", "board"), ("reason", "hanging")];
+    let page =
+        wait_for("the board to hang", || Some(agent.scrape()).filter(|page| page.has("energy_agent_meter_up", &hangs)));
+    assert_eq!(page.one("energy_agent_meter_up", &hangs).value, "0");
+    let stands = page.microjoules(JOULES, &board);
+    powercap.zones[0].add(1_000_000);
+    let page = agent.after_ticks(5);
+    assert_eq!(page.microjoules(JOULES, &powercap.zones[0].labels()), 1_000_000, "the others go on");
+    assert_eq!(page.microjoules(JOULES, &board), stands);
+    assert!(!page.has("kepler_node_cpu_watts", &board), "power that is not measured is not exported");
+    page.assert_conserved();
+    let told = agent.logged("power1_average");
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert!(told[0].contains(" WARN ") && told[0].contains("no answer for 2.9 s"), "{told:?}");
+
+    fs::write(chip.join("answers"), "50000000\n").unwrap();
+    fs::rename(chip.join("answers"), &sensor).unwrap();
+    // Lets the reading return that is out.
+    fs::write(&held, "50000000\n").unwrap();
+    let grows = |page: &Page| page.microjoules(JOULES, &board) > stands;
+    let page = wait_for("energy of the board again", || Some(agent.scrape()).filter(grows));
+    assert_eq!(page.one("energy_agent_meter_up", &[("meter", "board")]).label("reason"), "ok");
+    assert_eq!(agent.logged("readable again").len(), 1);
     agent.assert_well();
 }

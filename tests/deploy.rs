@@ -1,5 +1,5 @@
 //! The manifests of deploy/: valid, equal to the Helm chart, asking for no more than is needed. Needs kubectl 1.30 or later;
-//! `cargo xtask test` installs the Python packages that the first test uses.
+//! `cargo xtask test` fetches it where it is not there, and the Python packages that the first test uses.
 
 #![expect(clippy::unwrap_used, reason = "tests panic")]
 
@@ -66,7 +66,8 @@ fn an_api_server_takes_every_folder() {
             let mut apply = Command::new("kubectl");
             apply.arg(format!("--kubeconfig={}", config.display()));
             apply.args(["apply", "--server-side", "--filename=-"]).args(more).stdin(Stdio::piped());
-            let mut child = apply.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let child = apply.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+            let mut child = child.unwrap_or_else(|error| panic!("kubectl: {error}; `cargo xtask test` provides it"));
             child.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
             let output = child.wait_with_output().unwrap();
             assert!(output.status.success(), "{name} {more:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -93,6 +94,26 @@ fn the_examples_in_the_policy_config_map_are_right_once_uncommented() {
     }
     let in_chart = fs::read_to_string(deploy().join("helm/energy-agent/files/policies.yaml")).unwrap();
     assert_eq!(document, in_chart);
+}
+
+/// The rules have one source, a file for a Prometheus server. Helm takes it as it is, kustomize can't.
+#[test]
+fn the_prometheus_rule_is_the_file_of_rules() {
+    let file = deploy().join("components/kube-prometheus/prometheusrule.yaml");
+    let rules = fs::read_to_string(deploy().join("prometheus/rules.yaml")).unwrap();
+    let found = fs::read_to_string(&file).unwrap();
+    let head = &found[..found.find("\nspec:\n").unwrap() + "\nspec:\n".len()];
+    let indented = |line: &str| if line.trim().is_empty() { line.to_owned() } else { format!("  {line}") };
+    let expected = head.to_owned() + &rules.split_inclusive('\n').map(indented).collect::<String>();
+    if env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&file, &expected).unwrap();
+    }
+    let found = fs::read_to_string(&file).unwrap();
+    let again = "run UPDATE_DOCS=1 cargo test -p energy-agent --test deploy prometheus_rule";
+    assert!(found == expected, "{} is old; {again}", file.display());
+    // As YAML too: nothing of it means something else for being indented.
+    let objects = rendered("overlays/kube-prometheus");
+    assert_eq!(object(&objects, "PrometheusRule", "energy-agent")["spec"], parsed(&rules)[0]);
 }
 
 /// On a host without Kubernetes the agent gets what its container gets.

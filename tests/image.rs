@@ -54,6 +54,17 @@ fn the_image_counts_and_conserves_with_the_rights_of_the_base() {
     assert_eq!(fs::read_link(container.path("ns/pid")).unwrap(), fs::read_link("/proc/self/ns/pid").unwrap());
     assert_ne!(fs::read_link(container.path("ns/net")).unwrap(), fs::read_link("/proc/self/ns/net").unwrap());
 
+    // Doctor and restore, run in the pod, read the node's files as the agent does.
+    let report: serde_json::Value =
+        serde_json::from_str(&container.exec(&["energy-agent", "doctor", "--format=json"])).unwrap();
+    let row = |name: &str| report["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).unwrap();
+    assert!(row("cgroup")["detail"].as_str().unwrap().contains("v2 at /host/sys/fs/cgroup"), "{}", row("cgroup"));
+    assert!(row("cpufreq")["detail"].as_str().unwrap().contains("/host/sys/"), "{}", row("cpufreq"));
+    assert_eq!((&row("sched_switch")["status"], &row("pid_namespace")["status"]), (&"ok".into(), &"ok".into()));
+    let address = row("listen_address")["detail"].as_str().unwrap();
+    assert!(address.contains("an energy-agent answers there"), "{address}");
+    container.exec(&["energy-agent", "restore", "--dry-run"]);
+
     container.end();
 }
 

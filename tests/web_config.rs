@@ -11,12 +11,12 @@ mod common;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fs, thread};
 
 use certificates::{Authority, Pair};
@@ -369,6 +369,76 @@ fn a_file_that_cannot_be_used_ends_the_start_as_a_usage_error() {
     fs::remove_file(files.folder().join("web.yaml")).unwrap();
     let (code, text) = agent::run(&[&files.flag()]);
     assert!(code == Some(2) && text.contains("web.yaml: No such file or directory"), "{code:?}: {text}");
+}
+
+/// What doctor says of the configuration: status, detail, remedy.
+fn doctor(program: &[&str], flags: &[&str], row: &str) -> [String; 3] {
+    let mut doctor = Command::new(program[0]);
+    doctor.args(&program[1..]).args(["doctor", "--format=json", "--ebpf=off", "--gpu=off"]).args(flags);
+    let output = doctor.env("ENERGY_AGENT_WEB_LISTEN_ADDRESS", "127.0.0.1:0").output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let row = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == row).unwrap();
+    ["status", "detail", "remedy"].map(|key| row[key].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn doctor_says_what_is_wrong_with_the_configuration_and_the_remedy() {
+    let authority = Authority::new("one");
+    let files = Files::new(TLS, &authority.server(1));
+    let flag = files.flag();
+    let assert = |status: &str, detail: &str, remedy: &str| {
+        let found = doctor(&[PROGRAM], &[&flag], "web_config");
+        assert!(found[0] == status && found[1].contains(detail) && found[2].contains(remedy), "{found:?}");
+    };
+    let none = doctor(&[PROGRAM], &[], "web_config");
+    assert!(none[0] == "ok" && none[1].contains("plain HTTP") && none[2].is_empty(), "{none:?}");
+
+    files.config(&format!("{TLS}basic_auth_users: {{ada: {S3CRET}}}"));
+    // rcgen's own date.
+    assert("ok", "web.yaml: HTTPS, 1 user by password; the certificate counts until 4096-01-01T00:00:00Z", "");
+    files.config("tls_server_config:\n  certfile: x\n");
+    assert("missing", "unknown key \"certfile\", did you mean cert_file? (line 2)", "docs/web-config.yaml");
+    assert("missing", "the agent does not start with it", "");
+    files.config("basic_auth_users: {ada: s3cret}");
+    assert("missing", "\"ada\": no bcrypt hash", "htpasswd -nBC 10 ada");
+    files.config("tls_server_config: {cert_file: tls.crt, key_file: no.key}");
+    assert("missing", "no.key: No such file", "relative to its own folder");
+
+    files.config(TLS);
+    let seconds = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+    authority.server_between(UNIX_EPOCH, seconds(981_158_400)).write(files.folder());
+    assert("missing", "the certificate ended at 2001-02-03T00:00:00Z, clients refuse it", "renew it");
+    authority.server_between(seconds(64_060_588_800), seconds(64_060_588_900)).write(files.folder());
+    assert("missing", "the certificate begins at 4000-01-01T00:00:00Z", "clock");
+    let soon = SystemTime::now() + Duration::from_secs(10 * 24 * 3600);
+    authority.server_between(UNIX_EPOCH, soon).write(files.folder());
+    assert("fallback", "the certificate ends at ", "renew it");
+
+    // As in a pod, where root is not above the modes of files.
+    let key = files.folder().join("tls.key");
+    authority.server(1).write(files.folder());
+    std::os::unix::fs::chown(&key, Some(65534), None).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o400)).unwrap();
+    let bounded = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--", PROGRAM];
+    let found = doctor(&bounded, &[&flag], "web_config");
+    assert!(found[0] == "missing" && found[1].contains("tls.key: Permission denied"), "{found:?}");
+    assert!(found[2].contains("chown root, chmod 0400"), "{found:?}");
+}
+
+#[test]
+fn doctor_knows_an_agent_that_asks_for_tls_or_a_password() {
+    let authority = Authority::new("one");
+    let files = Files::new(TLS, &authority.server(1));
+    for config in [TLS, &format!("basic_auth_users: {{ada: {S3CRET}}}")] {
+        files.config(config);
+        let mut agent = files.agent();
+        let address = format!("--web.listen-address={}", agent.address);
+        let found = doctor(&[PROGRAM], &[&address, &files.flag()], "listen_address");
+        assert!(found[0] == "ok" && found[1].contains("asks for what --web.config.file asks for"), "{found:?}");
+        // Without the file, it is somebody else's server.
+        assert_eq!(doctor(&[PROGRAM], &[&address], "listen_address")[0], "missing");
+        agent.assert_well();
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub fn rendered(folder: &str) -> Vec<Value> {
 /// The same as text.
 pub fn text(folder: &str) -> String {
     let output = Command::new("kubectl").arg("kustomize").arg(deploy().join(folder)).output();
-    let output = output.unwrap_or_else(|error| panic!("kubectl: {error}; install kubectl 1.30 or later"));
+    let output = output.unwrap_or_else(|error| panic!("kubectl: {error}; `cargo xtask test` provides it"));
     assert!(output.status.success(), "{folder}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

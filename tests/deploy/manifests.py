@@ -1,4 +1,5 @@
-"""What every folder of deploy/ renders to is valid by Kubernetes' own schema, and the Helm chart renders to the same.
+"""What every folder of deploy/ renders to is valid by the schemas of Kubernetes and of the Prometheus operator, and the Helm
+chart renders to the same.
 
 Run by tests/deploy.rs with the rendered folders: NAME=FILE ... CHART"""
 
@@ -6,6 +7,7 @@ import sys
 
 import yaml
 import kubernetes_validate
+from cloudcoil.models.prometheus_operator import v1 as operator
 from helm_python import Chart
 
 VERSION = "1.37"
@@ -16,7 +18,7 @@ VALUES = {
     "overlays/gpu-nodes": {"gpu": {"enabled": True}},
     "overlays/gpu-capping": {"capping": {"enabled": True}, "gpu": {"enabled": True, "capping": True}},
     "overlays/kubelet": {"pods": {"source": "kubelet"}},
-    "overlays/kube-prometheus": {"prometheus": {"podMonitor": True}},
+    "overlays/kube-prometheus": {"prometheus": {"podMonitor": True, "rules": True}},
     "overlays/kind": {"image": {"pullPolicy": "Never"}},
 }
 
@@ -42,12 +44,33 @@ def documents(text):
     return by_key
 
 
-def differences(left, right, path=""):
+def differences(left, right, path="", names=("kustomize", "Helm")):
     if isinstance(left, dict) and isinstance(right, dict):
         for name in sorted(left.keys() | right.keys(), key=str):
-            yield from differences(left.get(name), right.get(name), f"{path}/{name}")
+            yield from differences(left.get(name), right.get(name), f"{path}/{name}", names)
+    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for index, both in enumerate(zip(left, right)):
+            yield from differences(*both, f"{path}/{index}", names)
     elif left != right:
-        yield f"{path}: kustomize {left!r}, Helm {right!r}"
+        yield f"{path}: {names[0]} {left!r}, {names[1]} {right!r}"
+
+
+def faults(document):
+    """What the document's schema has against it. An unknown field is a fault."""
+    if document["apiVersion"] != "monitoring.coreos.com/v1":
+        try:
+            kubernetes_validate.validate(document, VERSION, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            yield f"{error.message} at {error.path}"
+        return
+    # Classes made from the operator's CustomResourceDefinitions. They leave out what they do not know.
+    try:
+        taken = getattr(operator, document["kind"]).model_validate(document)
+    except ValueError as error:
+        yield str(error)
+        return
+    known = taken.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    yield from differences(document, known, names=("given", "by the schema"))
 
 
 def main():
@@ -59,19 +82,18 @@ def main():
         with open(file, encoding="utf-8") as text:
             by_kustomize = documents(text.read())
         for document in by_kustomize.values():
-            # The operator's kinds are in no schema of Kubernetes.
-            if document["apiVersion"].startswith("monitoring.coreos.com/"):
-                continue
-            try:
-                kubernetes_validate.validate(document, VERSION, strict=True)
-            except kubernetes_validate.ValidationError as error:
-                failures.append(f"{name} {key(document)}: {error.message} at {error.path}")
+            failures += [f"{name} {key(document)}: {text}" for text in faults(document)]
         values = {"namespace": {"create": True}, **VALUES[name]}
         by_helm = documents(render(chart, values))
         for missing in by_kustomize.keys() ^ by_helm.keys():
             failures.append(f"{name} {missing}: only by {'kustomize' if missing in by_kustomize else 'Helm'}")
         for both in by_kustomize.keys() & by_helm.keys():
             failures += [f"{name} {both}{text}" for text in differences(by_kustomize[both], by_helm[both])]
+    labels = {"release": "a"}
+    labelled = documents(render(chart, {"prometheus": {"podMonitor": True, "rules": True, "labels": labels}}))
+    for kind in "PodMonitor", "PrometheusRule":
+        if not labels.items() <= labelled[kind, "energy-agent", "energy-agent"]["metadata"]["labels"].items():
+            failures.append(f"prometheus.labels are not on the {kind}")
     print("\n".join(failures) or f"{len(folders)} folders")
     sys.exit(1 if failures else 0)
 

@@ -98,6 +98,15 @@ impl Container {
         mounts.lines().map(fields).filter_map(rw).collect()
     }
 
+    /// What a command in the container prints, as by `kubectl exec`.
+    pub fn exec(&self, arguments: &[&str]) -> String {
+        let mut runc = Command::new("runc");
+        runc.arg("--root").arg(self.folder.path().join("runc")).args(["exec", &self.id]).args(arguments);
+        let output = runc.stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Ends it as a kubelet does.
     pub fn end(&mut self) {
         self.runc(&["kill", &self.id, "TERM"]);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::SystemTime;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType, SerialNumber, date_time_ymd,
@@ -36,6 +37,13 @@ impl Authority {
     pub fn server(&self, serial: u64) -> Pair {
         let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         params.serial_number = Some(SerialNumber::from(serial));
+        self.sign(params)
+    }
+
+    /// A server's that counts from one time to another.
+    pub fn server_between(&self, from: SystemTime, to: SystemTime) -> Pair {
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (from.into(), to.into());
         self.sign(params)
     }
 

@@ -20,12 +20,11 @@ pub fn test(arguments: &[String]) -> Result<()> {
     if !tools::on_path("promtool") {
         programs.push(tools::unpacked("prometheus")?.join("usr/bin"));
     }
-    if asked_for("end_to_end") {
-        for (program, package, folder) in [("runc", "runc", "usr/sbin"), ("kubectl", "kubernetes-client", "usr/bin")] {
-            if !tools::on_path(program) {
-                programs.push(tools::unpacked(package)?.join(folder));
-            }
-        }
+    if asked_for("end_to_end") && !tools::on_path("runc") {
+        programs.push(tools::unpacked("runc")?.join("usr/sbin"));
+    }
+    if ["deploy", "image", "end_to_end"].into_iter().any(asked_for) && !tools::kubectl_is_recent() {
+        programs.push(tools::kubectl()?);
     }
     if asked_for("image") {
         let programs = ["buildah", "skopeo", "umoci", "runc"].map(|program| (program, program));
@@ -35,7 +34,8 @@ pub fn test(arguments: &[String]) -> Result<()> {
         tools::installed(&[("systemctl", "systemd"), ("lintian", "lintian")])?;
     }
     if asked_for("deploy") {
-        match tools::python("deploy", &["kubernetes-validate==1.37.0"], &root().join("tests/deploy/requirements.txt")) {
+        let packages = ["kubernetes-validate==1.37.0", "pydantic==2.*", "httpx==0.28.*"];
+        match tools::python("deploy", &packages, &root().join("tests/deploy/requirements.txt")) {
             Ok(python) => drop(command.env("TEST_PYTHON", python)),
             Err(error) => println!("schema and Helm chart of deploy/ are not checked: {error:#}"),
         }

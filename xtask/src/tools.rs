@@ -5,8 +5,14 @@ use std::process::{Command, Stdio};
 use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use crate::{checked, output, root};
+
+/// Minor version of the oldest kubectl that the manifests are tested with.
+const OLDEST_KUBECTL: u32 = 30;
+/// The first Debian release that has it; in the one before it is 1.20.
+const KUBECTL_FROM: &str = "trixie";
 
 /// Where a package of this name was or would be unpacked.
 pub fn folder(package: &str) -> PathBuf {
@@ -184,14 +190,36 @@ pub fn install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A Python of its own with these packages, those of the file `hashed` checked by hash.
+/// Whether a kubectl is on PATH that knows all that is in deploy/.
+pub fn kubectl_is_recent() -> bool {
+    let mut command = Command::new("kubectl");
+    let Ok(said) = output(command.args(["version", "--client", "--output=json"])) else { return false };
+    let said: Value = serde_json::from_str(&said).unwrap_or_default();
+    // Some builds have a plus sign after the number.
+    let minor = said["clientVersion"]["minor"].as_str().unwrap_or_default().trim_end_matches('+').parse();
+    said["clientVersion"]["major"] == "1" && minor.is_ok_and(|minor: u32| minor >= OLDEST_KUBECTL)
+}
+
+/// The folder of a kubectl that is recent.
+///
+/// # Errors
+/// As [`unpacked_from`].
+pub fn kubectl() -> Result<PathBuf> {
+    // Named with the suite: apt would not go back behind another vendor's package that is installed and has a higher number.
+    let folder = unpacked_together("kubectl", &[&format!("kubectl/{KUBECTL_FROM}")], KUBECTL_FROM)?;
+    Ok(folder.join("usr/bin"))
+}
+
+/// A Python of its own with these packages, those of the file `hashed` checked by hash; made anew when they change.
 ///
 /// # Errors
 /// When this machine has no Python with `venv`, or the packages can't be had.
 pub fn python(name: &str, packages: &[&str], hashed: &Path) -> Result<PathBuf> {
     let folder = folder(&format!("python-{name}"));
-    let python = folder.join("bin/python");
-    if folder.join("complete").exists() {
+    let (python, complete) = (folder.join("bin/python"), folder.join("complete"));
+    let wanted =
+        packages.join("\n") + "\n" + &fs::read_to_string(hashed).with_context(|| hashed.display().to_string())?;
+    if fs::read_to_string(&complete).is_ok_and(|made_of| made_of == wanted) {
         return Ok(python);
     }
     println!("fetching Python packages for the tests of {name}");
@@ -199,7 +227,7 @@ pub fn python(name: &str, packages: &[&str], hashed: &Path) -> Result<PathBuf> {
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     checked(Command::new(&python).args(pip).args(packages))?;
     checked(Command::new(&python).args(pip).args(["--no-deps", "--requirement"]).arg(hashed))?;
-    fs::write(folder.join("complete"), "")?;
+    fs::write(complete, wanted)?;
     Ok(python)
 }
 

@@ -24,6 +24,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tracing::{info, warn};
 
 use self::document::{Document, Pem};
+pub use self::tls::Validity;
 use self::users::Users;
 use crate::export::own::SelfMetrics;
 
@@ -72,6 +73,18 @@ impl Protection {
             Some(users) => format!("{transport}, {users} user{} by password", if users == 1 { "" } else { "s" }),
         }
     }
+}
+
+/// What a file asks for, and from when to when its certificate counts, where it names one and that can be told.
+///
+/// # Errors
+/// As [`ProtectionSource::open`].
+pub fn inspect(file: &Path) -> Result<(Protection, Option<Validity>), String> {
+    let found = Found::read(file);
+    let protection = found.protection()?;
+    let tls = found.document.iter().find_map(|document| document.tls_server_config.as_ref());
+    let pem = tls.and_then(|tls| found.pem(tls.certificate().ok()?).ok());
+    Ok((protection, pem.and_then(Validity::of)))
 }
 
 /// Follows the file and those that it names.

@@ -24,6 +24,8 @@ pub struct Options<'a> {
     pub meter: CpuMeter,
     pub trust_guest: bool,
     pub coefficients: Option<&'a Path>,
+    /// How long a board's sensor may hold up a tick.
+    pub patience: Duration,
 }
 
 /// The chosen meter and, unless it is hwmon itself, the board sensors beside it.
@@ -49,7 +51,7 @@ impl EnergyMeter {
     /// # Errors
     /// When the file of coefficients is unusable.
     pub fn open(options: &Options<'_>) -> anyhow::Result<Self> {
-        let Options { sysfs, procfs, meter, trust_guest, coefficients } = *options;
+        let Options { sysfs, procfs, meter, trust_guest, coefficients, patience } = *options;
         let model = CpuModel::read(procfs);
         let guest = cpu::is_guest(procfs, sysfs) && !trust_guest;
         let estimate = Estimate::open(&model, coefficients)?;
@@ -60,15 +62,12 @@ impl EnergyMeter {
         for candidate in [CpuMeter::Rapl, CpuMeter::Perf, CpuMeter::Hwmon] {
             let wanted = meter == candidate || meter == CpuMeter::Auto && matches!(chosen, Chosen::None);
             let opened = match candidate {
-                CpuMeter::Hwmon => Hwmon::open(sysfs).and_then(|hwmon| {
+                CpuMeter::Hwmon => Hwmon::open(sysfs, patience).and_then(|hwmon| {
                     if hwmon.has_package() && wanted {
                         return Ok(Chosen::Hwmon(hwmon));
                     }
-                    let mut state = hwmon.state();
-                    if hwmon.has_platform() {
-                        state.detail.push_str("; board sensors are exported");
-                        board = Some(hwmon);
-                    }
+                    let state = hwmon.state();
+                    board = hwmon.has_platform().then_some(hwmon);
                     Err(state)
                 }),
                 _ if !wanted => Err(not_wanted(candidate, meter)),
@@ -120,11 +119,16 @@ impl EnergyMeter {
         }
     }
 
-    /// One state per meter, the chosen one first.
+    /// One state per meter, the chosen one first, that of the board's sensors last.
     #[must_use]
     pub fn states(&self) -> Vec<MeterState> {
         let mut states: Vec<MeterState> = self.chosen_state().into_iter().collect();
         states.extend_from_slice(&self.others);
+        let board = match &self.chosen {
+            Chosen::Hwmon(hwmon) => Some(hwmon),
+            _ => self.board.as_ref(),
+        };
+        states.extend(board.and_then(Hwmon::board_state));
         states
     }
 

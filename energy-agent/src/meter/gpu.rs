@@ -14,7 +14,6 @@ mod processes;
 pub mod reading;
 mod samples;
 mod session;
-mod watch;
 mod writes;
 
 use std::collections::BTreeMap;
@@ -35,8 +34,8 @@ pub use self::probe::probe;
 use self::reading::{Gpu, GpuReading};
 pub use self::samples::Ignored;
 use self::session::{Command, Known, KnownGpu, Message, Opener, Session, Started};
-use self::watch::{PATIENCE, Watch};
 use super::counter::ZoneCounts;
+use super::watch::{PATIENCE, Watch};
 use super::{MeterState, Source};
 use crate::capping::knob::Knob;
 

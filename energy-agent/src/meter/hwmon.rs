@@ -1,13 +1,17 @@
 //! Energy from hwmon sensors: energy counters as they are, power sensors integrated over time by the trapezoid rule.
 //! Sensors of CPU packages and of the whole machine are used, told by chip name and label; all others are ignored.
 
+mod slow_file;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use self::slow_file::SlowFile;
 use super::counter::{Counter, ZoneCounts};
+use super::watch::DEADLINE;
 use super::{MeterState, Source, Zone, ZoneEnergy, ZoneKind};
 use crate::units::{Microjoules, nanos};
 
@@ -18,7 +22,7 @@ const MAX_POWER_UW: u64 = 1_000_000_000_000;
 #[derive(Debug)]
 struct Sensor {
     zone: Arc<Zone>,
-    file: PathBuf,
+    file: SlowFile,
     reading: Reading,
     /// Why the last reading failed; empty while it works.
     error: String,
@@ -35,6 +39,8 @@ enum Reading {
 struct Integral {
     /// Microwatts; `None` before the first reading and after a failed one.
     last: Option<u64>,
+    /// Time since then without an answer, none of which was long enough to be a failure.
+    missed: Duration,
     /// Below a microjoule, carried over; 5 x 10^-16 J.
     rest: u128,
 }
@@ -44,21 +50,23 @@ struct Integral {
 pub struct Hwmon {
     sensors: Vec<Sensor>,
     counts: ZoneCounts,
+    patience: Duration,
 }
 
 impl Hwmon {
-    /// Finds the sensors; of several that would measure the same thing only one is kept, an energy counter first.
+    /// Finds the sensors; of several that would measure the same thing only one is kept, an energy counter first. Each is
+    /// tried once. `patience`: a sensor that has once taken longer is not waited for any more, its readings come a tick late.
     ///
     /// # Errors
     /// State `absent` when there is no usable sensor.
-    pub fn open(sysfs: &Path) -> Result<Self, MeterState> {
+    pub fn open(sysfs: &Path, patience: Duration) -> Result<Self, MeterState> {
         let root = sysfs.join("class/hwmon");
         let mut sensors = Vec::new();
         for chip in sorted(&root) {
             // Old drivers keep their attributes in the device's own folder.
             for folder in [chip.join("device"), chip] {
                 let name = text(&folder.join("name")).or_else(|_| text(&folder.join("../name"))).unwrap_or_default();
-                sensors.extend(sensors_of(sysfs, &folder, &name));
+                sensors.extend(sensors_of(sysfs, &folder, &name, patience));
             }
         }
         if sensors.is_empty() {
@@ -73,43 +81,48 @@ impl Hwmon {
                 kept.push(sensor);
             }
         }
-        let mut sensors = kept;
-        for sensor in &mut sensors {
-            sensor.error = number(&sensor.file).err().map(|error| sensor.describe(&error)).unwrap_or_default();
-        }
-        Ok(Self { sensors, counts: ZoneCounts::default() })
+        let mut hwmon = Self { sensors: kept, counts: ZoneCounts::default(), patience };
+        hwmon.try_all();
+        Ok(hwmon)
     }
 
-    /// Energy of every sensor since the previous call, `elapsed` ago; a sensor is missing at its first good reading.
+    /// Reads every sensor once, so that it is known which can be read. All together have the time after which one hangs.
+    fn try_all(&mut self) {
+        let now = Instant::now();
+        let until = now + DEADLINE;
+        let asked: Vec<_> = self.sensors.iter_mut().map(|sensor| sensor.file.ask(now)).collect();
+        for (sensor, refused) in self.sensors.iter_mut().zip(asked) {
+            match refused.or_else(|| sensor.file.take(until)) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => sensor.error = sensor.describe(&error),
+                None if sensor.file.begins_to_hang(until) => sensor.error = sensor.silence(),
+                None => {}
+            }
+        }
+    }
+
+    /// Energy of every sensor since the previous call, `elapsed` ago; a sensor is missing at its first good reading, and
+    /// where its answer is not there in time.
     pub fn read(&mut self, elapsed: Duration) -> Vec<ZoneEnergy> {
+        let now = Instant::now();
+        let until = now + self.patience;
+        let late: Vec<_> = self.sensors.iter_mut().map(|sensor| sensor.file.ask(now)).collect();
         let mut zones = Vec::with_capacity(self.sensors.len());
-        for sensor in &mut self.sensors {
-            let value = match number(&sensor.file) {
-                Ok(value) => value,
-                Err(error) => {
+        for (sensor, late) in self.sensors.iter_mut().zip(late) {
+            match late.or_else(|| sensor.file.take(until)) {
+                Some(Ok(value)) => zones.extend(sensor.advance(value, elapsed, &mut self.counts)),
+                Some(Err(error)) => {
                     self.counts.read_errors += 1;
-                    if sensor.error.is_empty() {
-                        tracing::warn!(file = %sensor.file.display(), %error, "hwmon sensor unreadable");
-                    }
-                    sensor.error = sensor.describe(&error);
-                    match &mut sensor.reading {
-                        Reading::Energy(counter) => counter.miss(elapsed),
-                        Reading::Power(integral) => integral.last = None,
-                    }
-                    continue;
+                    let why = sensor.describe(&error);
+                    sensor.fail(why, elapsed);
                 }
-            };
-            sensor.error.clear();
-            let zone = Arc::clone(&sensor.zone);
-            match &mut sensor.reading {
-                Reading::Energy(counter) => {
-                    let delta = counter.advance(value, elapsed, &mut self.counts);
-                    zones.extend(delta.map(|delta| ZoneEnergy { zone, energy: delta.energy, gap: delta.gap }));
+                None if sensor.file.begins_to_hang(now) => {
+                    self.counts.read_errors += 1;
+                    let why = sensor.silence();
+                    sensor.fail(why, elapsed);
                 }
-                Reading::Power(integral) => {
-                    let energy = integral.advance(value, elapsed);
-                    zones.extend(energy.map(|energy| ZoneEnergy { zone, energy, gap: false }));
-                }
+                None if sensor.file.hangs() => sensor.miss(elapsed),
+                None => sensor.wait(elapsed),
             }
         }
         zones
@@ -120,7 +133,7 @@ impl Hwmon {
         for sensor in &mut self.sensors {
             match &mut sensor.reading {
                 Reading::Energy(counter) => counter.restart(),
-                Reading::Power(integral) => integral.last = None,
+                Reading::Power(integral) => integral.restart(),
             }
         }
     }
@@ -140,28 +153,39 @@ impl Hwmon {
     /// Up where a package can be read.
     #[must_use]
     pub fn state(&self) -> MeterState {
-        let up = self.has_package();
-        let packages: Vec<&Sensor> = self.sensors.iter().filter(|it| it.zone.kind == ZoneKind::Package).collect();
-        let reason = match packages.first() {
-            _ if up => "ok",
-            Some(sensor) if sensor.error.contains("ermission denied") => "permission",
-            Some(_) => "error",
-            None => "absent",
-        };
-        let mut detail = format!("{} package sensors of {} sensors", packages.len(), self.sensors.len());
-        for sensor in self.sensors.iter().filter(|sensor| !sensor.error.is_empty()) {
-            detail.push_str("; ");
-            detail.push_str(&sensor.error);
-        }
-        if reason == "permission" {
-            detail.push_str("; run as root");
-        }
-        MeterState { meter: "hwmon", up, reason, detail }
+        self.state_of(ZoneKind::Package)
+    }
+
+    /// That of the sensors of the whole machine, where there are any.
+    #[must_use]
+    pub fn board_state(&self) -> Option<MeterState> {
+        self.has_platform().then(|| MeterState { meter: "board", ..self.state_of(ZoneKind::Platform) })
     }
 
     #[must_use]
-    pub fn counts(&self) -> ZoneCounts {
+    pub const fn counts(&self) -> ZoneCounts {
         self.counts
+    }
+
+    fn state_of(&self, kind: ZoneKind) -> MeterState {
+        let sensors: Vec<&Sensor> = self.sensors.iter().filter(|sensor| sensor.zone.kind == kind).collect();
+        let up = sensors.iter().any(|sensor| sensor.error.is_empty());
+        let reason = sensors.first().map_or("absent", |sensor| if up { "ok" } else { sensor.reason() });
+        let mut detail = match sensors.len() {
+            0 => format!("no {} sensor", kind.as_str()),
+            1 => format!("1 {} sensor", kind.as_str()),
+            count => format!("{count} {} sensors", kind.as_str()),
+        };
+        for sensor in sensors.iter().filter(|sensor| !sensor.error.is_empty()) {
+            detail.push_str("; ");
+            detail.push_str(&sensor.error);
+        }
+        detail.push_str(match reason {
+            "permission" => "; run as root",
+            "hanging" => "; see the kernel's log for errors of ACPI or IPMI, or unload the sensor's driver",
+            _ => "",
+        });
+        MeterState { meter: "hwmon", up, reason, detail }
     }
 }
 
@@ -176,27 +200,85 @@ impl Sensor {
             && if counter {
                 same || ours.socket.is_none() || theirs.socket.is_none()
             } else {
-                same && (ours.socket.is_some() || self.file.parent() == later.file.parent())
+                same && (ours.socket.is_some() || self.file.path.parent() == later.file.path.parent())
             }
     }
 
+    fn advance(&mut self, value: u64, elapsed: Duration, counts: &mut ZoneCounts) -> Option<ZoneEnergy> {
+        if !std::mem::take(&mut self.error).is_empty() {
+            tracing::info!(file = %self.file.path.display(), "hwmon sensor readable again");
+        }
+        let (energy, gap) = match &mut self.reading {
+            Reading::Energy(counter) => {
+                counter.advance(value, elapsed, counts).map(|delta| (delta.energy, delta.gap))?
+            }
+            Reading::Power(integral) => integral.advance(value, elapsed)?,
+        };
+        Some(ZoneEnergy { zone: Arc::clone(&self.zone), energy, gap })
+    }
+
+    /// The reading failed. Says so where the one before did not.
+    fn fail(&mut self, why: String, elapsed: Duration) {
+        if self.error.is_empty() {
+            tracing::warn!(error = why, "hwmon sensor unreadable");
+        }
+        self.error = why;
+        self.miss(elapsed);
+    }
+
+    /// What was used meanwhile is not known, but to a counter.
+    fn miss(&mut self, elapsed: Duration) {
+        match &mut self.reading {
+            Reading::Energy(counter) => counter.miss(elapsed),
+            Reading::Power(integral) => integral.restart(),
+        }
+    }
+
+    /// The answer will come yet.
+    fn wait(&mut self, elapsed: Duration) {
+        match &mut self.reading {
+            Reading::Energy(counter) => counter.miss(elapsed),
+            Reading::Power(integral) => integral.missed = integral.missed.saturating_add(elapsed),
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match &self.error {
+            _ if self.file.hangs() => "hanging",
+            error if error.contains("ermission denied") => "permission",
+            _ => "error",
+        }
+    }
+
     fn describe(&self, error: &io::Error) -> String {
-        format!("{}: {error}", self.file.display())
+        format!("{}: {error}", self.file.path.display())
+    }
+
+    fn silence(&self) -> String {
+        format!("{}: no answer for {} s", self.file.path.display(), DEADLINE.as_secs_f32())
     }
 }
 
 impl Integral {
-    fn advance(&mut self, power_uw: u64, elapsed: Duration) -> Option<Microjoules> {
+    /// Energy since the last reading, and whether ticks without an answer lie between.
+    fn advance(&mut self, power_uw: u64, elapsed: Duration) -> Option<(Microjoules, bool)> {
+        let missed = std::mem::take(&mut self.missed);
         let last = self.last.replace(power_uw)?;
         // Mean power times time, in halves of a microwatt nanosecond.
-        let sum = (u128::from(last) + u128::from(power_uw)) * u128::from(nanos(elapsed)) + self.rest;
+        let time = u128::from(nanos(missed.saturating_add(elapsed)));
+        let sum = (u128::from(last) + u128::from(power_uw)) * time + self.rest;
         self.rest = sum % 2_000_000_000;
-        Some(Microjoules(u64::try_from(sum / 2_000_000_000).unwrap_or(u64::MAX)))
+        Some((Microjoules(u64::try_from(sum / 2_000_000_000).unwrap_or(u64::MAX)), !missed.is_zero()))
+    }
+
+    /// The next reading is a first one.
+    const fn restart(&mut self) {
+        (self.last, self.missed) = (None, Duration::ZERO);
     }
 }
 
 /// The usable sensors in one folder of a chip called `chip`.
-fn sensors_of(sysfs: &Path, folder: &Path, chip: &str) -> Vec<Sensor> {
+fn sensors_of(sysfs: &Path, folder: &Path, chip: &str, patience: Duration) -> Vec<Sensor> {
     let mut sensors = Vec::new();
     for file in sorted(folder) {
         let Some(name) = file.file_name().and_then(|name| name.to_str()) else { continue };
@@ -215,6 +297,7 @@ fn sensors_of(sysfs: &Path, folder: &Path, chip: &str) -> Vec<Sensor> {
         let Some((kind, socket)) = place(chip, &label) else { continue };
         let path = file.strip_prefix(sysfs).unwrap_or(&file).display().to_string();
         let zone = Arc::new(Zone { kind, socket, die: None, source: Source::Hwmon, path });
+        let file = SlowFile::new(&file, patience);
         sensors.push(Sensor { zone, file, reading, error: String::new() });
     }
     sensors

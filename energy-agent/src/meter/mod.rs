@@ -17,6 +17,7 @@ pub mod powercap;
 pub mod process;
 pub mod rapl;
 pub mod sampler;
+pub mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,11 +182,11 @@ pub struct Sample {
 /// Whether a meter works, and if not, why: one row of `energy_agent_meter_up`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeterState {
-    /// `rapl`, `perf`, `hwmon`, `estimate`, `ebpf`, `cgroupfs`, `nvml`, ...
+    /// `rapl`, `perf`, `hwmon`, `board`, `estimate`, `ebpf`, `cgroupfs`, `nvml`, ...
     pub meter: &'static str,
     pub up: bool,
     /// A word from a fixed set (`ok`, `absent`, `permission`, `guest`, `error`, `off`, `unused`; for NVML also `starting`,
-    /// `version_mismatch`, `static_build`, `symbol` and `hanging`), bounded for use as a label.
+    /// `version_mismatch`, `static_build` and `symbol`, for NVML and hwmon `hanging`), bounded for use as a label.
     pub reason: &'static str,
     /// For people: what is missing, which file, and the remedy. Never a label.
     pub detail: String,

@@ -13,6 +13,7 @@ use super::energy::{self, EnergyMeter};
 use super::gpu::{self, GpuHealth, GpuMeter};
 use super::interrupts::Interrupts;
 use super::process::Process;
+use super::watch::PATIENCE;
 use super::{CgroupId, DomainLoad, MeterState, Sample, boottime_ns, monotonic_ns};
 use crate::config::{Config, EbpfMode, GpuMode, Level};
 use crate::snapshot::Health;
@@ -81,6 +82,7 @@ impl Sampler {
             meter: config.meter_cpu,
             trust_guest: config.trust_guest,
             coefficients: config.estimate_coefficients.as_deref(),
+            patience: PATIENCE.min(config.interval / 4),
         })?;
         let mut states = Vec::new();
         let v2_root = match tree::v2_root(&config.cgroupfs) {

@@ -6,6 +6,7 @@ mod energy;
 mod host;
 mod kernel;
 mod table;
+mod web;
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Write};
@@ -198,6 +199,7 @@ impl Report {
         checks.extend(energy::rows(&machine));
         checks.extend(gpu_rows(config));
         checks.extend(host::rows(&machine));
+        checks.extend(web::rows(config));
 
         let (energy, has_energy) = energy_verdict(&machine);
         let (usage, has_usage) = usage_verdict(&machine, usage);

@@ -1,12 +1,14 @@
 //! `tls_server_config` into what rustls needs. What it cannot do is refused, not left out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use webpki::{EndEntityCert, Error, KeyUsage};
 
 use crate::export::protection::clients::ClientCertificates;
 use crate::export::protection::document::{ClientAuth, Pem, TlsServer, Version, unknown};
@@ -14,6 +16,38 @@ use crate::export::protection::document::{ClientAuth, Pem, TlsServer, Version, u
 /// Go's names of the curves that ring has no code for.
 const CURVES_MISSING: [&str; 2] = ["CurveP521", "X25519MLKEM768"];
 const CURVES: [(&str, &str); 3] = [("CurveP256", "secp256r1"), ("CurveP384", "secp384r1"), ("X25519", "X25519")];
+
+/// Later than any certificate can say.
+const YEAR_10000: Duration = Duration::from_secs(253_402_300_800);
+
+/// From when to when a certificate counts; seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    pub begins: u64,
+    pub ends: u64,
+}
+
+impl Validity {
+    /// That of the first certificate in a PEM, which is the server's own; `None` where it cannot be told.
+    #[must_use]
+    pub fn of(pem: &[u8]) -> Option<Self> {
+        let certificate = CertificateDer::pem_slice_iter(pem).next()?.ok()?;
+        let certificate = EndEntityCert::try_from(&certificate).ok()?;
+        // The dates are what webpki looks at first. What else it has against a certificate without an authority is not asked.
+        let refused = |time| {
+            let time = UnixTime::since_unix_epoch(time);
+            certificate.verify_for_usage(&[], &[], &[], time, KeyUsage::server_auth(), None, None).err()
+        };
+        let begins = match refused(Duration::ZERO) {
+            Some(Error::CertNotValidYet { not_before, .. }) => not_before.as_secs(),
+            _ => 0,
+        };
+        match refused(YEAR_10000) {
+            Some(Error::CertExpired { not_after, .. }) => Some(Self { begins, ends: not_after.as_secs() }),
+            _ => None,
+        }
+    }
+}
 
 /// The server's side of TLS; `bytes` gives the content of a file, or says why there is none.
 ///

@@ -53,7 +53,8 @@ impl Node {
 
     fn open_trusting(&self, meter: CpuMeter, trust_guest: bool) -> EnergyMeter {
         let (sysfs, procfs) = (self.0.path().join("sys"), self.0.path().join("proc"));
-        let options = Options { sysfs: &sysfs, procfs: &procfs, meter, trust_guest, coefficients: None };
+        let options =
+            Options { sysfs: &sysfs, procfs: &procfs, meter, trust_guest, coefficients: None, patience: 60 * SECOND };
         EnergyMeter::open(&options).unwrap()
     }
 }
@@ -102,7 +103,13 @@ fn rapl_comes_first_and_board_sensors_beside_it() {
     assert_eq!(sources(&mut meter), [(ZoneKind::Package, Source::Rapl), (ZoneKind::Platform, Source::Hwmon)]);
     assert_eq!(
         states(&meter),
-        [("rapl", true, "ok"), ("perf", false, "unused"), ("hwmon", false, "unused"), ("estimate", false, "unused")]
+        [
+            ("rapl", true, "ok"),
+            ("perf", false, "unused"),
+            ("hwmon", false, "unused"),
+            ("estimate", false, "unused"),
+            ("board", true, "ok"),
+        ]
     );
 }
 
@@ -186,6 +193,7 @@ fn bad_coefficients_are_an_error() {
         meter: CpuMeter::Auto,
         trust_guest: false,
         coefficients: Some(&file),
+        patience: SECOND,
     };
     let error = format!("{:#}", EnergyMeter::open(&options).err().unwrap());
     assert!(error.contains("own.json") && error.contains("average"), "{error}");

@@ -5,9 +5,9 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use super::device::{Probed, Request};
-use super::watch::Watch;
 use crate::capping::knob::{Found, Knob, KnobError, Value};
 use crate::capping::observation::KnobState;
+use crate::meter::watch::Watch;
 
 /// What became of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,6 +19,13 @@ fn write(root: &TempDir, path: &str, content: &[u8]) {
     fs::write(path, content).unwrap();
 }
 
+/// On a machine under load too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn open(root: &TempDir) -> Result<Hwmon, MeterState> {
+    Hwmon::open(root.path(), PATIENCE)
+}
+
 fn energies(zones: &[ZoneEnergy]) -> Vec<(ZoneKind, Option<u32>, u64)> {
     zones.iter().map(|zone| (zone.zone.kind, zone.zone.socket, zone.energy.0)).collect()
 }
@@ -34,7 +41,7 @@ fn energy_counters_of_sockets_are_packages() {
         ("hwmon2/energy66_input", "2000\n"),
         ("hwmon2/energy66_label", "Esocket1\n"),
     ]);
-    let mut hwmon = Hwmon::open(root.path()).unwrap();
+    let mut hwmon = open(&root).unwrap();
     assert!(hwmon.has_package() && hwmon.state().up);
     assert_eq!(hwmon.read(SECOND), []);
     write(&root, "hwmon2/energy65_input", b"5000\n");
@@ -48,7 +55,7 @@ fn energy_counters_of_sockets_are_packages() {
 fn power_is_integrated_between_readings() {
     let root =
         tree(&[("hwmon0/name", "xgene"), ("hwmon0/power1_label", "CPU power"), ("hwmon0/power1_input", "10000000")]);
-    let mut hwmon = Hwmon::open(root.path()).unwrap();
+    let mut hwmon = open(&root).unwrap();
     hwmon.read(SECOND);
     write(&root, "hwmon0/power1_input", b"20000000");
     // 10 W, then 20 W: 15 W for half a second.
@@ -70,8 +77,36 @@ fn an_integral_loses_no_part_of_a_microjoule() {
     let mut integral = Integral::default();
     integral.advance(1, SECOND);
     // 1 uW for 0.4 s, five times, is 2 uJ.
-    let parts: Vec<u64> = (0..5).map(|_| integral.advance(1, Duration::from_millis(400)).unwrap().0).collect();
+    let parts: Vec<u64> = (0..5).map(|_| integral.advance(1, Duration::from_millis(400)).unwrap().0.0).collect();
     assert_eq!(parts, [0, 0, 1, 0, 1]);
+}
+
+#[test]
+fn time_without_an_answer_is_spanned_and_gives_no_power() {
+    let mut integral = Integral::default();
+    assert_eq!(integral.advance(10_000_000, SECOND), None);
+    integral.missed += 2 * SECOND;
+    // 10 W, three seconds later 20 W: 45 J, and not those of the last second alone.
+    assert_eq!(integral.advance(20_000_000, SECOND), Some((Microjoules(45_000_000), true)));
+    assert_eq!(integral.advance(20_000_000, SECOND), Some((Microjoules(20_000_000), false)));
+}
+
+#[test]
+fn a_sensor_that_never_answers_is_hanging_and_the_others_are_read() {
+    let root =
+        tree(&[("hwmon0/name", "power_meter"), ("hwmon1/energy1_label", "Esocket0"), ("hwmon1/energy1_input", "5")]);
+    let pipe = root.path().join("class/hwmon/hwmon0/power1_average");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut hwmon = open(&root).unwrap();
+    let board = hwmon.board_state().unwrap();
+    assert_eq!((board.meter, board.up, board.reason), ("board", false, "hanging"));
+    assert!(board.detail.contains("hwmon0/power1_average: no answer for 2.9 s; "), "{}", board.detail);
+    assert!(hwmon.state().up);
+    hwmon.read(SECOND);
+    write(&root, "hwmon1/energy1_input", b"12");
+    assert_eq!(energies(&hwmon.read(SECOND)), [(ZoneKind::Package, Some(0), 7)]);
+    // So that the thread ends.
+    fs::write(pipe, "1").unwrap();
 }
 
 #[test]
@@ -82,7 +117,7 @@ fn one_bad_sensor_does_not_stop_the_others() {
         ("hwmon0/energy2_input", "10"),
         ("hwmon0/energy2_label", "Esocket1"),
     ]);
-    let mut hwmon = Hwmon::open(root.path()).unwrap();
+    let mut hwmon = open(&root).unwrap();
     hwmon.read(SECOND);
     write(&root, "hwmon0/energy2_input", b"30");
     assert_eq!(energies(&hwmon.read(SECOND)), [(ZoneKind::Package, Some(1), 20)]);
@@ -92,7 +127,7 @@ fn one_bad_sensor_does_not_stop_the_others() {
 #[test]
 fn a_board_sensor_is_the_platform_and_no_package() {
     let root = tree(&[("hwmon0/device/name", "power_meter"), ("hwmon0/device/power1_average", "100000000")]);
-    let mut hwmon = Hwmon::open(root.path()).unwrap();
+    let mut hwmon = open(&root).unwrap();
     assert!(!hwmon.has_package() && hwmon.has_platform());
     assert_eq!((hwmon.state().up, hwmon.state().reason), (false, "absent"));
     hwmon.read(SECOND);
@@ -107,7 +142,7 @@ fn a_package_with_a_counter_is_not_measured_twice() {
         ("hwmon1/energy1_input", "5"),
         ("hwmon1/energy1_label", "Esocket0"),
     ]);
-    assert_eq!(Hwmon::open(root.path()).unwrap().sensors.len(), 1);
+    assert_eq!(open(&root).unwrap().sensors.len(), 1);
 }
 
 #[test]
@@ -134,9 +169,9 @@ fn labels_place_sensors() {
 #[test]
 fn no_sensor_is_absent() {
     let root = TempDir::new().unwrap();
-    assert_eq!(Hwmon::open(root.path()).unwrap_err().reason, "absent");
+    assert_eq!(open(&root).unwrap_err().reason, "absent");
     fs::create_dir_all(root.path().join("class/hwmon")).unwrap();
-    assert_eq!(Hwmon::open(root.path()).unwrap_err().reason, "absent");
+    assert_eq!(open(&root).unwrap_err().reason, "absent");
 }
 
 proptest! {
@@ -155,7 +190,7 @@ proptest! {
         write(&root, "hwmon0/power1_label", (label + &suffix).as_bytes());
         write(&root, "hwmon0/energy1_input", &values[0]);
         write(&root, "hwmon0/power1_input", &values[1]);
-        if let Ok(mut hwmon) = Hwmon::open(root.path()) {
+        if let Ok(mut hwmon) = open(&root) {
             hwmon.read(SECOND);
             write(&root, "hwmon0/energy1_input", &values[2]);
             write(&root, "hwmon0/power1_input", &values[3]);

@@ -7,19 +7,26 @@ use crate::meter::hwmon::Hwmon;
 use crate::meter::perf::PerfPower;
 use crate::meter::powercap::{self, Entry};
 use crate::meter::rapl::Rapl;
+use crate::meter::watch::PATIENCE;
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
 
 pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
     let sysfs = &machine.config.sysfs;
     let mirrored_dies = CpuModel::read(&machine.config.procfs).mirrors_dies();
     let perf = || PerfPower::open(sysfs, mirrored_dies).map_or_else(|state| state, |perf| perf.state());
-    let hwmon = || Hwmon::open(sysfs).map_or_else(|state| state, |hwmon| hwmon.state());
+    let hwmon = || Hwmon::open(sysfs, PATIENCE).map_or_else(|state| state, |hwmon| hwmon.state());
     let mut rapl =
         measured(machine, "rapl", || Rapl::open(sysfs, mirrored_dies).map_or_else(|state| state, |rapl| rapl.state()));
     if rapl.status == Status::Ok {
         rapl.detail = zones(machine, mirrored_dies);
     }
-    vec![rapl, measured(machine, "perf", perf), measured(machine, "hwmon", hwmon), estimate(machine)]
+    let mut rows = vec![rapl, measured(machine, "perf", perf), measured(machine, "hwmon", hwmon)];
+    rows.extend(machine.state("board").map(|state| match state.up {
+        true => Row::ok("board", format!("exported beside the CPU's energy: {}", state.detail)),
+        false => Row::missing("board", &state.detail),
+    }));
+    rows.push(estimate(machine));
+    rows
 }
 
 /// A source that measures. One that was not tried because a better one works is tried now by `probe`.
@@ -43,7 +50,7 @@ fn measured(machine: &Machine<'_>, name: &'static str, probe: impl Fn() -> Meter
 }
 
 fn down(name: &'static str, state: &MeterState) -> Row {
-    if name != "hwmon" || state.reason == "permission" {
+    if name != "hwmon" || ["permission", "hanging"].contains(&state.reason) {
         return Row::missing(name, &state.detail);
     }
     let remedy = "load the driver of the machine's power sensor, such as acpi_power_meter; many machines have none";

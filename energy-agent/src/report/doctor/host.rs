@@ -1,11 +1,9 @@
-//! The rows about where the agent runs: knobs for capping, Kubernetes, PID namespace, state directory and address.
+//! The rows about where the agent runs: knobs for capping, Kubernetes, PID namespace and state directory.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::cluster::kubernetes;
 use super::{Machine, Row, Status, plural};
@@ -24,7 +22,6 @@ pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
         kubernetes(machine),
         pid_namespace(&config.procfs),
         state_directory(config),
-        listen_address(config.listen_address),
     ]
 }
 
@@ -177,28 +174,6 @@ fn write_probe(folder: &Path) -> io::Result<()> {
     let file = folder.join(format!(".energy-agent-doctor-{}", std::process::id()));
     OpenOptions::new().write(true).create_new(true).open(&file)?;
     fs::remove_file(&file)
-}
-
-fn listen_address(address: SocketAddr) -> Row {
-    let name = "listen_address";
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
-    let bound = match runtime {
-        Ok(runtime) => runtime.block_on(crate::listen(address)).map(|_| ()),
-        Err(error) => Err(error.into()),
-    };
-    match bound {
-        Ok(()) => Row::ok(name, format!("{address} is free")),
-        Err(_) if answers_as_agent(address) => Row::ok(name, format!("{address}: an energy-agent answers there")),
-        Err(error) => Row::missing(name, &format!("{error:#}")),
-    }
-}
-
-fn answers_as_agent(address: SocketAddr) -> bool {
-    let ip = if address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { address.ip() };
-    let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(1))).proxy(None).build();
-    let page = config.new_agent().get(format!("http://{}/", SocketAddr::new(ip, address.port()))).call();
-    let page = page.and_then(|mut page| page.body_mut().with_config().limit(1 << 20).read_to_string());
-    page.is_ok_and(|page| page.contains("<h1>energy-agent</h1>"))
 }
 
 fn list(folder: &Path) -> Vec<PathBuf> {
