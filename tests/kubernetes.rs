@@ -4,11 +4,17 @@
 #[path = "kubernetes/churn.rs"]
 mod churn;
 mod common;
+#[path = "kubernetes/containers.rs"]
+mod containers;
 #[path = "kubernetes/faults.rs"]
 mod faults;
 #[path = "common/kubernetes/mod.rs"]
 mod kubernetes;
 #[path = "kubernetes/lifecycle.rs"]
 mod lifecycle;
+#[path = "kubernetes/rights.rs"]
+mod rights;
 #[path = "kubernetes/sources.rs"]
 mod sources;
+#[path = "kubernetes/watches.rs"]
+mod watches;
