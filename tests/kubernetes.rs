@@ -4,6 +4,8 @@
 #[path = "kubernetes/churn.rs"]
 mod churn;
 mod common;
+#[path = "kubernetes/containers.rs"]
+mod containers;
 #[path = "kubernetes/faults.rs"]
 mod faults;
 #[path = "common/kubernetes/mod.rs"]
@@ -12,5 +14,9 @@ mod kubernetes;
 mod lifecycle;
 #[path = "kubernetes/namespace.rs"]
 mod namespace;
+#[path = "kubernetes/rights.rs"]
+mod rights;
 #[path = "kubernetes/sources.rs"]
 mod sources;
+#[path = "kubernetes/watches.rs"]
+mod watches;

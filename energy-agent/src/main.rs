@@ -73,7 +73,7 @@ fn log_to_stderr(config: &Config) {
     };
     // The client of the API server would log every failed try; what matters of it the agent says itself, once.
     let libraries = if level >= LevelFilter::DEBUG { level } else { LevelFilter::OFF };
-    let quiet = ["kube_client", "kube_runtime", "kube_core", "tower", "tower_http", "hyper", "hyper_util", "rustls"];
+    let quiet = ["kube_client", "kube_core", "tower", "tower_http", "hyper", "hyper_util", "rustls"];
     let targets = Targets::new().with_default(level).with_targets(quiet.map(|library| (library, libraries)));
     let log = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
     let registry = tracing_subscriber::registry();

@@ -5,14 +5,13 @@ use std::time::Duration;
 use fake_nvml::plant::Plant;
 
 use crate::common::nvml::{FakeNvml, Gpu, gpu, now_us};
-use crate::common::{alone, one_of_three};
+use crate::common::one_of_three;
 use crate::world::{
     INFO, NODE_ACTIVE, NODE_IDLE, NODE_JOULES, NODE_WATTS, World, case, joules, list, of_gpu, up, whole, word,
 };
 
 #[test]
 fn not_found_means_idle_fc_051() {
-    let _alone = alone();
     let case = case("FC-051-idle-not-found");
     let [first, last] = list(&case["steps"]) else { panic!("two steps") };
     let gpu = Gpu { energy_mj: Some(whole(&first["total_energy_mj"])), ..gpu("GPU-a") };
@@ -34,7 +33,6 @@ fn not_found_means_idle_fc_051() {
 
 #[test]
 fn a_gpu_that_tells_nothing_has_an_info_series_only_fc_049() {
-    let _alone = alone();
     let case = case("FC-049-all-unsupported");
     let device = &case["devices"][0];
     let uuid = word(&device["uuid"]);
@@ -68,7 +66,6 @@ fn a_gpu_that_tells_nothing_has_an_info_series_only_fc_049() {
 
 #[test]
 fn power_alone_is_integrated_over_the_drivers_time_fc_050() {
-    let _alone = alone();
     let case = case("FC-050-power-only");
     let start_us = now_us() - 5_000_000;
     let samples: Vec<(u64, u32)> = list(&case["steps"])
@@ -95,7 +92,6 @@ fn power_alone_is_integrated_over_the_drivers_time_fc_050() {
 
 #[test]
 fn power_without_samples_is_integrated_over_our_time() {
-    let _alone = alone();
     one_of_three(|| {
         let plant = Plant { idle_w: 100.0, max_w: 100.0, ..Plant::default() };
         let nvml =
@@ -117,7 +113,6 @@ fn power_without_samples_is_integrated_over_our_time() {
 
 #[test]
 fn an_unused_gpu_idles_and_a_vgpu_has_no_energy_fc_058() {
-    let _alone = alone();
     one_of_three(|| {
         let case = case("FC-058-idle-and-vgpu");
         let [idle, vgpu] = list(&case["devices"]) else { panic!("two devices") };
@@ -159,7 +154,6 @@ fn an_unused_gpu_idles_and_a_vgpu_has_no_energy_fc_058() {
 
 #[test]
 fn what_never_changes_is_asked_once() {
-    let _alone = alone();
     let nvml = FakeNvml::new().gpu(gpu("GPU-a")).gpu(gpu("GPU-b"));
     nvml.play();
     let world = World::start(nvml);

@@ -5,7 +5,7 @@ use fake_nvml::returns::Return;
 
 use crate::common::agent::Agent;
 use crate::common::nvml::{FakeNvml, Gpu, Sample, gpu, now_us, process, sample};
-use crate::common::{alone, one_of_three};
+use crate::common::one_of_three;
 use crate::world::{NODE_JOULES, NODE_WATTS, POD_JOULES, RETRY_TICKS, UP, World, case, list, of_gpu, up, whole, word};
 
 /// A name as NVML's header has it.
@@ -15,7 +15,6 @@ fn returned(value: &serde_json::Value) -> Return {
 
 #[test]
 fn without_a_library_gpus_are_absent_and_said_so_once_fc_044() {
-    let _alone = alone();
     let case = case("FC-044-no-library");
     assert_eq!(case["steps"][0]["ret"], "LIBRARY_NOT_FOUND");
     let agent = Agent::start(&[
@@ -36,7 +35,6 @@ fn without_a_library_gpus_are_absent_and_said_so_once_fc_044() {
 
 #[test]
 fn a_late_driver_is_picked_up() {
-    let _alone = alone();
     let mut world = World::start(FakeNvml::new());
     let page = world.pass(RETRY_TICKS + 2);
     assert_eq!(World::meter(&page), (0.0, "absent".to_owned()));
@@ -53,7 +51,6 @@ fn a_late_driver_is_picked_up() {
 
 #[test]
 fn a_version_mismatch_ends_power_keeps_totals_and_passes_fc_046() {
-    let _alone = alone();
     let case = case("FC-046-version-mismatch");
     let [first, second, energy, init] = list(&case["steps"]) else { panic!("four steps") };
     let uuid = word(&first["gpu"]);
@@ -94,7 +91,6 @@ fn a_version_mismatch_ends_power_keeps_totals_and_passes_fc_046() {
 
 #[test]
 fn one_of_eight_gpus_is_lost_and_comes_back_fc_047() {
-    let _alone = alone();
     one_of_three(|| {
         let case = case("FC-047-lost-gpu");
         let lost = &case["steps"][1];
@@ -135,7 +131,6 @@ fn one_of_eight_gpus_is_lost_and_comes_back_fc_047() {
 
 #[test]
 fn a_reloaded_driver_and_another_order_keep_each_gpus_series() {
-    let _alone = alone();
     let nvml = FakeNvml::new()
         .gpu(Gpu { energy_mj: Some(1_000_000), ..gpu("GPU-a") })
         .gpu(Gpu { energy_mj: Some(2_000_000), ..gpu("GPU-b") });
@@ -175,7 +170,6 @@ fn a_reloaded_driver_and_another_order_keep_each_gpus_series() {
 
 #[test]
 fn an_older_library_gives_what_it_has() {
-    let _alone = alone();
     let missing = [
         "nvmlDeviceGetTotalEnergyConsumption",
         "nvmlDeviceGetMemoryInfo_v2",
@@ -207,7 +201,6 @@ fn an_older_library_gives_what_it_has() {
 
 #[test]
 fn without_a_symbol_that_all_needs_nvml_is_down_and_says_so() {
-    let _alone = alone();
     let nvml = FakeNvml::new().without(&["nvmlDeviceGetCount_v2"]);
     nvml.play();
     let mut world = World::start(nvml);
@@ -220,7 +213,6 @@ fn without_a_symbol_that_all_needs_nvml_is_down_and_says_so() {
 
 #[test]
 fn any_single_call_that_is_not_supported_takes_only_its_own_figure_away() {
-    let _alone = alone();
     // The call, and the figure that hangs on it.
     let calls = [
         ("nvmlDeviceGetUtilizationRates", "energy_agent_node_gpu_utilization_ratio"),
@@ -266,7 +258,6 @@ fn any_single_call_that_is_not_supported_takes_only_its_own_figure_away() {
 
 #[test]
 fn critical_errors_are_counted_and_named() {
-    let _alone = alone();
     let nvml = FakeNvml::new().gpu(Gpu { xids: vec![13], ..gpu("GPU-a") }).gpu(gpu("GPU-b"));
     nvml.play();
     let mut world = World::start(nvml);
@@ -284,7 +275,6 @@ fn critical_errors_are_counted_and_named() {
 
 #[test]
 fn garbage_samples_weigh_nothing_and_are_counted() {
-    let _alone = alone();
     let pod = crate::common::cgroup::Pod::new();
     let job = crate::world::Sleeper::start(&pod.container, "cuda-job");
     let nvml = FakeNvml::new().gpu(Gpu {

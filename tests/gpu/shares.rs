@@ -2,8 +2,8 @@
 
 use crate::common::cgroup::Pod;
 use crate::common::nvml::{FakeNvml, Gpu, Instance, Mig, Process, ProcessKind, Sample, gpu, now_us, process, sample};
+use crate::common::one_of_three;
 use crate::common::page::Page;
-use crate::common::{alone, one_of_three};
 use crate::world::{
     NODE_ACTIVE, NODE_IDLE, NODE_JOULES, POD_JOULES, Sleeper, UNATTRIBUTED, World, case, joules, list, near, of_gpu,
     whole, word,
@@ -22,7 +22,6 @@ fn percent(value: &serde_json::Value) -> u32 {
 
 #[test]
 fn pods_on_several_gpus_and_gpus_with_several_pods_fc_057() {
-    let _alone = alone();
     one_of_three(|| {
         let case = case("FC-057-multi-gpu");
         let intervals = list(&case["interval"]);
@@ -71,7 +70,6 @@ fn pods_on_several_gpus_and_gpus_with_several_pods_fc_057() {
 
 #[test]
 fn each_sample_is_used_once_fc_053() {
-    let _alone = alone();
     one_of_three(|| {
         let case = case("FC-053-sample-times");
         let answers = list(&case["interval_answers"]);
@@ -144,7 +142,6 @@ fn each_sample_is_used_once_fc_053() {
 
 #[test]
 fn mig_instances_share_what_the_parent_counts_once_fc_055() {
-    let _alone = alone();
     let case = case("FC-055-mig");
     let parent = word(&case["parent"]);
     let pods = [Pod::new(), Pod::new()];
@@ -199,7 +196,6 @@ fn mig_instances_share_what_the_parent_counts_once_fc_055() {
 
 #[test]
 fn the_mps_servers_work_is_its_clients_fc_056() {
-    let _alone = alone();
     one_of_three(|| {
         let case = case("FC-056-mps");
         let uuid = word(&case["gpu"]);
@@ -234,7 +230,6 @@ fn the_mps_servers_work_is_its_clients_fc_056() {
 
 #[test]
 fn a_pods_joules_stay_when_its_process_ends() {
-    let _alone = alone();
     one_of_three(|| {
         let pod = Pod::new();
         let job = Sleeper::start(&pod.container, "cuda-job");

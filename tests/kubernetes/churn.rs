@@ -17,6 +17,8 @@ use crate::common::page::{Page, decimal};
 use crate::kubernetes::node::{CONTAINER_JOULES, Node, POD_JOULES, running, wait_for_source};
 
 const LENGTH: Duration = Duration::from_secs(60);
+/// Pods of a worker at least, on a machine that is slow.
+const LEAST: u32 = 50;
 /// Pods at a time.
 const WORKERS: usize = 3;
 /// Between two pods of a worker; about eight pods a second in all.
@@ -31,7 +33,7 @@ type GpuUsers = Mutex<HashMap<usize, u32>>;
 /// One worker's pods, one after another. Names come back again and again, as in a stateful set.
 fn churn(node: &Node, worker: usize, end: Instant, names: &Names, users: &GpuUsers) -> u32 {
     let mut count = 0;
-    while Instant::now() < end {
+    while Instant::now() < end || count < LEAST {
         let mut pod = node.pod(&format!("pod-{worker}-{}", count % 4), &["main", "side"]);
         let told = (pod.namespace().to_owned(), pod.name().to_owned());
         names.lock().unwrap().insert(pod.uid().to_owned(), told);
@@ -159,7 +161,6 @@ fn every_page_is_conserved_and_every_name_right_while_pods_come_and_go() {
 fn finish(mut agent: Agent, seen: &Seen, pods: u32) {
     let named = seen.named.values().filter(|named| **named).count();
     println!("{pods} pods, {} of {} seen with their names, on {} pages", named, seen.named.len(), seen.pages);
-    assert!(pods > 150, "only {pods} pods");
     assert!(seen.pages > 60, "only {} pages", seen.pages);
     // Even a pod that came and went while the API was away is told afterwards: the watch goes on where it was cut.
     assert!(seen.named.len() - named <= seen.named.len() / 50, "{named} of {} have a name", seen.named.len());
