@@ -86,7 +86,7 @@ fn containers_of_every_kind_have_their_names() {
         }
     }
     // The sandbox, whose id no status tells, and which is made before all others.
-    crate::common::cgroup::Load::start(&pod.cgroup.container, &["burn", "50000"]).wait();
+    Load::start(&pod.cgroup.container, &["burn", "50000"]).wait();
     pod.wait_for_name(&agent);
     let page = agent.after_ticks(6);
     page.assert_conserved();
