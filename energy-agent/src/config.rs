@@ -273,7 +273,10 @@ pub struct Config {
         value_name = "NAMESPACE/LABELS"
     )]
     pub capping_selector: Option<LabelledObjects>,
-    /// Metric levels to export, each at its cost. What a level leaves out is still part of the sums above it.
+    /// Metric levels to export. What a level leaves out is still part of the sums above it.
+    ///
+    /// With one zone a unit and a pod have 4 series, a container 5, a process 3; a zone more is two more. Processes also
+    /// cost a second look-up at each switch between them, some 3 KiB of memory and 0.5 % of a core for 5,000.
     #[arg(
         long = "export.levels",
         env = "ENERGY_AGENT_EXPORT_LEVELS",
