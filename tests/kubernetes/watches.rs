@@ -35,6 +35,7 @@ fn in_steady_state_nothing_is_asked_beside_the_watch() {
         pod.cgroup.remove();
         node.cluster.delete(&pod.object);
         known.burn("main", 2);
+        short += 1;
         thread::sleep(Duration::from_millis(100));
     }
     let page = agent.after_ticks(2);

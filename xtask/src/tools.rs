@@ -9,7 +9,7 @@ use std::{env, fs};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{checked, root};
+use crate::{checked, output, root};
 
 /// Minor version of the oldest kubectl that the manifests are tested with.
 const OLDEST_KUBECTL: u32 = 30;
