@@ -9,7 +9,9 @@ mod kubernetes;
 #[path = "deploy/rights.rs"]
 mod rights;
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
+use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::{env, fs};
 
@@ -114,6 +116,32 @@ fn the_prometheus_rule_is_the_file_of_rules() {
     // As YAML too: nothing of it means something else for being indented.
     let objects = rendered("overlays/kube-prometheus");
     assert_eq!(object(&objects, "PrometheusRule", "energy-agent")["spec"], parsed(&rules)[0]);
+}
+
+/// What docs/install.md tells people to write beside the folder deploy.
+#[test]
+fn the_kustomization_of_the_guide_renders_with_an_image_of_ones_own() {
+    let guide = fs::read_to_string(deploy().join("../docs/install.md")).unwrap();
+    let kustomization = guide.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    assert!(kustomization.starts_with("# site/kustomization.yaml\n"), "{kustomization}");
+    let folder = TempDir::new().unwrap();
+    let site = folder.path().join("site");
+    fs::create_dir(&site).unwrap();
+    symlink(deploy().canonicalize().unwrap(), folder.path().join("deploy")).unwrap();
+    fs::write(site.join("kustomization.yaml"), kustomization).unwrap();
+    let objects = rendered(site.to_str().unwrap());
+    let container = &object(&objects, "DaemonSet", "energy-agent")["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["image"], concat!("REGISTRY/energy-agent:", env!("CARGO_PKG_VERSION")));
+    object(&objects, "PodMonitor", "energy-agent");
+
+    let table = guide.lines().skip_while(|line| !line.starts_with("| component, and overlay |")).skip(2);
+    let named =
+        table.map_while(|line| line.strip_prefix("| `")?.split('`').next()).map(|name| format!("overlays/{name}"));
+    let overlays = folders().into_iter().filter(|folder| folder != "base");
+    assert_eq!(named.collect::<BTreeSet<_>>(), overlays.collect());
+    for name in fs::read_dir(deploy().join("overlays")).unwrap().map(|entry| entry.unwrap().file_name()) {
+        assert!(deploy().join("components").join(&name).is_dir(), "{}", name.display());
+    }
 }
 
 /// On a host without Kubernetes the agent gets what its container gets.

@@ -209,7 +209,7 @@ pub struct Config {
         value_name = "DIR"
     )]
     pub state_directory: PathBuf,
-    /// Where pod names come from. `api`: a watch of the API server for this node's pods (get, list, watch on pods).
+    /// Where pod names come from. `api`: a watch of the API server for this node's pods (list and watch on pods).
     /// `kubelet`: the node's kubelet, asked at an interval (nodes/proxy). `auto`: api where there is a service account or
     /// a kubeconfig, else `none`, which shows pods by uid and containers by id.
     #[arg(
@@ -262,7 +262,7 @@ pub struct Config {
     /// that is refused keeps its last good version; a file that is deleted takes its policies with it.
     #[arg(long = "capping.policy", env = "ENERGY_AGENT_CAPPING_POLICY", value_name = "PATH")]
     pub capping_policy: Option<PathBuf>,
-    /// ConfigMap with policies to watch, each key a document. Needs get, list and watch on configmaps in its namespace.
+    /// ConfigMap with policies to watch, each key a document. Needs list and watch on configmaps in its namespace.
     #[arg(long = "capping.configmap", env = "ENERGY_AGENT_CAPPING_CONFIGMAP", value_parser = object_name, value_name = "NAMESPACE/NAME")]
     pub capping_configmap: Option<ObjectName>,
     /// All ConfigMaps of a namespace that have these labels, as in `energy/energy-agent.io/policies=true`.

@@ -222,7 +222,7 @@ fn the_doctor_says_which_source_answers_and_what_is_missing() {
     assert!(row.contains("ok") && row.contains(&format!("1 pod on node {}", node.name)), "{row}");
     node.proxy.faults().lists = Answer::Refuse(403, status_object(403, "Forbidden", "pods is forbidden"));
     let row = doctor();
-    assert!(row.contains("missing") && row.contains("get, list and watch on pods at cluster scope"), "{row}");
+    assert!(row.contains("missing") && row.contains("list and watch on pods at cluster scope"), "{row}");
     node.proxy.faults().lists = Answer::status(401);
     let row = doctor();
     assert!(row.contains("missing") && row.contains("unauthorized") && row.contains("-> renew"), "{row}");

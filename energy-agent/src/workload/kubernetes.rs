@@ -229,7 +229,7 @@ impl Server {
                         "no permission to {verb} {object} (403 {}); the agent needs {needed} on {object}: add \
                          that to its role and bind it to the agent's account",
                         status.message,
-                        needed = if verb == "create" { verb } else { "get, list and watch" },
+                        needed = if ["list", "watch"].contains(&verb) { "list and watch" } else { verb },
                     ),
                 ),
                 code => ("error", format!("{verb} {object}: {code} {} {}", status.reason, status.message)),
