@@ -10,9 +10,10 @@ use tempfile::TempDir;
 use crate::common::agent::{Agent, wait_for};
 use crate::common::alone;
 use crate::common::cgroup::{Cgroup, Load, ids, remove_all, v2_root};
+use crate::common::crash::CPUFREQ;
 use crate::common::kept::Kept;
 use crate::common::tree::Tree;
-use crate::plant::{CPUFREQ, Machine};
+use crate::plant::Machine;
 use crate::world::{World, text, wait_for_state, writes};
 
 /// For all CPUs of the node.
