@@ -199,8 +199,15 @@ fn a_limit_of_the_package_is_written_in_microwatts_and_holds_fc_081() {
     });
     let world = World::new();
     let Some(_pod) = world.pod("batch-0") else { return };
-    world.policies(&node_policy(150.0, "use: [RaplLimit]"));
+    let policy = node_policy(150.0, "use: [RaplLimit]");
+    world.policies(&policy.replace("Enforce", "Recommend"));
     let mut agent = agent(&world, &machine);
+    wait_for_state(&agent, "node", "recommending");
+    // Of 205 W: what would be written, and is not.
+    let recommended = agent.scrape().number_of("energy_agent_policy_ceiling_ratio", &[("policy", "node")]);
+    assert!((recommended - 150.0 / 205.0).abs() < 0.001, "{recommended}");
+    assert_eq!(text(&machine.limit_file(0)), "205000000");
+    world.policies(&policy);
     wait_for_text(&machine.limit_file(0), "150000000");
     let page = wait_for("the limit to hold", || {
         let page = agent.scrape();

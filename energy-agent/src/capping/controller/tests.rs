@@ -411,7 +411,7 @@ fn packages_share_the_target_of_the_whole_node() {
     rapl.selector = Selector { select_all: true, ..Selector::default() };
     rapl.budget.scope = Scope::PerNode;
     rapl.actuators.cpu.rapl_limit = true;
-    let mut world = World::new().policy(rapl).pod("a").pod_with("b", "web", &[]);
+    let mut world = World::new().policy(rapl.clone()).pod("a").pod_with("b", "web", &[]);
     for zone in ["intel-rapl:0", "intel-rapl:1"] {
         world.seen.knobs.insert(Knob::RaplLimit(Arc::from(zone)), knob(50_000_000, 150_000_000, 1));
     }
@@ -419,6 +419,11 @@ fn packages_share_the_target_of_the_whole_node() {
     world.tick();
     let values: Vec<u64> = world.values().into_values().collect();
     assert_eq!(values, [95_000_000, 95_000_000]);
+    rapl.mode = Mode::Recommend;
+    world.put(rapl);
+    assert_eq!(world.tick().limits, Limits::new());
+    // What would be written: 95 of 150 W.
+    assert!((world.status("node").subjects[0].ceiling - 0.633_333).abs() < 1e-6);
 }
 
 #[test]

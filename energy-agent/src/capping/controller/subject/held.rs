@@ -187,20 +187,7 @@ impl Subject {
         let Some(held) = self.devices.get_mut(&device.key) else { return false };
         let mut changed = false;
         for range in &device.limits {
-            let watts = match device.sharing {
-                Sharing::EqualParts => {
-                    let count = u32::try_from(device.limits.len()).unwrap_or(u32::MAX).max(1);
-                    target * device.power / power / f64::from(count)
-                }
-                Sharing::ByPower => {
-                    let alike = view.devices.iter().filter(|device| !device.limits.is_empty());
-                    let (sum, count) = alike.fold((0.0, 0_u32), |(sum, count), other| (sum + other.power, count + 1));
-                    let share = (budget * sum / power / f64::from(count.max(1))).max(budget * device.power / power);
-                    share * if device.lever.is_some() { BACKSTOP } else { 1.0 } + device.others
-                }
-            };
-            // What a share is exactly must not become the step below it by rounding.
-            let wanted = floor_u64(watts * per_watt(range) + 1e-6);
+            let wanted = standing(view, device, range, budget, target, power);
             let value = range.at_most(wanted);
             let stands = held.standing.get(&range.knob).copied();
             let near =
@@ -263,6 +250,24 @@ impl Subject {
             }
         }
     }
+}
+
+/// What a power limit of a device is to be for its share of the budget, in its unit; `power` is the subject's.
+pub(super) fn standing(view: &View, device: &Device, range: &Range, budget: f64, target: f64, power: f64) -> u64 {
+    let watts = match device.sharing {
+        Sharing::EqualParts => {
+            let count = u32::try_from(device.limits.len()).unwrap_or(u32::MAX).max(1);
+            target * device.power / power / f64::from(count)
+        }
+        Sharing::ByPower => {
+            let alike = view.devices.iter().filter(|device| !device.limits.is_empty());
+            let (sum, count) = alike.fold((0.0, 0_u32), |(sum, count), other| (sum + other.power, count + 1));
+            let share = (budget * sum / power / f64::from(count.max(1))).max(budget * device.power / power);
+            share * if device.lever.is_some() { BACKSTOP } else { 1.0 } + device.others
+        }
+    };
+    // What a share is exactly must not become the step below it by rounding.
+    floor_u64(watts * per_watt(range) + 1e-6)
 }
 
 /// A power limit's unit in a watt.
