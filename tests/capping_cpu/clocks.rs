@@ -10,9 +10,10 @@ use tempfile::TempDir;
 use crate::common::agent::{Agent, wait_for};
 use crate::common::alone;
 use crate::common::cgroup::{Cgroup, Load, ids, remove_all, v2_root};
+use crate::common::crash::CPUFREQ;
 use crate::common::kept::Kept;
 use crate::common::tree::Tree;
-use crate::plant::{CPUFREQ, Machine};
+use crate::plant::Machine;
 use crate::world::{World, text, wait_for_state, writes};
 
 /// For all CPUs of the node.
@@ -44,12 +45,21 @@ fn each_clock_goes_down_within_its_own_range_and_comes_back_fc_088_fc_081() {
     let before = files.each_ref().map(|file| text(file));
     let mut agent = agent(&world, &machine);
     // Nothing is low enough for a budget of 1 W: the clocks stand at the policy's minimum, or their own.
-    for (mhz, clocks) in [(500, ["500000", "800000"]), (1000, ["1000000", "1000000"]), (1200, ["1200000", "1200000"])] {
+    // Of the two the processor has a higher one only once.
+    for (mhz, clocks, clamped) in [
+        (500, ["500000", "800000"], ["0", "1"]),
+        (1000, ["1000000", "1000000"], ["0", "0"]),
+        (1200, ["1200000", "1200000"], ["0", "0"]),
+    ] {
         world.policies(&node_policy(1.0, &format!("use: [Frequency], minFrequencyMHz: {mhz}")));
         for (file, clock) in files.iter().zip(clocks) {
             wait_for_text(file, clock);
         }
         wait_for_state(&agent, "node", "unreachable");
+        let page = agent.scrape();
+        let shown = ["policy0", "policy4"]
+            .map(|policy| page.number_of("energy_agent_cap_clamped", &[("device", policy)]).to_string());
+        assert_eq!(shown, clamped, "{mhz} MHz");
         // A policy that is changed with its pods keeps its caps until the next is worked out; begin anew.
         world.no_policies();
         for (file, before) in files.iter().zip(&before) {
@@ -78,10 +88,10 @@ fn power_over_the_nodes_budget_lowers_the_clocks_until_it_is_kept() {
     let _alone = alone();
     let machine = Machine::of(Tree::case("FC-088-two-policies"), 1, 300_000_000, 300_000_000);
     let clock = machine.clock_file(4);
-    // 200 W at the full clock, by its square.
+    // 400 W at the full clock, by its square: on a machine that is busy otherwise a part of it is the pod's.
     let _plant = machine.draw(move || {
         let khz: f64 = fs::read_to_string(&clock).unwrap().trim().parse().unwrap_or(2_956_800.0);
-        200.0 * (khz / 2_956_800.0).powi(2)
+        400.0 * (khz / 2_956_800.0).powi(2)
     });
     let world = World::new();
     let Some(pod) = world.pod("batch-0") else { return };
@@ -198,8 +208,15 @@ fn a_limit_of_the_package_is_written_in_microwatts_and_holds_fc_081() {
     });
     let world = World::new();
     let Some(_pod) = world.pod("batch-0") else { return };
-    world.policies(&node_policy(150.0, "use: [RaplLimit]"));
+    let policy = node_policy(150.0, "use: [RaplLimit]");
+    world.policies(&policy.replace("Enforce", "Recommend"));
     let mut agent = agent(&world, &machine);
+    wait_for_state(&agent, "node", "recommending");
+    // Of 205 W: what would be written, and is not.
+    let recommended = agent.scrape().number_of("energy_agent_policy_ceiling_ratio", &[("policy", "node")]);
+    assert!((recommended - 150.0 / 205.0).abs() < 0.001, "{recommended}");
+    assert_eq!(text(&machine.limit_file(0)), "205000000");
+    world.policies(&policy);
     wait_for_text(&machine.limit_file(0), "150000000");
     let page = wait_for("the limit to hold", || {
         let page = agent.scrape();

@@ -11,16 +11,15 @@ use fake_nvml::state::Limits;
 use crate::common::agent::{Agent, wait_for};
 use crate::common::alone;
 use crate::common::cgroup::Load;
+use crate::common::crash::{CPUFREQ, Crash, GPU};
 use crate::common::nvml::{self, FakeNvml, Gpu};
 use crate::common::tree::Tree;
-use crate::kubernetes::case;
-use crate::plant::{CPUFREQ, Machine, Plant};
+use crate::plant::{Machine, Plant};
 use crate::world::{CpuPod, World, text};
-
-const GPU: &str = "GPU-fd585786-3c80-50f9-8a72-731ad8419df6";
 
 /// The node of FC-089 with a busy pod on CPU and GPU.
 struct Node089 {
+    case: Crash,
     world: World,
     machine: Machine,
     nvml: FakeNvml,
@@ -30,39 +29,49 @@ struct Node089 {
     before: Vec<String>,
 }
 
+/// 250 W for the GPU.
+const GPU_POLICY: &str = "- name: gpu
+  mode: Enforce
+  selector: {selectAll: true}
+  budget: {watts: 250, components: [gpu]}
+  actuators: {gpu: {use: [PowerLimit]}}
+";
+/// As low for the clocks as the case has them.
+const CLOCKS_POLICY: &str = "- name: clocks
+  mode: Enforce
+  selector: {selectAll: true}
+  budget: {watts: 1, scope: PerNode, components: [cpu]}
+  actuators: {cpu: {use: [Frequency], minFrequencyMHz: 1000}}
+";
+/// 90 W for the package, and in place of the policy for clocks.
+const PACKAGE_POLICY: &str = "- name: package
+  mode: Enforce
+  priority: 1
+  selector: {selectAll: true}
+  budget: {watts: 90, scope: PerNode, components: [cpu]}
+  control: {targetPercent: 100}
+  actuators: {cpu: {use: [RaplLimit]}}
+";
+
 impl Node089 {
     fn new() -> Option<Self> {
-        let case = case("FC-089");
-        let before = |key: &str| case["before"][key].as_u64().unwrap();
-        let mut tree = Tree::new();
-        for policy in [0, 4] {
-            let khz = before(&format!("policy{policy}.scaling_max_freq"));
-            for (file, value) in [
-                ("scaling_max_freq", khz),
-                ("scaling_min_freq", 300_000),
-                ("cpuinfo_min_freq", 300_000),
-                ("cpuinfo_max_freq", 2_956_800),
-            ] {
-                tree.apply(&format!("f {CPUFREQ}/policy{policy}/{file} = {value}"));
-            }
-        }
-        let limit = before("rapl.long_term_uw");
-        let machine = Machine::of(tree, 1, limit, limit);
+        let case = Crash::new();
+        let machine = Machine::made(case.tree());
         let world = World::new();
         let pod = world.pod("train-0")?;
         let load = pod.spin();
         let mut nvml = FakeNvml::new();
         let process = nvml::Process { load: 1.0, ..nvml::process(load.0.id()) };
-        let gpu_limit = u32::try_from(before(&format!("{GPU}.power_limit_mw"))).unwrap();
+        let default_mw = u32::try_from(case.before(&format!("{GPU}.power_limit_mw"))).unwrap();
         nvml.state.gpus.push(Gpu {
             plant: Some(fake_nvml::plant::Plant { exponent: 2.0, ..Default::default() }),
             processes: Some(vec![process]),
-            limits: Some(Limits { default_mw: gpu_limit, ..Limits::default() }),
+            limits: Some(Limits { default_mw, ..Limits::default() }),
             ..nvml::gpu(GPU)
         });
         nvml.play();
         let plant = machine.draw(|| 140.0);
-        let mut node = Self { world, machine, nvml, _plant: plant, _load: load, _pod: pod, before: Vec::new() };
+        let mut node = Self { case, world, machine, nvml, _plant: plant, _load: load, _pod: pod, before: Vec::new() };
         node.before = node.now();
         assert_eq!(node.before, ["1766400", "2956800", "145000000", "500000"]);
         Some(node)
@@ -72,41 +81,32 @@ impl Node089 {
         [self.machine.clock_file(0), self.machine.clock_file(4), self.machine.limit_file(0)]
     }
 
-    /// The four knobs.
+    /// The four limits.
     fn now(&self) -> Vec<String> {
         let held = self.nvml.held().gpus.get(GPU).and_then(|held| held.power_limit_mw).unwrap_or(500_000);
         self.files().iter().map(|file| text(file)).chain([held.to_string()]).collect()
     }
 
-    /// 250 W for the GPU, and for the CPUs by this means as low as the case has it.
-    fn policies(&self, means: &str) {
-        let namespace = &self.world.node.name;
-        let cpu = match means {
-            "Frequency" => {
-                "watts: 1, scope: PerNode, components: [cpu]}\n  actuators: {cpu: {use: [Frequency], minFrequencyMHz: 1000}}"
-            }
-            _ => {
-                "watts: 90, scope: PerNode, components: [cpu]}\n  control: {targetPercent: 100}\n  actuators: {cpu: {use: [RaplLimit]}}"
-            }
-        };
-        self.world.policies(&format!(
-            "- name: gpu\n  mode: Enforce\n  selector: {{namespaces: [{namespace}]}}\n  budget: {{watts: 250, components: [gpu]}}\n  actuators: {{gpu: {{use: [PowerLimit]}}}}\n- name: cpu\n  mode: Enforce\n  selector: {{selectAll: true}}\n  budget: {{{cpu}\n"
-        ));
+    /// The four limits as the case has them capped.
+    fn capped(&self) -> Vec<String> {
+        let gpu = format!("{GPU}.power_limit_mw");
+        let limits = ["policy0.scaling_max_freq", "policy4.scaling_max_freq", "rapl.long_term_uw", &gpu];
+        limits.map(|limit| self.case.capped_to(limit).to_string()).into()
     }
 
-    /// The four knobs while these policies hold them.
-    fn capped(&self, means: &str) -> Vec<String> {
-        let case = case("FC-089");
-        let to = |key: &str| case["capped_to"][key].to_string();
-        let mut capped = self.before.clone();
-        if means == "Frequency" {
-            capped[0] = to("policy0.scaling_max_freq");
-            capped[1] = to("policy4.scaling_max_freq");
-        } else {
-            capped[2] = to("rapl.long_term_uw");
-        }
-        capped[3] = to(&format!("{GPU}.power_limit_mw"));
-        capped
+    /// An agent that has capped all four. One policy decides about the CPUs: the clocks are left by an agent that was
+    /// killed under another, whose pods may still turn up for half a minute.
+    fn capping(&self) -> Agent {
+        self.world.policies(&[GPU_POLICY, CLOCKS_POLICY].concat());
+        let mut agent = self.agent();
+        let mut wanted = self.capped();
+        wanted[2].clone_from(&self.before[2]);
+        self.wait_for("clocks and GPU capped", &wanted);
+        agent.end("KILL");
+        self.world.policies(&[GPU_POLICY, CLOCKS_POLICY, PACKAGE_POLICY].concat());
+        let agent = self.agent();
+        self.wait_for("all four capped", &self.capped());
+        agent
     }
 
     fn agent(&self) -> Agent {
@@ -127,73 +127,60 @@ impl Node089 {
     }
 }
 
-fn every_ending(means: &str) {
+#[test]
+fn all_four_limits_come_back_when_the_agent_is_told_to_end_fc_089() {
     let _alone = alone();
     let Some(node) = Node089::new() else { return };
-    let capped = node.capped(means);
-
-    node.policies(means);
-    let mut agent = node.agent();
-    node.wait_for("capped", &capped);
+    let mut agent = node.capping();
     let (status, took) = agent.end("TERM");
     assert!(status.success());
-    assert_eq!(node.now(), node.before, "SIGTERM: restored before the exit");
+    assert_eq!(node.now(), node.before, "restored before the exit");
+    // As long as a DaemonSet that is deleted waits.
     assert!(took < Duration::from_secs(10), "{took:?}");
-
-    let mut agent = node.agent();
-    node.wait_for("capped", &capped);
-    agent.end("KILL");
-    assert_eq!(node.now(), capped, "SIGKILL leaves it");
-    let mut agent = node.agent();
-    agent.after_ticks(6);
-    assert_eq!(node.now(), capped, "the cap stays");
-    let journal = node.world.journal();
-    for original in [
-        "\"original_raw\":\"500000\"",
-        if means == "Frequency" { "\"original_raw\":\"2956800\"" } else { "\"original_raw\":\"145000000\"" },
-    ] {
-        assert!(journal.contains(original), "{journal}");
-    }
-
-    agent.end("KILL");
-    node.world.no_policies();
-    let agent = node.agent();
-    agent.after_ticks(1);
-    node.wait_for("SIGKILL, and a start without the policies", &node.before);
-    drop(agent);
-
-    // In the middle of applying: the journal names all of them, the last ones are not written yet.
-    node.policies(means);
-    let mut agent = node.agent();
-    node.wait_for("capped", &capped);
-    agent.end("KILL");
-    let half = if means == "Frequency" { 1 } else { 2 };
-    fs::write(&node.files()[half], format!("{}\n", node.before[half])).unwrap();
-    let mut agent = node.agent();
-    node.wait_for("SIGKILL in the middle: the rest follows", &capped);
-    agent.end("TERM");
-    assert_eq!(node.now(), node.before, "SIGKILL in the middle, then the end");
     assert_eq!(node.world.journal(), "");
 }
 
 #[test]
-fn clocks_and_the_gpus_limit_come_back_in_every_ending_fc_089() {
-    every_ending("Frequency");
+fn all_four_limits_are_remembered_from_before_the_first_cap_when_the_agent_is_killed_fc_089() {
+    let _alone = alone();
+    let Some(node) = Node089::new() else { return };
+    node.capping().end("KILL");
+    assert_eq!(node.now(), node.capped(), "nobody is there to give it back");
+    let mut agent = node.agent();
+    agent.after_ticks(6);
+    assert_eq!(node.now(), node.capped(), "the caps stay");
+    let journal = node.world.journal();
+    for original in &node.before {
+        assert!(journal.contains(&format!("\"original_raw\":\"{original}\"")), "{original}: {journal}");
+    }
+    agent.end("KILL");
+    node.world.no_policies();
+    let agent = node.agent();
+    agent.after_ticks(1);
+    node.wait_for("a start without the policies", &node.before);
 }
 
 #[test]
-fn the_packages_and_the_gpus_limit_come_back_in_every_ending_fc_089() {
-    every_ending("RaplLimit");
+fn a_kill_after_two_of_four_writes_ends_as_one_after_all_of_them_fc_089() {
+    let _alone = alone();
+    let Some(node) = Node089::new() else { return };
+    node.capping().end("KILL");
+    // The journal names all four before the first write.
+    for place in [1, 2] {
+        fs::write(&node.files()[place], format!("{}\n", node.before[place])).unwrap();
+    }
+    let mut agent = node.agent();
+    node.wait_for("the rest follows", &node.capped());
+    agent.end("TERM");
+    assert_eq!(node.now(), node.before);
+    assert_eq!(node.world.journal(), "");
 }
 
 #[test]
 fn an_agent_that_is_started_without_capping_gives_back_what_was_left() {
     let _alone = alone();
     let Some(node) = Node089::new() else { return };
-    node.policies("Frequency");
-    let mut agent = node.agent();
-    node.wait_for("capped", &node.capped("Frequency"));
-    agent.end("KILL");
+    node.capping().end("KILL");
     let [sysfs, trust] = node.machine.flags();
     let flags = [&node.world.state_flag(), &sysfs, &trust, &node.nvml.flag(), "--meter.cpu=rapl", "--capping=off"];
     let agent = node.world.node.agent(&flags);

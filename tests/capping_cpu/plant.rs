@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::common::crash::CPUFREQ;
 use crate::common::tree::Tree;
 
 const DEVICES: &str = "sys/devices/virtual/powercap/intel-rapl";
-pub const CPUFREQ: &str = "sys/devices/system/cpu/cpufreq";
 
 /// A sysfs with packages and, if the tree had them, clocks.
 pub struct Machine {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::agent::wait_for;
 use crate::common::{alone, one_of_three};
-use crate::world::{CpuPod, WATTS_PER_CPU, World, wait_for_state, writes};
+use crate::world::{Busy, CpuPod, WATTS_PER_CPU, World, wait_for_state, writes};
 
 /// What the files say where nobody has set a quota.
 const OPEN: &str = "-1\n100000\n";
@@ -91,11 +91,8 @@ fn a_quota_of_the_kubelet_comes_back_as_it_was_whichever_way_the_agent_ends() {
 #[test]
 fn a_policy_that_only_recommends_or_is_off_writes_nothing() {
     let _alone = alone();
-    let world = World::new();
-    let Some(pod) = world.pod("batch-0") else { return };
-    let _load = pod.spin();
-    world.policies(&world.policy(15.0).replace("Enforce", "Recommend"));
-    let agent = world.agent(&[]);
+    let recommend = |world: &World| world.policy(15.0).replace("Enforce", "Recommend");
+    let Some(Busy { world, pod, load: _load, agent }) = Busy::under(recommend) else { return };
     wait_for_state(&agent, "quiet", "recommending");
     let page = agent.after_ticks(2);
     assert!(page.number_of("energy_agent_policy_ceiling_ratio", &[("policy", "quiet")]) < 0.9);
@@ -112,11 +109,7 @@ fn a_policy_that_only_recommends_or_is_off_writes_nothing() {
 #[test]
 fn a_quota_that_is_put_back_behind_the_agent_is_set_again() {
     let _alone = alone();
-    let world = World::new();
-    let Some(pod) = world.pod("batch-0") else { return };
-    let _load = pod.spin();
-    world.policies(&world.policy(15.0));
-    let agent = world.agent(&[]);
+    let Some(Busy { world, pod, load: _load, agent }) = Busy::under(|world| world.policy(15.0)) else { return };
     wait_for_state(&agent, "quiet", "capping");
     agent.after_ticks(4);
     let capped = pod.wait_until_capped();
@@ -132,11 +125,7 @@ fn a_quota_that_is_put_back_behind_the_agent_is_set_again() {
 #[test]
 fn a_quota_that_somebody_else_sets_is_left_to_them() {
     let _alone = alone();
-    let world = World::new();
-    let Some(pod) = world.pod("batch-0") else { return };
-    let _load = pod.spin();
-    world.policies(&world.policy(15.0));
-    let agent = world.agent(&[]);
+    let Some(Busy { world, pod, load: _load, agent }) = Busy::under(|world| world.policy(15.0)) else { return };
     wait_for_state(&agent, "quiet", "capping");
     agent.after_ticks(4);
     // As an in-place resize does.
@@ -162,11 +151,7 @@ fn a_quota_that_somebody_else_sets_is_left_to_them() {
 #[test]
 fn a_pod_that_is_deleted_while_it_is_capped_leaves_nothing_behind() {
     let _alone = alone();
-    let world = World::new();
-    let Some(pod) = world.pod("batch-0") else { return };
-    let load = pod.spin();
-    world.policies(&world.policy(15.0));
-    let agent = world.agent(&[]);
+    let Some(Busy { world, pod, load, agent }) = Busy::under(|world| world.policy(15.0)) else { return };
     pod.wait_until_capped();
     assert!(world.journal().contains(pod.device()));
     world.node.cluster.delete(&pod.object);
@@ -186,12 +171,10 @@ fn a_pod_that_is_deleted_while_it_is_capped_leaves_nothing_behind() {
 #[test]
 fn a_budget_below_what_the_floor_draws_is_unreachable_and_said_once() {
     let _alone = alone();
-    let world = World::new();
-    let Some(pod) = world.pod("batch-0") else { return };
-    let _load = pod.spin();
     let minimum = "  actuators: {cpu: {minCPUs: 0.1}}\n";
-    world.policies(&(world.policy(2.0) + minimum));
-    let agent = world.agent(&[]);
+    let Some(Busy { world: _world, pod, load: _load, agent }) = Busy::under(|world| world.policy(2.0) + minimum) else {
+        return;
+    };
     wait_for_state(&agent, "quiet", "unreachable");
     let before = writes(&agent.scrape(), pod.device(), "ok");
     // At the first of its steps that is not below the least: a twentieth of the CPU that it used, 50 at most.
@@ -204,13 +187,9 @@ fn a_budget_below_what_the_floor_draws_is_unreachable_and_said_once() {
 #[test]
 fn a_share_of_the_peak_is_learned_first_and_then_kept() {
     let _alone = alone();
-    let world = World::new();
-    let Some(pod) = world.pod("batch-0") else { return };
-    let _load = pod.spin();
     // 0.1 h is the shortest: longer than a test. It stays open, and says so.
-    let policy = world.policy(15.0).replace("watts: 15", "percentOfPeak: 50, lookbackHours: 0.1");
-    world.policies(&policy);
-    let agent = world.agent(&[]);
+    let policy = |world: &World| world.policy(15.0).replace("watts: 15", "percentOfPeak: 50, lookbackHours: 0.1");
+    let Some(Busy { world: _world, pod, load: _load, agent }) = Busy::under(policy) else { return };
     wait_for_state(&agent, "quiet", "learning");
     let page = agent.after_ticks(4);
     assert_eq!(pod.quota.quota(), open(&pod));

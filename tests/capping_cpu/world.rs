@@ -31,6 +31,26 @@ pub struct CpuPod {
     pub quota: QuotaPod,
 }
 
+/// A busy pod under a policy, and the agent.
+pub struct Busy {
+    pub world: World,
+    pub pod: CpuPod,
+    pub load: Load,
+    pub agent: Agent,
+}
+
+impl Busy {
+    /// The policy may be made for the world. `None`: as [`World::pod`].
+    pub fn under(policy: impl FnOnce(&World) -> String) -> Option<Self> {
+        let world = World::new();
+        let pod = world.pod("batch-0")?;
+        let load = pod.spin();
+        world.policies(&policy(&world));
+        let agent = world.agent(&[]);
+        Some(Self { world, pod, load, agent })
+    }
+}
+
 impl World {
     pub fn new() -> Self {
         let (node, state) = (Node::new(), TempDir::new().unwrap());

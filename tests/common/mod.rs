@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod cgroup;
+pub mod crash;
 pub mod kept;
 pub mod manifests;
 pub mod network;

@@ -61,6 +61,19 @@ fn an_api_server_with_another_certificate_is_refused_and_told() {
     node.cluster.delete(&pod.object);
 }
 
+#[test]
+fn without_encryption_no_certificates_are_needed_on_the_machine() {
+    let node = Node::new();
+    let pod = node.pod("cart", &["main"]);
+    let (kubeconfig, name) =
+        (format!("--kubeconfig={}", node.kubeconfig.display()), format!("--node.name={}", node.name));
+    let command = ["env", "SSL_CERT_FILE=/nowhere", "SSL_CERT_DIR=/nowhere", PROGRAM];
+    let agent = Agent::spawn(&command, &[INTERVAL, "--pods.source=api", &kubeconfig, &name]);
+    agent.wait_until_ready();
+    assert_eq!(wait_for_source(&agent, "1"), "ok");
+    node.cluster.delete(&pod.object);
+}
+
 /// A service account's files, where a pod has them.
 #[test]
 fn inside_a_cluster_the_service_account_is_used_without_a_flag() {

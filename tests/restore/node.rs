@@ -14,16 +14,13 @@ use energy_agent::capping::knob::{Knob, Limit, Limits};
 use energy_agent::capping::policy::PolicyName;
 use energy_agent::config::{Cli, Config, GpuMode};
 use energy_agent::meter::gpu::{GpuMeter, Options};
-use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::agent::PROGRAM;
+use crate::common::crash::{CPUFREQ, Crash, ZONE};
 use crate::common::nvml::FakeNvml;
 use crate::common::quota::QuotaPod;
 use crate::common::tree::Tree;
-
-const CPUFREQ: &str = "sys/devices/system/cpu/cpufreq";
-const POWERCAP: &str = "sys/devices/virtual/powercap/intel-rapl/intel-rapl:0";
 
 pub struct Node {
     pub tree: Tree,
@@ -39,33 +36,14 @@ pub struct Node {
 
 impl Node {
     pub fn new() -> Self {
-        let case = include_str!("../cases/FC-089-crash-restore.json");
-        let case: Value = serde_json::from_str(case).unwrap();
-        let number = |moment: &str, key: &str| case[moment][key].as_u64().unwrap();
-        let mut tree = Tree::new();
+        let case = Crash::new();
+        let mut tree = case.tree();
         tree.apply("f proc/sys/kernel/random/boot_id = 0f1e2d3c-0000-4000-8000-000000000001");
-        for policy in [0, 4] {
-            let khz = number("before", &format!("policy{policy}.scaling_max_freq"));
-            for (file, value) in [
-                ("scaling_max_freq", khz),
-                ("scaling_min_freq", 300_000),
-                ("cpuinfo_min_freq", 300_000),
-                ("cpuinfo_max_freq", 2_956_800),
-            ] {
-                tree.apply(&format!("f {CPUFREQ}/policy{policy}/{file} = {value}"));
-            }
-        }
-        let limit = number("before", "rapl.long_term_uw");
-        tree.apply(&format!("f {POWERCAP}/name = package-0"));
-        tree.apply(&format!("f {POWERCAP}/constraint_0_name = long_term"));
-        tree.apply(&format!("f {POWERCAP}/constraint_0_power_limit_uw = {limit}"));
-        tree.apply(&format!("f {POWERCAP}/constraint_0_max_power_uw = {limit}"));
-        tree.apply("l sys/class/powercap/intel-rapl:0 -> ../../devices/virtual/powercap/intel-rapl/intel-rapl:0");
         let pod = QuotaPod::new();
         let mut capped_to = BTreeMap::from([
-            (Knob::CpuFrequency(0), number("capped_to", "policy0.scaling_max_freq")),
-            (Knob::CpuFrequency(4), number("capped_to", "policy4.scaling_max_freq")),
-            (Knob::RaplLimit("intel-rapl:0".into()), number("capped_to", "rapl.long_term_uw")),
+            (Knob::CpuFrequency(0), case.capped_to("policy0.scaling_max_freq")),
+            (Knob::CpuFrequency(4), case.capped_to("policy4.scaling_max_freq")),
+            (Knob::RaplLimit("intel-rapl:0".into()), case.capped_to("rapl.long_term_uw")),
         ]);
         if let Some(pod) = &pod {
             capped_to.insert(Knob::CpuQuota(pod.pod.cgroup.path.trim_start_matches('/').into()), 500);
@@ -102,7 +80,7 @@ impl Node {
     pub fn file(&self, knob: &Knob) -> PathBuf {
         self.tree.root().join(match knob {
             Knob::CpuFrequency(policy) => format!("{CPUFREQ}/policy{policy}/scaling_max_freq"),
-            Knob::RaplLimit(_) => format!("{POWERCAP}/constraint_0_power_limit_uw"),
+            Knob::RaplLimit(_) => format!("{ZONE}/constraint_0_power_limit_uw"),
             other => panic!("{other} is no plain file"),
         })
     }

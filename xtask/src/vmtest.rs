@@ -1,7 +1,9 @@
 //! `cargo xtask vmtest`: the agent on other kernels than this machine's, in virtual machines with a pure cgroup v2 tree.
-//! What it counts for a busy container is compared with the kernel's own `cpu.stat`.
+//! What it counts for a busy container is compared with the kernel's own `cpu.stat`, and a pod that it holds to a budget by
+//! `cpu.max` with what the pod used.
 
 mod guest;
+mod held;
 mod initramfs;
 mod kernel;
 
@@ -41,7 +43,7 @@ pub fn run(options: &Options) -> Result<()> {
     let agent = build::release(Arch::Amd64, Linking::Static)?;
     let initramfs = folder().join("initramfs");
     fs::create_dir_all(folder()).context("target/vm")?;
-    fs::write(&initramfs, initramfs::of(&agent, &busybox()?, &root().join("tests/vm/init.sh"))?)?;
+    fs::write(&initramfs, initramfs::of(&agent, &busybox()?, &root().join("tests/vm"))?)?;
     let emulator = Emulator::find()?;
     let mut rows = Vec::new();
     for (wanted, kernel) in kernel::fetch(&options.kernels, options.refresh) {
@@ -98,21 +100,26 @@ impl Row {
 
 fn table(rows: &[(String, Result<Row>)]) -> String {
     let mut text = format!(
-        "{:<28} {:<24} {:>8} {:>10} {:>11} {:>6}  RESULT",
-        "KERNEL", "PROGRAM", "AGENT s", "cpu.stat s", "DIFFERENCE", "TOOK"
+        "{:<28} {:<24} {:>8} {:>10} {:>11} {:>12} {:>9} {:>6}  RESULT",
+        "KERNEL", "PROGRAM", "AGENT s", "cpu.stat s", "DIFFERENCE", "cpu.max CPUs", "USED CPUs", "TOOK"
     );
     for (wanted, row) in rows {
         text.push('\n');
         match row {
             Ok(row) => {
-                let Report { program, agent_s, kernel_s, .. } = &row.report;
+                let Report { program, agent_s, kernel_s, held, .. } = &row.report;
                 let (difference, took) = (row.report.difference() * 100.0, row.took.as_secs_f64());
-                let seconds = format!("{agent_s:>8.3} {kernel_s:>10.3} {difference:>+9.2} % {took:>4.0} s");
-                text.push_str(&format!("{:<28} {program:<24} {seconds}  {}", row.kernel, row.verdict()));
+                let seconds = format!("{agent_s:>8.3} {kernel_s:>10.3} {difference:>+9.2} %");
+                let cpus = format!("{:>12.3} {:>9.3}", held.quota(), held.used());
+                text.push_str(&format!(
+                    "{:<28} {program:<24} {seconds} {cpus} {took:>4.0} s  {}",
+                    row.kernel,
+                    row.verdict()
+                ));
             }
             Err(error) => text.push_str(&format!(
-                "{wanted:<28} {:<24} {:>8} {:>10} {:>11} {:>6}  {error:#}",
-                "-", "-", "-", "-", "-"
+                "{wanted:<28} {:<24} {:>8} {:>10} {:>11} {:>12} {:>9} {:>6}  {error:#}",
+                "-", "-", "-", "-", "-", "-", "-"
             )),
         }
     }

@@ -55,8 +55,10 @@ pub struct Actuator {
 /// What the tick knows of knobs beside their files and drivers.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Of living pods, as [`FileKnobs::pod_quota`] has them.
+    /// Of living pods, as [`FileKnobs::pod_quota`] has them; those that were read since the last call.
     pub quotas: BTreeMap<Knob, Found>,
+    /// Quotas that nobody reads any more: the pod has ended, or no policy selects it.
+    pub ended: Vec<Knob>,
     /// SM clocks by UUID: whether a lock is obeyed shows nowhere else.
     pub clocks_mhz: BTreeMap<Arc<str>, u32>,
 }
@@ -145,19 +147,24 @@ impl Actuator {
         if now >= self.next_list {
             self.next_list = now + LIST_EVERY;
             found.extend(files.list());
-            found.extend(seen.quotas);
             for track in self.tracks.values_mut().filter(|track| !is_quota(&track.knob)) {
                 track.found = None;
             }
-        } else {
-            found.extend(seen.quotas);
+        }
+        found.extend(seen.quotas);
+        for knob in &seen.ended {
+            if let Some(track) = self.tracks.get_mut(knob) {
+                track.followed = false;
+            }
         }
         let mut gone = Vec::new();
-        for track in self.tracks.values_mut().filter(|track| !is_gpu(&track.knob) && !found.contains_key(&track.knob)) {
+        for track in self.tracks.values_mut() {
+            let unused = !track.is_in_use() && (track.followed || !is_quota(&track.knob));
+            if unused || is_gpu(&track.knob) || found.contains_key(&track.knob) {
+                continue;
+            }
             if !track.is_in_use() {
-                if is_quota(&track.knob) {
-                    gone.push(track.knob.clone());
-                }
+                gone.push(track.knob.clone());
                 continue;
             }
             match files.read(&track.knob) {
@@ -170,9 +177,13 @@ impl Actuator {
             }
         }
         self.forget(&gone);
-        self.tracks.retain(|knob, _| !gone.contains(knob));
+        for knob in &gone {
+            files.forget(knob);
+            self.tracks.remove(knob);
+        }
         for (knob, now) in found {
             let track = self.tracks.entry(knob).or_insert_with_key(|knob| Track::new(knob.clone()));
+            track.followed = is_quota(&track.knob);
             track.found = Some(now);
         }
         for track in self.tracks.values_mut() {

@@ -3,6 +3,8 @@
 
 mod conflict;
 mod device;
+#[cfg(test)]
+mod floors;
 mod peak;
 #[cfg(test)]
 mod properties;
@@ -129,12 +131,14 @@ impl Controller {
                 let mut view = scene.view(number, won);
                 subject.step(policy, &mut view, tick, &mut self.adopted);
                 for (knob, value) in subject.limits(&view, now) {
+                    if subject.clamped.contains(&knob) {
+                        outcome.clamped.insert(knob.clone());
+                    }
                     let limit = Limit { value, policy: policy.name.clone() };
                     if outcome.limits.get(&knob).is_none_or(|other| value < other.value) {
                         outcome.limits.insert(knob, limit);
                     }
                 }
-                outcome.clamped.extend(subject.clamped.iter().cloned());
                 if policy.mode != Mode::Off {
                     outcome.unusable.extend(view.unusable.iter().cloned());
                 }

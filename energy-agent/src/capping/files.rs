@@ -69,7 +69,7 @@ impl FileKnobs {
                 Some((knob, found))
             })
             .collect();
-        self.forget();
+        self.forget_gone();
         listed
     }
 
@@ -77,9 +77,7 @@ impl FileKnobs {
     /// controller is in no hierarchy, or the cgroup has none or has gone.
     pub fn pod_quota(&mut self, cgroup: &str) -> Option<(Knob, Found)> {
         self.quotas.hierarchy()?;
-        let cgroup: Arc<str> = cgroup.trim_matches('/').into();
-        self.quotas.notice(&cgroup);
-        let knob = Knob::CpuQuota(cgroup);
+        let knob = Knob::CpuQuota(cgroup.trim_matches('/').into());
         let found = self.look_and_report(&knob)?;
         Some((knob, found))
     }
@@ -94,7 +92,7 @@ impl FileKnobs {
     ///
     /// # Errors
     /// When it is not a file knob, has gone, or cannot be read; with the file and the remedy.
-    pub fn read(&self, knob: &Knob) -> Result<Found, KnobError> {
+    pub fn read(&mut self, knob: &Knob) -> Result<Found, KnobError> {
         self.look(knob).map(|(found, _)| found)
     }
 
@@ -122,6 +120,13 @@ impl FileKnobs {
         written
     }
 
+    /// Drops what is remembered of a knob: of a quota, when its pod is no longer asked for.
+    pub fn forget(&mut self, knob: &Knob) {
+        self.kept.remove(knob);
+        self.writable.remove(knob);
+        self.reported.remove(knob);
+    }
+
     /// The CPUs that a `cpufreq` policy sets the clock of, as far as they are online.
     #[must_use]
     pub fn cpus_of_policy(&self, policy: u32) -> Vec<u32> {
@@ -142,28 +147,29 @@ impl FileKnobs {
     }
 
     /// A knob as it is now, and why it cannot be used, if it cannot.
-    fn look(&self, knob: &Knob) -> Result<(Found, Option<KnobError>), KnobError> {
+    fn look(&mut self, knob: &Knob) -> Result<(Found, Option<KnobError>), KnobError> {
         let mut found = match knob {
             Knob::CpuFrequency(policy) => self.cpufreq.read(*policy)?,
             Knob::CpuQuota(cgroup) => self.quotas.read(cgroup)?,
             Knob::RaplLimit(zone) => self.power_limits.read(zone)?,
             Knob::GpuClock(_) | Knob::GpuPower(_) => return Err(no_file(knob)),
         };
-        let file = self.file(knob)?;
         let kept = self.kept.get(knob).is_some_and(|(epoch, raw)| (*epoch, raw) == (found.epoch, &found.raw));
         let refused = match self.writable.get(knob) {
             Some(epoch) if *epoch == found.epoch => None,
-            _ => attribute::writable(&file).err(),
+            _ => attribute::writable(&self.file(knob)?).err(),
         };
         let trouble = if refused.is_some() {
             refused
         } else if kept {
             let what = "a value was written without an error, and it still shows";
+            let file = self.file(knob)?;
             let detail = format!("{}: {what} {}; the firmware or another program holds it", file.display(), found.raw);
             Some(KnobError { state: KnobState::NotEffective, detail })
         } else if found.state == KnobState::Ok {
             None
         } else {
+            let file = self.file(knob)?;
             let detail = format!("{}: no range between its least and its greatest value", file.display());
             Some(KnobError { state: found.state, detail })
         };
@@ -183,16 +189,12 @@ impl FileKnobs {
         }
     }
 
-    /// Drops what is remembered of knobs that have gone.
-    fn forget(&mut self) {
+    /// Drops what is remembered of knobs that have gone, as far as they are listed.
+    fn forget_gone(&mut self) {
         let remembered = self.kept.keys().chain(self.writable.keys()).chain(self.reported.keys());
-        let gone: Vec<Knob> =
-            remembered.filter(|knob| !self.file(knob).is_ok_and(|file| file.exists())).cloned().collect();
-        for knob in gone {
-            self.kept.remove(&knob);
-            self.writable.remove(&knob);
-            self.reported.remove(&knob);
-        }
+        let listed = remembered.filter(|knob| !matches!(knob, Knob::CpuQuota(_)));
+        let gone: Vec<Knob> = listed.filter(|knob| !self.file(knob).is_ok_and(|file| file.exists())).cloned().collect();
+        gone.iter().for_each(|knob| self.forget(knob));
     }
 
     /// A knob as it is now; `None` for one that is not there. Logs when it becomes usable or stops being so.

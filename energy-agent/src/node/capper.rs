@@ -14,7 +14,7 @@ use crate::capping::change::{self, Change};
 use crate::capping::controller::{self, Controller, Outcome};
 use crate::capping::events::Outbox;
 use crate::capping::files::FileKnobs;
-use crate::capping::knob::{Found, Knob, Limits};
+use crate::capping::knob::{Knob, Limits};
 use crate::capping::observation::{GpuDevice, Observation, PodNow};
 use crate::capping::policy::{Mode, Policy};
 use crate::capping::source::InForce;
@@ -59,8 +59,8 @@ pub struct Capper {
     /// Clocks that are one pod's alone, by the path of its cgroup.
     cores: BTreeMap<Arc<str>, Vec<Knob>>,
     next_cores: Duration,
-    /// Quotas by the path of the cgroup, and when they were read.
-    quotas: HashMap<Arc<str>, (Duration, Knob, Found)>,
+    /// Quotas by the path of the cgroup, and when they were read; `None`: there was none.
+    quotas: HashMap<Arc<str>, (Duration, Option<Knob>)>,
     started: Instant,
     /// `--capping=off`: there are no policies.
     off: bool,
@@ -157,9 +157,9 @@ impl Capper {
         self.take_policies();
         let Tick { snapshot, pods, owners, gpus: devices } = tick;
         let mut seen = self.observer.observe(now, snapshot, pods, devices);
-        let quotas = self.find_knobs(&mut seen, owners);
+        let mut known = self.find_knobs(&mut seen, owners);
         let clocks = seen.gpus.iter().filter_map(|gpu| Some((Arc::clone(&gpu.uuid), gpu.clock_mhz?)));
-        let known = Seen { quotas, clocks_mhz: clocks.collect() };
+        known.clocks_mhz = clocks.collect();
         self.actuator.look(now, known, &mut self.files, gpus);
         seen.knobs = self.actuator.knobs();
         let Outcome { mut limits, clamped, unusable, policies, changes } = self.controller.step(&self.in_force, &seen);
@@ -233,8 +233,8 @@ impl Capper {
     }
 
     /// Gives the pods that a policy selects their quotas and cores.
-    fn find_knobs(&mut self, seen: &mut Observation, owners: Option<&Owners>) -> BTreeMap<Knob, Found> {
-        let Some(owners) = owners else { return BTreeMap::new() };
+    fn find_knobs(&mut self, seen: &mut Observation, owners: Option<&Owners>) -> Seen {
+        let Some(owners) = owners else { return Seen::default() };
         let (in_force, now) = (&self.in_force, seen.now);
         let for_cpus = |policy: &Policy| policy.mode != Mode::Off && policy.budget.components.cpu;
         let selects = |pod: &Pod| {
@@ -252,32 +252,33 @@ impl Capper {
                 chosen.push((pod, path));
             }
         }
-        if chosen.is_empty() {
-            self.quotas.clear();
-            return BTreeMap::new();
-        }
-        if now >= self.next_cores {
+        let mut before = std::mem::take(&mut self.quotas);
+        let mut known = Seen::default();
+        if !chosen.is_empty() && now >= self.next_cores {
             self.next_cores = now + CORES_EVERY;
             self.cores = self.files.exclusive_frequencies(owners.pod_cgroups().map(|path| &**path));
         }
-        let mut quotas = BTreeMap::new();
-        let mut before = std::mem::take(&mut self.quotas);
         let mut may_read = chosen.len().div_ceil(QUOTA_PARTS);
         for (pod, path) in chosen {
-            let known = before.remove(path).filter(|(read_at, knob, _)| {
+            pod.frequencies = self.cores.get(path).cloned().unwrap_or_default();
+            if let Some((read_at, knob)) = before.get(path) {
                 let old = now >= *read_at + QUOTA_EVERY && may_read > 0;
                 may_read -= usize::from(old);
-                !old && pod.cpus_used < BUSY_CPUS && !self.actuator.is_in_use(knob)
-            });
-            let read = || self.files.pod_quota(path).map(|(knob, found)| (now, knob, found));
-            if let Some((read_at, knob, found)) = known.or_else(read) {
-                pod.quota = Some(knob.clone());
-                quotas.insert(knob.clone(), found.clone());
-                self.quotas.insert(Arc::clone(path), (read_at, knob, found));
+                let in_use = knob.as_ref().is_some_and(|knob| self.actuator.is_in_use(knob));
+                if !old && pod.cpus_used < BUSY_CPUS && !in_use {
+                    pod.quota.clone_from(knob);
+                    self.quotas.extend(before.remove_entry(path));
+                    continue;
+                }
             }
-            pod.frequencies = self.cores.get(path).cloned().unwrap_or_default();
+            let (read, earlier) = (self.files.pod_quota(path), before.remove(path));
+            pod.quota = read.as_ref().map(|(knob, _)| knob.clone());
+            known.ended.extend(earlier.and_then(|(_, knob)| knob).filter(|_| read.is_none()));
+            self.quotas.insert(Arc::clone(path), (now, pod.quota.clone()));
+            known.quotas.extend(read);
         }
-        quotas
+        known.ended.extend(before.into_values().filter_map(|(_, knob)| knob));
+        known
     }
 }
 

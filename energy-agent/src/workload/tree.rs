@@ -86,7 +86,10 @@ pub fn walk(root: &Path) -> anyhow::Result<Vec<Folder>> {
 }
 
 /// Calls `found` for every folder in `path`.
-fn list(path: &Path, mut found: impl FnMut(CgroupId, &Path)) -> io::Result<()> {
+///
+/// # Errors
+/// When the listing had to end early (out of file descriptors or memory): what is missing then is not gone.
+pub fn list(path: &Path, mut found: impl FnMut(CgroupId, &Path)) -> io::Result<()> {
     let leaf = match fs::metadata(path) {
         // Kernfs, like most file systems, counts one link for each sub-folder; spares listing some 50 files in a leaf.
         Ok(metadata) => metadata.nlink() == 2,

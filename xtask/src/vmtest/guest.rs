@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use super::held::Held;
 use crate::tools;
 
 /// Part of cpu.stat's time by which the agent may differ. `cpu.stat` is the scheduler's clock, the agent's is another,
@@ -49,8 +50,13 @@ impl Emulator {
                 command.arg(root.join("usr/bin").join(PROGRAM));
                 let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|folder| root.join(folder));
                 command.env("LD_LIBRARY_PATH", env::join_paths(libraries).unwrap_or_else(|_| OsString::new()));
+                // What this machine has of its packages is not unpacked.
+                let modules = "usr/lib/x86_64-linux-gnu/qemu";
+                if !root.join(modules).exists() {
+                    command.env("QEMU_MODULE_DIR", Path::new("/").join(modules));
+                }
                 for data in ["usr/share/qemu", "usr/share/seabios"] {
-                    command.arg("-L").arg(root.join(data));
+                    command.arg("-L").arg(root.join(data)).arg("-L").arg(Path::new("/").join(data));
                 }
             }
         }
@@ -76,6 +82,8 @@ pub struct Report {
     /// CPU time of the container as the agent has it, and as the kernel has it.
     pub agent_s: f64,
     pub kernel_s: f64,
+    /// The pod under a power budget.
+    pub held: Held,
     /// Energy of the pod.
     joules: f64,
     /// Who counted.
@@ -115,6 +123,7 @@ impl Report {
             meter: label("meter").unwrap_or_default(),
             agent_s: value("energy_agent_container_cpu_seconds_total")?,
             kernel_s: usage_usec / 1e6,
+            held: Held::read(said("held ").context("no pod was held")?, value("energy_agent_cap_found_cpus")?)?,
             joules: value("kepler_pod_cpu_joules_total")?,
         })
     }
@@ -126,7 +135,7 @@ impl Report {
 
     /// Empty where all is well.
     pub fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
+        let mut problems = self.held.problems();
         if self.meter != "ebpf" {
             problems.push(format!("CPU time was counted by {:?}, not by eBPF", self.meter));
         }
@@ -148,7 +157,8 @@ mod tests {
         @@ metric energy_agent_attribution_info{meter=\"ebpf\",program=\"tp_btf\",weight=\"cpu_time\",idle=\"ratio\"} 1\r\n\
         @@ metric energy_agent_container_cpu_seconds_total{container_id=\"01\"} 2.020000000\r\n\
         @@ metric kepler_pod_cpu_joules_total{pod_id=\"1\"} 3.500000\r\n\
-        @@ usage_usec 2000000\r\n@@ end ok\r\n[    9.9] reboot: Power down\r\n";
+        @@ usage_usec 2000000\r\n@@ metric energy_agent_cap_found_cpus{actuator=\"cpu_quota\"} 0.37\r\n\
+        @@ held 37000 100000 5550000 148 1500\r\n@@ end ok\r\n[    9.9] reboot: Power down\r\n";
 
     #[test]
     fn a_report_within_two_percent_passes() {
@@ -164,6 +174,10 @@ mod tests {
         assert_eq!(problems("2.020000000", "1.950000000").unwrap(), "more than 2 % apart");
         assert!(problems("\"ebpf\"", "\"cgroup\"").unwrap().contains("counted by \"cgroup\""));
         assert_eq!(problems("3.500000", "0.000000").unwrap(), "the pod used no energy");
+        assert_eq!(
+            problems("37000 100000 5550000 148", "37000 100000 5550000 0").unwrap(),
+            "throttled 0 times in 150 periods"
+        );
         assert!(problems("usage_usec 2000000", "usage_usec 20").unwrap_err().to_string().contains("20 us only"));
         let refused = "@@ log WARN refused\n@@ end the agent is not ready";
         assert_eq!(problems("@@ end ok", refused).unwrap_err().to_string(), "the agent is not ready: WARN refused");

@@ -11,16 +11,17 @@ use anyhow::{Context as _, Result};
 const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
-/// The archive with the three programs and the folders that `init` mounts on.
+/// The archive with the two programs, the scripts that run them, and the folders that `init` mounts on.
 ///
 /// # Errors
 /// When one can't be read.
-pub fn of(agent: &Path, busybox: &Path, init: &Path) -> Result<Vec<u8>> {
+pub fn of(agent: &Path, busybox: &Path, scripts: &Path) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for folder in ["bin", "proc", "sys", "dev", "tmp"] {
         archive.add(folder, FOLDER, &[])?;
     }
-    for (name, file) in [("bin/agent", agent), ("bin/busybox", busybox), ("init", init)] {
+    let (init, capping) = (scripts.join("init.sh"), scripts.join("capping.sh"));
+    for (name, file) in [("bin/agent", agent), ("bin/busybox", busybox), ("init", &init), ("capping.sh", &capping)] {
         archive.add(name, PROGRAM, &fs::read(file).with_context(|| file.display().to_string())?)?;
     }
     archive.add("TRAILER!!!", 0, &[])?;

@@ -40,6 +40,8 @@ pub struct Track {
     pub wanted: Option<Limit>,
     /// The kernel itself holds it lower than was written (heat, firmware): nobody else's value.
     pub lowered: bool,
+    /// A quota whose pod is read now and then; it is dropped where that ends and nothing is to be given back.
+    pub followed: bool,
     /// What a GPU runs at, MHz.
     pub clock_mhz: Option<u32>,
     pub restore_failures: u64,
@@ -100,6 +102,7 @@ impl Track {
             held: None,
             wanted: None,
             lowered: false,
+            followed: false,
             clock_mhz: None,
             restore_failures: 0,
             pending: None,
@@ -197,6 +200,10 @@ impl Track {
         }
         forget_before(&mut self.written_at, now);
         forget_before(&mut self.reverted_at, now);
+        if limit.is_none() && !self.is_in_use() {
+            self.deferred = None;
+            return Action::Nothing;
+        }
         let Some(found) = self.found.clone() else { return Action::Nothing };
         let readable = !matches!(self.knob, Knob::GpuClock(_));
         if let Some((_, since)) = self.pending {

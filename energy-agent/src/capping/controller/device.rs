@@ -72,6 +72,8 @@ pub struct Range {
     pub knob: Knob,
     /// The larger of the device's minimum and the policy's.
     pub floor: u64,
+    /// The floor is the device's: the policy has none that is higher.
+    pub own_floor: bool,
     /// What it was before anything was written, or the device's maximum: relative ceiling 1.
     pub top: u64,
     /// Values lie on `from + n * step`.
@@ -98,14 +100,26 @@ impl Range {
             | KnobState::Yielded => false,
         };
         let open = now.original.is_none();
-        (usable && top > 0).then(|| Self { knob: knob.clone(), floor, top, from: now.min, step: now.step.max(1), open })
+        let own_floor = least <= now.min;
+        let (from, step) = (now.min, now.step.max(1));
+        (usable && top > 0).then(|| Self { knob: knob.clone(), floor, own_floor, top, from, step, open })
     }
 
     /// The value for a relative ceiling: the step below it, at least the floor. `None`: open.
     #[must_use]
     pub fn value(&self, ceiling: f64) -> Option<u64> {
-        // What a value is exactly must not become the step below it by rounding.
-        self.at_most(floor_u64(ceiling.max(0.0) * share(self.top, 1) + 1e-6))
+        self.at_most(self.exactly(ceiling))
+    }
+
+    /// Whether its device is what keeps the value above a relative ceiling.
+    #[must_use]
+    pub fn clamps(&self, ceiling: f64) -> bool {
+        self.own_floor && self.value(ceiling).is_some_and(|value| value > self.exactly(ceiling))
+    }
+
+    /// A relative ceiling in the knob's unit. What a value is exactly must not become the step below it by rounding.
+    fn exactly(&self, ceiling: f64) -> u64 {
+        floor_u64(ceiling.max(0.0) * share(self.top, 1) + 1e-6)
     }
 
     /// The highest value that is not above `wanted` and at least the floor. `None`: nothing is lowered by it.
@@ -174,7 +188,7 @@ impl Lever {
         furthest.and_then(|range| Some(range.relative(range.value(ceiling)?))).unwrap_or(1.0)
     }
 
-    /// The relative ceiling after an excess.
+    /// The relative ceiling that is wanted after an excess; the floors are not looked at.
     #[must_use]
     pub fn cut(&self, algorithm: &Algorithm, ceiling: f64, power: f64, target: f64) -> f64 {
         // A quota is cut from what was used, or it would take many ticks to bite. A clock is read at one moment and may be
@@ -187,7 +201,7 @@ impl Lever {
             }
             (Algorithm::Ratio | Algorithm::Table(_), _) => None,
         };
-        wanted.unwrap_or_else(|| ratio::cut(from, power, target, self.law)).max(self.floor())
+        wanted.unwrap_or_else(|| ratio::cut(from, power, target, self.law))
     }
 
     /// The relative ceiling after `seconds` under the budget.
@@ -220,7 +234,7 @@ mod tests {
 
     fn clock(policy: u32, floor: u64, top: u64) -> Range {
         let knob = Knob::CpuFrequency(policy);
-        Range { knob, floor, top, from: floor, step: 1, open: false }
+        Range { knob, floor, own_floor: true, top, from: floor, step: 1, open: false }
     }
 
     #[test]
@@ -233,5 +247,7 @@ mod tests {
         // The little cores have been at theirs from 100 / 176.64 = 0.57 on.
         let half: Vec<Option<u64>> = lever.ranges.iter().map(|range| range.value(lever.on_step(0.5))).collect();
         assert_eq!(half, [Some(1_000_000), Some(1_478_400)]);
+        let clamped = |ceiling: f64| [&lever.ranges[0], &lever.ranges[1]].map(|range| range.clamps(ceiling));
+        assert_eq!((clamped(0.6), clamped(0.5), clamped(0.3)), ([false, false], [true, false], [true, true]));
     }
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use self::held::Held;
-use super::device::{Device, DeviceKey};
+use super::device::{Device, DeviceKey, Range};
 use super::peak::Peak;
 use super::ratio;
 use super::view::View;
@@ -212,11 +212,18 @@ impl Subject {
         let (engage, target, release) = bounds(policy, budget);
         let mean = self.mean(power);
         if mean > engage && power > target {
-            let of = |device: &Device| {
-                let lever = device.lever.as_ref()?;
-                Some(ratio::factor(mean, target, lever.law).clamp(lever.floor(), 1.0))
+            let of = |device: &Device| match &device.lever {
+                Some(lever) => ratio::factor(mean, target, lever.law).clamp(lever.floor(), 1.0),
+                None => {
+                    let limit = |range: &Range| {
+                        range
+                            .at_most(held::standing(view, device, range, budget, target, power))
+                            .map_or(1.0, |value| range.relative(value))
+                    };
+                    device.limits.iter().map(limit).fold(1.0, f64::min)
+                }
             };
-            self.recommended = view.devices.iter().filter_map(of).fold(1.0, f64::min);
+            self.recommended = view.devices.iter().map(of).fold(1.0, f64::min);
             (self.engaged, self.hold_until) = (!view.devices.is_empty(), tick.now + policy.control.hold);
         } else if mean >= release {
             self.hold_until = tick.now + policy.control.hold;

@@ -1,4 +1,4 @@
-use super::world::{World, clock_of, knob, limit_of, name, policy, quota_of};
+use super::world::{World, clock_of, knob, limit_of, name, policy, quota_of, states};
 use super::*;
 use crate::capping::observation::KnobState;
 use crate::capping::policy::{Algorithm, Amount, Components, Point, Policy, Selector, TelemetryLoss};
@@ -11,15 +11,6 @@ fn cpu_policy(called: &str, watts: f64) -> Policy {
 
 fn one_gpu() -> World {
     World::new().policy(policy("cap", 400.0)).pod("a").gpu("GPU-0", &["a"])
-}
-
-/// States of the changes of a tick.
-fn states(outcome: &Outcome) -> Vec<SubjectState> {
-    let state = |change: &Change| match change.what {
-        What::State { to, .. } => Some(to),
-        What::Gone | What::Conflict { .. } => None,
-    };
-    outcome.changes.iter().filter_map(state).collect()
 }
 
 #[test]
@@ -174,24 +165,6 @@ fn only_a_policy_that_enforces_takes_a_pod_from_one_that_does() {
         ["cap", "off", "recommend"].map(|policy| world.state(policy)),
         [SubjectState::Capping, SubjectState::Off, SubjectState::Recommending]
     );
-}
-
-#[test]
-fn a_budget_that_cannot_be_reached_is_said_once_and_not_hunted() {
-    let mut world = World::new().policy(policy("cap", 80.0)).pod("a").gpu("GPU-0", &["a"]);
-    let mut said = Vec::new();
-    let mut values = Vec::new();
-    for second in 0..600 {
-        // Idle is above the budget's release, a load at the floor above the budget.
-        world.draw("GPU-0", if second % 30 < 20 { 110.0 } else { 73.0 });
-        said.extend(states(world.tick()));
-        values.push(world.values());
-    }
-    assert_eq!(said, [SubjectState::Capping, SubjectState::Unreachable]);
-    // FC-082: 88 W is below the device's 200 W.
-    let floor = BTreeMap::from([(clock_of("GPU-0"), 345), (limit_of("GPU-0"), 200_000)]);
-    assert!(values[30..].iter().all(|value| *value == floor), "{values:?}");
-    assert!(world.outcome.clamped.contains(&limit_of("GPU-0")));
 }
 
 #[test]
@@ -411,7 +384,7 @@ fn packages_share_the_target_of_the_whole_node() {
     rapl.selector = Selector { select_all: true, ..Selector::default() };
     rapl.budget.scope = Scope::PerNode;
     rapl.actuators.cpu.rapl_limit = true;
-    let mut world = World::new().policy(rapl).pod("a").pod_with("b", "web", &[]);
+    let mut world = World::new().policy(rapl.clone()).pod("a").pod_with("b", "web", &[]);
     for zone in ["intel-rapl:0", "intel-rapl:1"] {
         world.seen.knobs.insert(Knob::RaplLimit(Arc::from(zone)), knob(50_000_000, 150_000_000, 1));
     }
@@ -419,6 +392,11 @@ fn packages_share_the_target_of_the_whole_node() {
     world.tick();
     let values: Vec<u64> = world.values().into_values().collect();
     assert_eq!(values, [95_000_000, 95_000_000]);
+    rapl.mode = Mode::Recommend;
+    world.put(rapl);
+    assert_eq!(world.tick().limits, Limits::new());
+    // What would be written: 95 of 150 W.
+    assert!((world.status("node").subjects[0].ceiling - 0.633_333).abs() < 1e-6);
 }
 
 #[test]

@@ -54,6 +54,15 @@ pub fn quota_of(pod: &str) -> Knob {
     Knob::CpuQuota(Arc::from(pod))
 }
 
+/// States of the changes of a tick.
+pub fn states(outcome: &Outcome) -> Vec<SubjectState> {
+    let state = |change: &Change| match change.what {
+        What::State { to, .. } => Some(to),
+        What::Gone | What::Conflict { .. } => None,
+    };
+    outcome.changes.iter().filter_map(state).collect()
+}
+
 impl World {
     pub fn new() -> Self {
         Self {

@@ -21,6 +21,7 @@ use super::hierarchy::Hierarchy;
 use crate::capping::knob::{Found, KnobError, Value};
 use crate::capping::observation::KnobState;
 use crate::meter::cpu::parse_list;
+use crate::workload::tree;
 
 /// A hundredth of a CPU.
 const STEP: u64 = 10;
@@ -36,8 +37,18 @@ pub struct Quotas {
     /// Thousandths of the CPUs that are online.
     max: u64,
     /// v1: the largest quota seen inside a pod, with the inode of its cgroup: a container that is being restarted has no
-    /// cgroup for a while.
+    /// cgroup for a while. Pods in which none was seen are not in it.
     inside: BTreeMap<Arc<str>, (u64, u64)>,
+}
+
+/// What bounds a pod's quota from below, besides its period.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    burst_us: u64,
+    /// v1: the largest quota inside the pod; thousandths of a CPU.
+    inside: u64,
+    /// Inode of the pod's cgroup.
+    epoch: u64,
 }
 
 /// A quota as the kernel has it, in microseconds.
@@ -75,16 +86,6 @@ impl Quotas {
         }
     }
 
-    /// Takes note of the quotas inside the pod, which in v1 bound its own from below.
-    pub fn notice(&mut self, cgroup: &Arc<str>) {
-        let Some(Hierarchy::V1(root)) = &self.hierarchy else { return };
-        let folder = root.join(&**cgroup);
-        let largest = largest_inside(&folder);
-        let epoch = attribute::inode(&folder);
-        let seen = self.inside.entry(Arc::clone(cgroup)).or_insert((epoch, 0));
-        *seen = (epoch, if seen.0 == epoch { seen.1.max(largest) } else { largest });
-    }
-
     /// The file that is written.
     ///
     /// # Errors
@@ -110,42 +111,24 @@ impl Quotas {
     ///
     /// # Errors
     /// When the cgroup has gone (unreachable) or cannot be read.
-    pub fn read(&self, cgroup: &str) -> Result<Found, KnobError> {
+    pub fn read(&mut self, cgroup: &str) -> Result<Found, KnobError> {
         let file = self.file(cgroup)?;
-        let folder = file.with_file_name("");
         let quota = self.quota(&file)?;
-        let burst_us = attribute::known(&file.with_file_name(match self.hierarchy {
-            Some(Hierarchy::V2(_)) => "cpu.max.burst",
-            _ => "cpu.cfs_burst_us",
-        }));
-        let least = Quota { quota_us: Some(LEAST_QUOTA_US.max(burst_us.unwrap_or(0))), ..quota };
-        let mut min = least.millicpus_up().unwrap_or(0);
-        let epoch = attribute::inode(&folder);
-        if let Some(Hierarchy::V1(_)) = self.hierarchy {
-            let seen = self.inside.get(cgroup).filter(|seen| seen.0 == epoch).map_or(0, |seen| seen.1);
-            min = min.max(seen).max(largest_inside(&folder));
-        }
-        Ok(Found {
-            min: min.next_multiple_of(STEP),
-            max: self.max,
-            step: STEP,
-            value: quota.millicpus(),
-            raw: quota.to_string(),
-            state: if min > self.max { KnobState::Unsupported } else { KnobState::Ok },
-            epoch,
-        })
+        let bounds = self.bounds(cgroup, &file);
+        Ok(self.found(quota, bounds))
     }
 
     /// Sets a quota, brought into the range, in the period that is set, or restores quota and period.
     ///
     /// # Errors
     /// As [`Self::read`]; also when the kernel refuses it or what is to be restored is no quota.
-    pub fn write(&self, cgroup: &str, value: &Value) -> Result<Found, KnobError> {
+    pub fn write(&mut self, cgroup: &str, value: &Value) -> Result<Found, KnobError> {
         let file = self.file(cgroup)?;
         let now = self.quota(&file)?;
+        let bounds = self.bounds(cgroup, &file);
         let wanted = match value {
             Value::Set(millicpus) => {
-                let range = self.read(cgroup)?;
+                let range = self.found(now, bounds);
                 now.with((*millicpus).min(range.max).max(range.min))
             }
             Value::Restore(raw) => Quota::parse(raw).ok_or_else(|| KnobError {
@@ -161,11 +144,45 @@ impl Quotas {
             }
             attribute::write(&file, &wanted.quota_us.map_or_else(|| "-1".to_owned(), |us| us.to_string()))?;
         }
-        let mut found = self.read(cgroup)?;
+        // What a write does not change is not read again.
+        let mut found = self.found(self.quota(&file)?, bounds);
         if found.raw != wanted.to_string() {
             found.state = KnobState::NotEffective;
         }
         Ok(found)
+    }
+
+    fn found(&self, quota: Quota, bounds: Bounds) -> Found {
+        let least = Quota { quota_us: Some(LEAST_QUOTA_US.max(bounds.burst_us)), ..quota };
+        let min = least.millicpus_up().unwrap_or(0).max(bounds.inside);
+        Found {
+            min: min.next_multiple_of(STEP),
+            max: self.max,
+            step: STEP,
+            value: quota.millicpus(),
+            raw: quota.to_string(),
+            state: if min > self.max { KnobState::Unsupported } else { KnobState::Ok },
+            epoch: bounds.epoch,
+        }
+    }
+
+    /// Reads what bounds a quota, and takes note of quotas inside the pod.
+    fn bounds(&mut self, cgroup: &str, file: &Path) -> Bounds {
+        let folder = file.with_file_name("");
+        let epoch = attribute::inode(&folder);
+        let v1 = matches!(self.hierarchy, Some(Hierarchy::V1(_)));
+        let burst = file.with_file_name(if v1 { "cpu.cfs_burst_us" } else { "cpu.max.burst" });
+        let burst_us = attribute::known(&burst).unwrap_or(0);
+        let mut inside = if v1 { largest_inside(&folder) } else { 0 };
+        match self.inside.get_mut(cgroup).filter(|seen| seen.0 == epoch) {
+            Some((_, seen)) => {
+                inside = inside.max(*seen);
+                *seen = inside;
+            }
+            None if inside > 0 => drop(self.inside.insert(cgroup.into(), (epoch, inside))),
+            None => {}
+        }
+        Bounds { burst_us, inside, epoch }
     }
 
     fn quota(&self, file: &Path) -> Result<Quota, KnobError> {
@@ -181,17 +198,20 @@ impl Quotas {
     }
 }
 
-/// The largest quota of a cgroup below `folder` (v1); thousandths of a CPU, 0 where none has one.
+/// The largest quota of a cgroup below `folder` (v1); thousandths of a CPU, 0 where none has one. The kernel lets none
+/// below a cgroup with a quota have a larger one, so that those need not be looked at.
 fn largest_inside(folder: &Path) -> u64 {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path());
-    let largest = folders.map(|child| {
-        let own = attribute::known(&child.join("cpu.cfs_quota_us"));
-        let period_us = attribute::known(&child.join("cpu.cfs_period_us"));
-        let own = period_us.and_then(|period_us| Quota { quota_us: own, period_us }.millicpus_up());
-        own.unwrap_or(0).max(largest_inside(&child))
+    let mut largest = 0;
+    // What cannot be listed has no quota that is known.
+    let _ = tree::list(folder, |_, name| {
+        let child = folder.join(name);
+        let own = attribute::known(&child.join("cpu.cfs_quota_us")).and_then(|quota_us| {
+            let period_us = attribute::known(&child.join("cpu.cfs_period_us"))?;
+            Quota { quota_us: Some(quota_us), period_us }.millicpus_up()
+        });
+        largest = largest.max(own.unwrap_or_else(|| largest_inside(&child)));
     });
-    largest.max().unwrap_or(0)
+    largest
 }
 
 impl Quota {

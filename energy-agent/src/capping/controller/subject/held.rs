@@ -1,10 +1,10 @@
 //! The devices of a subject: ceilings and power limits that go down and up, and what they come to on their knobs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::{Subject, Tick};
-use crate::capping::controller::device::{Device, Range, Sharing};
+use crate::capping::controller::device::{Device, Lever, Range, Sharing};
 use crate::capping::controller::view::View;
 use crate::capping::knob::{Knob, Limits};
 use crate::capping::policy::{Mode, Policy};
@@ -149,23 +149,27 @@ impl Subject {
         let count = u32::try_from(view.devices.len()).unwrap_or(u32::MAX).max(1);
         let average = view.devices.iter().map(|device| device.power).sum::<f64>() / f64::from(count);
         let held = &self.devices;
+        // A pod that does next to nothing would be choked for nothing.
+        let busy = |device: &Device| device.power >= IDLE * average;
         let low = |device: &Device| {
             let lever = device.lever.as_ref();
             let ceiling = held.get(&device.key).map_or(1.0, |held| held.ceiling);
-            // A pod that does next to nothing would be choked for nothing.
-            device.power < IDLE * average || lever.is_none_or(|lever| lever.on_step(lever.floor()) >= ceiling)
+            !busy(device) || lever.is_none_or(|lever| lever.on_step(lever.floor()) >= ceiling)
         };
         let hot = |device: &Device| device.power > HOT * average && !low(device);
         let some_hot = view.devices.iter().any(hot);
         let chosen: Vec<bool> =
             view.devices.iter().map(|device| if some_hot { hot(device) } else { !low(device) }).collect();
+        // Those at their floors are asked for less with the others, and have nothing to give.
+        let asked: Vec<bool> =
+            view.devices.iter().map(|device| if some_hot { hot(device) } else { busy(device) }).collect();
         let part: f64 =
             view.devices.iter().zip(&chosen).filter(|(_, chosen)| **chosen).map(|(device, _)| device.power).sum();
         // What the others draw stays; the mean of a longer window is divided as the last tick was.
         let part = if power > 0.0 { part * mean / power } else { 0.0 };
         let left = if part > 0.0 { ((target - (mean - part)) / part).max(0.0) } else { 0.0 };
         let mut changed = false;
-        for (device, _) in view.devices.iter_mut().zip(&chosen).filter(|(_, chosen)| **chosen) {
+        for (device, _) in view.devices.iter_mut().zip(&asked).filter(|(_, asked)| **asked) {
             let (Some(held), Some(lever)) = (self.devices.get_mut(&device.key), &mut device.lever) else { continue };
             if held.reference.is_none() && lever.ranges[0].open {
                 let top = lever.ranges[0].top;
@@ -174,10 +178,11 @@ impl Subject {
                 lever.quantise(used.max(1));
             }
             let own = device.power.max(1e-9);
-            let ceiling = lever.cut(&policy.control.algorithm, held.ceiling, own, own * left);
-            let ceiling = lever.on_step(ceiling).min(held.ceiling);
+            let wanted = lever.cut(&policy.control.algorithm, held.ceiling, own, own * left).min(held.ceiling);
+            let ceiling = lever.on_step(wanted).min(held.ceiling);
             changed |= ceiling < held.ceiling;
             held.ceiling = ceiling;
+            clamp(&mut self.clamped, lever, wanted);
         }
         changed
     }
@@ -187,20 +192,7 @@ impl Subject {
         let Some(held) = self.devices.get_mut(&device.key) else { return false };
         let mut changed = false;
         for range in &device.limits {
-            let watts = match device.sharing {
-                Sharing::EqualParts => {
-                    let count = u32::try_from(device.limits.len()).unwrap_or(u32::MAX).max(1);
-                    target * device.power / power / f64::from(count)
-                }
-                Sharing::ByPower => {
-                    let alike = view.devices.iter().filter(|device| !device.limits.is_empty());
-                    let (sum, count) = alike.fold((0.0, 0_u32), |(sum, count), other| (sum + other.power, count + 1));
-                    let share = (budget * sum / power / f64::from(count.max(1))).max(budget * device.power / power);
-                    share * if device.lever.is_some() { BACKSTOP } else { 1.0 } + device.others
-                }
-            };
-            // What a share is exactly must not become the step below it by rounding.
-            let wanted = floor_u64(watts * per_watt(range) + 1e-6);
+            let wanted = standing(view, device, range, budget, target, power);
             let value = range.at_most(wanted);
             let stands = held.standing.get(&range.knob).copied();
             let near =
@@ -259,8 +251,38 @@ impl Subject {
             let raised = lever.on_step(raised);
             if raised > held.ceiling {
                 held.ceiling = raised;
+                clamp(&mut self.clamped, lever, raised);
                 (self.paced_at, self.raised_at) = (Some(tick.now), Some(tick.now));
             }
+        }
+    }
+}
+
+/// What a power limit of a device is to be for its share of the budget, in its unit; `power` is the subject's.
+pub(super) fn standing(view: &View, device: &Device, range: &Range, budget: f64, target: f64, power: f64) -> u64 {
+    let watts = match device.sharing {
+        Sharing::EqualParts => {
+            let count = u32::try_from(device.limits.len()).unwrap_or(u32::MAX).max(1);
+            target * device.power / power / f64::from(count)
+        }
+        Sharing::ByPower => {
+            let alike = view.devices.iter().filter(|device| !device.limits.is_empty());
+            let (sum, count) = alike.fold((0.0, 0_u32), |(sum, count), other| (sum + other.power, count + 1));
+            let share = (budget * sum / power / f64::from(count.max(1))).max(budget * device.power / power);
+            share * if device.lever.is_some() { BACKSTOP } else { 1.0 } + device.others
+        }
+    };
+    // What a share is exactly must not become the step below it by rounding.
+    floor_u64(watts * per_watt(range) + 1e-6)
+}
+
+/// Notes which knobs their devices keep above a relative ceiling.
+fn clamp(clamped: &mut BTreeSet<Knob>, lever: &Lever, ceiling: f64) {
+    for range in &lever.ranges {
+        if range.clamps(ceiling) {
+            clamped.insert(range.knob.clone());
+        } else {
+            clamped.remove(&range.knob);
         }
     }
 }
