@@ -17,7 +17,7 @@ fn one_gpu() -> World {
 fn states(outcome: &Outcome) -> Vec<SubjectState> {
     let state = |change: &Change| match change.what {
         What::State { to, .. } => Some(to),
-        What::Gone | What::Conflict { .. } => None,
+        What::Gone | What::End | What::Conflict { .. } => None,
     };
     outcome.changes.iter().filter_map(state).collect()
 }
@@ -337,6 +337,21 @@ fn deletion_and_another_mode_restore_at_once() {
     assert_eq!(world.tick().limits, Limits::new());
     assert_eq!(world.outcome.changes.len(), 1);
     assert_eq!(world.outcome.changes[0].what, What::Gone);
+}
+
+#[test]
+fn the_end_of_the_agent_is_the_end_of_every_cap_that_is_enforced() {
+    let mut recommend = policy("recommend", 400.0);
+    recommend.mode = Mode::Recommend;
+    let mut world = one_gpu().policy(recommend);
+    world.draw("GPU-0", 700.0);
+    world.tick();
+    assert_eq!([world.state("cap"), world.state("recommend")], [SubjectState::Capping, SubjectState::Recommending]);
+    let ended = world.controller.end();
+    let told: Vec<_> = ended.iter().map(|change| (&change.policy, change.what.clone())).collect();
+    assert_eq!(told, [(&name("cap"), What::End)]);
+    assert_eq!(ended[0].pod.as_ref().map(|pod| &*pod.uid), Some("a"));
+    assert_eq!(world.controller.end(), []);
 }
 
 #[test]
