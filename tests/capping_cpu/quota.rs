@@ -151,7 +151,7 @@ fn a_quota_that_somebody_else_sets_is_left_to_them() {
     assert_eq!(pod.quota.quota(), theirs);
     assert_eq!(writes(&page, pod.device(), "ok"), before);
     assert_eq!(page.number_of("energy_agent_cap_up", &[device]).to_string(), "0");
-    let said = agent.logged("700 shows where");
+    let said = agent.logged("0.7 CPUs shows where");
     assert_eq!(said.len(), 1, "{said:#?}");
     assert_eq!(world.journal(), "", "it is not the agent's any more");
     world.no_policies();
