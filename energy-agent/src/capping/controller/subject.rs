@@ -267,7 +267,9 @@ impl Subject {
         let recently = self.excess_at.is_some_and(|at| tick.now < at + PROBATION);
         let stays = self.state == SubjectState::Unreachable && recently;
         if self.stuck >= STUCK_TICKS || stays {
-            self.reason = Some("everything is at its floor, and the power is still above the budget".to_owned());
+            let over = self.power.zip(self.budget).is_some_and(|(power, budget)| power > budget);
+            let power = if over { "is still" } else { "was within the last minute" };
+            self.reason = Some(format!("everything is at its floor, and the power {power} above the budget"));
             return SubjectState::Unreachable;
         }
         match (self.engaged, policy.mode) {
