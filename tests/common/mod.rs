@@ -6,6 +6,7 @@ pub mod agent;
 pub mod cgroup;
 pub mod kept;
 pub mod manifests;
+pub mod mount;
 pub mod nvml;
 pub mod page;
 pub mod powercap;
