@@ -18,10 +18,16 @@ mod endings;
 mod events;
 #[path = "capping/faults.rs"]
 mod faults;
+#[path = "capping/figures.rs"]
+mod figures;
 #[path = "capping/gpu.rs"]
 mod gpu;
 #[path = "common/kubernetes/mod.rs"]
 mod kubernetes;
+#[path = "capping/map.rs"]
+mod map;
+#[path = "capping/refusals.rs"]
+mod refusals;
 #[path = "capping/releases.rs"]
 mod releases;
 #[path = "capping/world.rs"]

@@ -10,6 +10,8 @@ mod common;
 mod crash;
 #[path = "common/kubernetes/mod.rs"]
 mod kubernetes;
+#[path = "capping_cpu/overlap.rs"]
+mod overlap;
 #[path = "capping_cpu/plant.rs"]
 mod plant;
 #[path = "capping_cpu/quota.rs"]

@@ -32,7 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::{error, info, warn};
 
-use capping::events::{self, Outbox};
+use capping::events::{self, Outbox, Sending};
 use capping::source as policies;
 use config::{Capping, Config, IdlePolicy, Level};
 use export::http::{Web, serve};
@@ -71,7 +71,8 @@ async fn run_until_signal(config: &Config) -> Result<()> {
         warn!("policies are named and not followed: capping is off (--capping=on)");
     }
     let policies = (config.capping == Capping::On).then(|| policies::start(config));
-    let node = Node::open(config, policies, events(config, &own))?;
+    let (outbox, sending) = events(config, &own).unzip();
+    let node = Node::open(config, policies, outbox)?;
     let blank = node.blank();
     let processes = blank.meters.iter().any(|state| state.meter == "ebpf" && state.up);
     let selection = SelectionSource::open(config, base, processes, Arc::clone(&own));
@@ -116,11 +117,15 @@ async fn run_until_signal(config: &Config) -> Result<()> {
     if ticker.join().is_err() {
         anyhow::bail!("the tick thread panicked");
     }
+    // Everything has been given back; now that may be told.
+    if let Some(sending) = sending {
+        sending.finish().await;
+    }
     served
 }
 
 /// Where changes of capping are told: the cluster that pods are known from.
-fn events(config: &Config, own: &Arc<SelfMetrics>) -> Option<Outbox> {
+fn events(config: &Config, own: &Arc<SelfMetrics>) -> Option<(Outbox, Sending)> {
     let is_wanted = config.capping == Capping::On && !matches!(Source::choose(config), Source::None { .. });
     let credentials = is_wanted.then(|| Credentials::find(config.kubeconfig.as_deref())).flatten()?;
     Some(events::start(credentials, node_name(config), Arc::clone(own)))
@@ -217,6 +222,6 @@ impl Ticker {
                 due = Instant::now() + self.interval;
             }
         }
-        self.node.close();
+        self.node.close(&self.pods.told());
     }
 }

@@ -280,9 +280,9 @@ impl Node {
     }
 
     /// Gives back what is capped, and keeps what was learned for the next start.
-    pub fn close(&mut self) {
+    pub fn close(&mut self, told: &Told) {
         if let Some(capper) = &mut self.capper {
-            capper.close(self.sampler.gpus());
+            capper.close(&told.pods, self.sampler.gpus());
         }
         if self.idle_method == IdleMethod::Learned {
             self.state.save(&self.idle);

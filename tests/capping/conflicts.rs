@@ -1,5 +1,7 @@
 //! More than one policy on a pod, and more than one pod on a GPU.
 
+use serde_json::json;
+
 use crate::common::one_of_three;
 use crate::world::{World, assert_shows, policy, reason, state};
 
@@ -36,6 +38,13 @@ fn one_policy_decides_about_a_pods_gpu_in_any_order_and_the_other_is_told() {
             for (name, conflicts) in [("by-namespace", 1.0), ("by-label", 0.0), ("other-control", 0.0)] {
                 assert_shows(&page, "energy_agent_policy_conflicts", &[("policy", name)], conflicts);
             }
+            let lost = &agent.policies()["policies"];
+            let lost = lost.as_array().unwrap().iter().find(|policy| policy["name"] == "by-namespace").unwrap();
+            let train = json!({"uid": pod.pod.uid(), "namespace": "batch", "name": world.node.name});
+            let winner = json!({"namespace": "", "name": "by-label"});
+            assert_eq!(lost["conflicts"], json!([{"pod": train, "component": "gpu", "winner": winner}]));
+            let event = world.one_event("Conflict", "policy by-label decides about its gpu");
+            assert_eq!(event["regarding"]["uid"], pod.pod.uid());
             // No conflict: it decides about the CPU of the same pod.
             let of_pod =
                 |name| page.has("energy_agent_policy_state", &[("policy", name), ("pod_name", &world.node.name)]);

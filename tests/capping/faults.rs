@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use fake_nvml::plant::Plant;
 use fake_nvml::returns::Return;
 use fake_nvml::state::Limits;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::common::agent::Agent;
 use crate::common::nvml::{self, Gpu};
 use crate::common::one_of_three;
+use crate::common::page::Page;
 use crate::kubernetes::case;
 use crate::world::{LIMIT, LOCK, RESET, World, assert_shows, enforce, limit, policy, reason, state};
 
@@ -75,6 +77,17 @@ fn limits_out_of_a_devices_range_and_refusals_of_a_driver_stay_with_their_device
             assert_eq!(world.writes(uuid).len(), 1, "{:?}", world.writes(uuid));
         }
         assert_eq!(world.writes("GPU-900"), [], "it draws less than its budget");
+        // Below what the device can be held to: one event each, and the status says that the limit is the lowest.
+        for (pod, uuid, watts) in [("w50", &narrow, 200.0), ("w149", &second, 150.0)] {
+            let event = world.one_event("Unreachable", &format!("policy {pod}: "));
+            assert_eq!(event["regarding"]["name"], pod);
+            let told = agent.policies();
+            let limit = told["limits"].as_array().unwrap().iter().find(|limit| limit["device"] == **uuid).unwrap();
+            assert_eq!(
+                [&limit["clamped"], &limit["wanted"], &limit["found"]],
+                [&json!(true), &json!(watts), &json!(watts)]
+            );
+        }
         world.wait("the reasons", || {
             let page = agent.scrape();
             let reasons: Vec<String> = refused.iter().map(|uuid| reason(&page, POWER, uuid)).collect();
@@ -86,13 +99,27 @@ fn limits_out_of_a_devices_range_and_refusals_of_a_driver_stay_with_their_device
         for (uuid, times) in refused.iter().zip([0, 1, 1, 1]) {
             let index = u32::try_from(world.index(uuid)).unwrap();
             assert_eq!(world.nvml.calls_at(LIMIT, index), times, "{uuid}");
+            let failed = [("device", uuid.as_str()), ("result", "failed")];
+            let shown = if uuid == &refused[3] { 0.0 } else { f64::from(u32::try_from(times).unwrap()) };
+            assert_shows(&page, "energy_agent_cap_writes_total", &failed, shown);
+        }
+        for uuid in [&refused[1], &refused[2]] {
+            assert_eq!(
+                world.one_event("NoActuator", &format!("gpu_power_limit of {uuid}: "))["regarding"]["kind"],
+                "Node"
+            );
         }
         for (uuid, text) in [(&refused[1], "SYS_ADMIN"), (&refused[2], "200000 to 700000 mW")] {
             let said: Vec<String> = agent.logged(uuid).into_iter().filter(|line| line.contains(text)).collect();
             assert_eq!(said.len(), 1, "{:#?}", agent.log());
         }
-        for name in ["g0", "g1", "g2"] {
+        for (name, uuid, why) in
+            [("g0", &refused[0], "unsupported"), ("g1", &refused[1], "no_permission"), ("g2", &refused[2], "rejected")]
+        {
             world.wait(name, || state(&agent.scrape(), name) == "no_actuator");
+            // The pod's event says why, as its line on the page does.
+            let why = format!("policy {name}: {uuid} cannot be lowered: gpu_power_limit is {why}");
+            assert_eq!(world.one_event("NoActuator", &why)["regarding"]["name"], name);
         }
         // Metering goes on.
         for gpu in &world.nvml.state.gpus {
@@ -113,7 +140,7 @@ fn clocks_that_cannot_be_locked_or_are_not_obeyed_are_told_and_the_limit_goes_on
         let mut world = World::new();
         let gpus = case["gpus"].as_array().unwrap();
         let uuids: Vec<String> = gpus.iter().map(|gpu| gpu["uuid"].as_str().unwrap().to_owned()).collect();
-        let pods = ["g0", "g1", "g2", "g3", "deaf"].map(|name| world.pod(name));
+        let pods = ["g0", "g1", "g2", "g3"].map(|name| world.pod(name));
         for ((uuid, gpu), pod) in uuids.iter().zip(gpus).zip(&pods) {
             world.gpu(uuid, 2.0, &[(pod, 1.0)]);
             let refuses = |call: &str| gpu[call] == "NOT_SUPPORTED";
@@ -127,7 +154,13 @@ fn clocks_that_cannot_be_locked_or_are_not_obeyed_are_told_and_the_limit_goes_on
                 }
             });
         }
-        world.policies(&["g0", "g1", "g2", "g3"].map(enforce).concat());
+        // Locks are taken without an error, and the clocks stay as they are.
+        let _deaf = world.busy(["deaf", "deaf-alone"]);
+        for uuid in ["GPU-deaf", "GPU-deaf-alone"] {
+            world.change(uuid, |gpu| gpu.clocks.ignore_locks = true);
+        }
+        let alone = policy("deaf-alone", "Enforce", "watts: 400", ", actuators: {gpu: {use: [LockedClocks]}}");
+        world.policies(&(["g0", "g1", "g2", "g3", "deaf"].map(enforce).concat() + &alone));
         let agent = world.agent(&[]);
         for uuid in &uuids {
             // The power limit part of the policy.
@@ -162,6 +195,7 @@ fn clocks_that_cannot_be_locked_or_are_not_obeyed_are_told_and_the_limit_goes_on
             });
             assert_eq!((world.lock(uuid).unwrap().1 - 345) % 15, 0);
         }
+        unheard(&world, &agent);
         // Memory clocks are nobody's business here.
         assert_eq!(world.nvml.calls("nvmlDeviceSetMemoryLockedClocks"), 0);
         world.no_policies();
@@ -172,6 +206,42 @@ fn clocks_that_cannot_be_locked_or_are_not_obeyed_are_told_and_the_limit_goes_on
         assert_eq!(world.nvml.calls_at(RESET, 0), 0);
         assert_eq!(world.nvml.calls_at(RESET, 1), 1);
     });
+}
+
+/// GPUs that do not obey: the request beside what runs, then a state, a line and an event, once, and no more locks.
+fn unheard(world: &World, agent: &Agent) {
+    let uuids = ["GPU-deaf", "GPU-deaf-alone"];
+    let of = |page: &Page, name: &str, label: &str, uuid: &str| {
+        page.select(name, &[(label, uuid)]).first().map(|sample| sample.number())
+    };
+    world.wait("the request beside what the GPU runs at, or the state", || {
+        let page = agent.scrape();
+        let uuid = "GPU-deaf-alone";
+        let requested = of(&page, "energy_agent_cap_limit_hertz", "device", uuid);
+        let runs_at = of(&page, "energy_agent_node_gpu_sm_clock_hertz", "gpu_uuid", uuid);
+        let both = requested.zip(runs_at).is_some_and(|(requested, runs_at)| requested < 1_000e6 && runs_at == 1_980e6);
+        both || reason(&page, CLOCKS, uuid) == "not_effective"
+    });
+    for uuid in uuids {
+        world.wait("the lock to be without effect", || reason(&agent.scrape(), CLOCKS, uuid) == "not_effective");
+        let event = world.one_event("NoActuator", &format!("gpu_locked_clocks of {uuid}: "));
+        let note = event["note"].as_str().unwrap();
+        assert!(note.contains("it runs at ") && note.contains(" MHz was set without an error"), "{note}");
+        let knob = format!("gpu_locked_clocks of {uuid} ");
+        let said: Vec<String> = agent.logged("WARN").into_iter().filter(|line| line.contains(&knob)).collect();
+        assert!(said.len() == 1 && said[0].contains("not_effective"), "{said:#?}");
+    }
+    // What is left of the policy keeps the budget; where nothing is, that is the state.
+    world.wait_for_limit("GPU-deaf", 400_000);
+    world.wait("the limit alone to keep the budget", || world.watts("GPU-deaf") <= 400.0);
+    world.wait("no means", || state(&agent.scrape(), "deaf-alone") == "no_actuator");
+    assert_eq!(world.limit_mw("GPU-deaf-alone"), None);
+    let locks = || uuids.map(|uuid| world.writes(uuid).iter().filter(|write| write.call == LOCK).count());
+    let before = locks();
+    // Cuts to the floor, and once more; the next try is a minute away.
+    assert!(before[1] <= 6, "{before:?}");
+    agent.after_ticks(8);
+    assert_eq!(locks(), before);
 }
 
 #[test]
@@ -218,6 +288,7 @@ fn power_that_is_not_measured_any_more_holds_releases_or_goes_to_the_floor_as_th
         for name in &names[..3] {
             assert_eq!(state(&page, name), "telemetry_lost", "{name}");
             assert!(!page.has("energy_agent_policy_power_watts", &[("policy", name)]), "{name}");
+            assert_eq!(world.one_event("TelemetryLost", &format!("policy {name}: "))["regarding"]["name"], **name);
         }
         world.wait("the others to go on", || state(&agent.scrape(), "well") == "capping");
         world.wait_until_open("GPU-hold");
@@ -299,6 +370,8 @@ fn what_a_driver_forgot_is_set_again_and_what_somebody_else_set_is_theirs() {
         agent.after_ticks(12);
         assert_eq!(world.limit_mw("GPU-foreign"), Some(300_000));
         assert_eq!(agent.logged("somebody else writes it").len(), 1, "{:#?}", agent.log());
+        let event = world.one_event("ForeignChange", "gpu_power_limit of GPU-foreign");
+        assert!(event["note"].as_str().unwrap().contains("300.0 W shows where 4"), "{event}");
         let is_ours = world.limit_mw("GPU-well").is_some_and(|limit_mw| (400_000..=440_000).contains(&limit_mw));
         assert!(is_ours && world.lock("GPU-foreign").is_some());
 

@@ -8,6 +8,7 @@ use fake_nvml::plant::Plant;
 
 use crate::common::nvml::{self, Gpu};
 use crate::common::one_of_three;
+use crate::common::page::Page;
 use crate::world::{LIMIT, LOCK, RESET, World, Write, assert_shows, enforce, policy, reason, settled_watts, state};
 
 const SECOND_US: u64 = 1_000_000;
@@ -44,7 +45,7 @@ fn without_a_policy_that_enforces_nothing_is_written_whatever_a_gpu_draws() {
 }
 
 #[test]
-fn a_minute_of_a_step_of_bursts_of_noise_and_of_a_budget_out_of_reach() {
+fn a_minute_of_a_step_of_bursts_of_noise_of_a_part_of_the_peak_and_of_a_budget_out_of_reach() {
     one_of_three(|| {
         let mut world = World::new();
         world.interval = "1s";
@@ -67,9 +68,18 @@ fn a_minute_of_a_step_of_bursts_of_noise_and_of_a_budget_out_of_reach() {
             world.add(Gpu { processes: Some(vec![process]), ..nvml::gpu(&format!("GPU-{name}")) }, plant.clone());
         }
         let more: String = names[..3].iter().map(|name| enforce(name)).collect();
+        // At 700 W from the beginning on, and little from 32 s after the step on.
+        let pod = world.pod("peak");
+        let process = nvml::Process { steps: vec![(start_us + 32 * SECOND_US, 0.1)], ..pod.process(1.0) };
+        world.add(Gpu { processes: Some(vec![process]), ..nvml::gpu("GPU-peak") }, plant.clone());
+        // Of 36 s; a mean of 5 s does not jump when a reading comes late.
+        let peak = policy("peak", "Enforce", "percentOfPeak: 80, lookbackHours: 0.01, windowSeconds: 5", "");
         // Its idle power is 70 W, and the least clock draws 70 + 630 / 4^2.4 = 92.6 W.
-        world.policies(&(more + &policy("unreachable", "Enforce", "watts: 80", "")));
+        world.policies(&(more + &peak + &policy("unreachable", "Enforce", "watts: 80", "")));
+        let began_us = monotonic_us();
         let mut agent = world.agent(&[]);
+        world.wait("learning", || state(&agent.scrape(), "peak") == "learning");
+        assert!(!agent.scrape().has("energy_agent_policy_budget_watts", &[("policy", "peak")]));
         assert!(monotonic_us() < start_us, "the agent took too long to start");
         let before_us = start_us;
         while monotonic_us() < start_us + 62 * SECOND_US {
@@ -127,7 +137,30 @@ fn a_minute_of_a_step_of_bursts_of_noise_and_of_a_budget_out_of_reach() {
         }
         assert_eq!(reason(&page, "gpu_locked_clocks", "GPU-step"), "ok");
         page.assert_conserved();
+        a_part_of_the_peak(&world, &page, began_us, start_us + 32 * SECOND_US);
     });
+}
+
+/// Learned for the whole time, then held to, and let go when the load went at `fell_us`.
+fn a_part_of_the_peak(world: &World, page: &Page, began_us: u64, fell_us: u64) {
+    // 80 % of 700 W.
+    let budget = page.number_of("energy_agent_policy_budget_watts", &[("policy", "peak")]);
+    assert!((548.0..580.0).contains(&budget), "{budget} W");
+    let writes = world.writes("GPU-peak");
+    let learned_us = writes[0].at_us - began_us;
+    println!("the peak was known after {learned_us} us");
+    assert!((36 * SECOND_US..45 * SECOND_US).contains(&learned_us), "{learned_us} us");
+    let (held, let_go): (Vec<Write>, Vec<Write>) = writes.into_iter().partition(|write| write.at_us < fell_us);
+    let plant = Plant { exponent: 2.4, ..Plant::default() };
+    assert!(settled_watts(&plant, 1.0, &held) <= budget, "{held:?}");
+    // The clocks rise step by step until they are reset; the power limit stands for a minute more.
+    let highs: Vec<u32> = let_go.iter().filter(|write| write.call == LOCK).map(|write| write.arguments[1]).collect();
+    assert!(!highs.is_empty() && highs.is_sorted(), "{let_go:?}");
+    assert!(let_go.iter().any(|write| write.call == RESET), "{let_go:?}");
+    assert_eq!(world.lock("GPU-peak"), None);
+    assert_shows(page, "energy_agent_policy_ceiling_ratio", &[("policy", "peak")], 1.0);
+    let limit = f64::from(world.limit_mw("GPU-peak").unwrap()) / 1000.0;
+    assert!((limit - 1.1 * budget).abs() < 0.05 * budget, "{limit} W behind {budget} W");
 }
 
 #[test]

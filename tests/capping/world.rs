@@ -3,15 +3,17 @@
 use std::fs;
 use std::path::PathBuf;
 
+use axum::http::Request;
 use fake_nvml::plant::{Bounds, Plant};
 use fake_nvml::state::Clocks;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::agent::{Agent, PROGRAM, wait_for};
 use crate::common::cgroup::{Load, ids};
 use crate::common::nvml::{self, FakeNvml, Gpu, Process};
 use crate::common::page::Page;
 use crate::kubernetes::node::{Node, Pod, container, running};
+use crate::kubernetes::server::runtime;
 
 pub const LOCK: &str = "nvmlDeviceSetGpuLockedClocks";
 pub const RESET: &str = "nvmlDeviceResetGpuLockedClocks";
@@ -120,8 +122,13 @@ impl World {
 
     /// Replaces the file as an editor does: in one step.
     pub fn policies(&self, text: &str) {
+        self.text(&document(text));
+    }
+
+    /// The same with a whole document.
+    pub fn text(&self, document: &str) {
         let next = self.file.with_extension("next");
-        fs::write(&next, document(text)).unwrap();
+        fs::write(&next, document).unwrap();
         fs::rename(next, &self.file).unwrap();
     }
 
@@ -201,6 +208,29 @@ impl World {
 
     pub fn wait_until_open(&self, uuid: &str) {
         self.wait(&format!("{uuid} to be as it was"), || self.is_open(uuid));
+    }
+
+    /// Events that this node's agent has sent to the cluster, by reason.
+    pub fn events(&self, reason: &str) -> Vec<Value> {
+        let request = Request::get("/apis/events.k8s.io/v1/events").body(Vec::new()).unwrap();
+        let list: Value = runtime().block_on(self.node.cluster.client.request(request)).unwrap();
+        let mut all = list["items"].as_array().unwrap().clone();
+        all.retain(|event| event["reportingInstance"] == *self.node.name && event["reason"] == reason);
+        all
+    }
+
+    pub fn wait_for_event(&self, reason: &str) -> Value {
+        wait_for(reason, || self.events(reason).first().cloned())
+    }
+
+    /// The one event of this reason whose note contains `text`; waits for it, and panics where there are more.
+    pub fn one_event(&self, reason: &str, text: &str) -> Value {
+        let about = |event: &Value| event["note"].as_str().unwrap().contains(text);
+        let found = wait_for(&format!("an event {reason} about {text}"), || {
+            Some(self.events(reason).into_iter().filter(about).collect::<Vec<_>>()).filter(|found| !found.is_empty())
+        });
+        assert_eq!(found.len(), 1, "{found:#?}");
+        found[0].clone()
     }
 
     pub fn wait(&self, what: &str, mut is_so: impl FnMut() -> bool) {

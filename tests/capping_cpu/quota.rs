@@ -34,6 +34,13 @@ fn a_pod_over_its_budget_is_throttled_to_it_and_let_go_when_the_policy_is_delete
         assert!(power <= 41.0, "{power} W");
         let ok = writes(&agent.scrape(), pod.device(), "ok");
         assert!((1..=5).contains(&ok), "{ok} writes");
+        let page = agent.after_ticks(1);
+        let millicpus = |metric: &str| page.number_of(metric, &[("device", pod.device())]) * 1000.0;
+        let found = millicpus("energy_agent_cap_found_cpus");
+        assert!((found - f64::from(u32::try_from(pod.quota.millicpus().unwrap()).unwrap())).abs() < 1e-6, "{found}");
+        // What is wanted lies on no step of the quota, which is a hundredth of a CPU.
+        let wanted = millicpus("energy_agent_cap_limit_cpus");
+        assert!((found - 1e-6..found + 10.0).contains(&wanted), "{wanted} and {found}");
 
         world.no_policies();
         pod.wait_until_quota_is(open(&pod));
@@ -140,7 +147,7 @@ fn a_quota_that_somebody_else_sets_is_left_to_them() {
     assert_eq!(pod.quota.quota(), theirs);
     assert_eq!(writes(&page, pod.device(), "ok"), before);
     assert_eq!(page.number_of("energy_agent_cap_up", &[device]).to_string(), "0");
-    let said = agent.logged("700 shows where");
+    let said = agent.logged("0.7 CPUs shows where");
     assert_eq!(said.len(), 1, "{said:#?}");
     assert_eq!(world.journal(), "", "it is not the agent's any more");
     world.no_policies();
@@ -185,9 +192,9 @@ fn a_budget_below_what_the_floor_draws_is_unreachable_and_said_once() {
 }
 
 #[test]
-fn a_share_of_the_peak_is_learned_first_and_then_kept() {
+fn while_the_peak_is_not_known_nothing_is_lowered() {
     let _alone = alone();
-    // 0.1 h is the shortest: longer than a test. It stays open, and says so.
+    // Six minutes. It stays open, and says so.
     let policy = |world: &World| world.policy(15.0).replace("watts: 15", "percentOfPeak: 50, lookbackHours: 0.1");
     let Some(Busy { world: _world, pod, load: _load, agent }) = Busy::under(policy) else { return };
     wait_for_state(&agent, "quiet", "learning");

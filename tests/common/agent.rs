@@ -83,6 +83,12 @@ impl Agent {
         answer.body_mut().with_config().limit(256 << 20).read_to_string().unwrap()
     }
 
+    /// What `/policies` says to programs.
+    pub fn policies(&self) -> serde_json::Value {
+        let mut answer = ureq::get(format!("http://{}/policies", self.address)).call().unwrap();
+        serde_json::from_str(&answer.body_mut().with_config().limit(256 << 20).read_to_string().unwrap()).unwrap()
+    }
+
     /// The first page that is at least `ticks` ticks newer than one read now. What happened before the call is in it
     /// from 2 ticks on: a tick may have taken its readings already without being published.
     pub fn after_ticks(&self, ticks: u64) -> Page {

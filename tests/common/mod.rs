@@ -7,6 +7,7 @@ pub mod cgroup;
 pub mod crash;
 pub mod kept;
 pub mod manifests;
+pub mod mount;
 pub mod network;
 pub mod nvml;
 pub mod page;

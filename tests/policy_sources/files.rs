@@ -7,6 +7,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::*;
+use crate::common::mount::Mount;
 
 fn follow(path: &Path) -> Follower {
     Follower::start(&[&format!("--capping.policy={}", path.display())])
@@ -157,34 +158,18 @@ fn a_pipe_is_no_document_and_is_not_waited_for() {
 /// FC-093: the kubelet's swap of a mounted ConfigMap.
 #[test]
 fn every_swap_of_a_mounted_configmap_is_seen() {
-    let mount = TempDir::new().unwrap();
-    let at = |name: &str| mount.path().join(name);
-    let swap = |version: &str, text: &str| {
-        let old = fs::read_link(at("..data")).ok();
-        fs::create_dir(at(version)).unwrap();
-        fs::write(at(version).join("policies.yaml"), text).unwrap();
-        // Modification times say nothing.
-        let file = fs::File::open(at(version).join("policies.yaml")).unwrap();
-        file.set_modified(std::time::UNIX_EPOCH).unwrap();
-        symlink(version, at("..data_tmp")).unwrap();
-        fs::rename(at("..data_tmp"), at("..data")).unwrap();
-        let _ = symlink("..data/policies.yaml", at("policies.yaml"));
-        if let Some(old) = old {
-            fs::remove_dir_all(at(old.to_str().unwrap())).unwrap();
-        }
-    };
-    swap("..2025_01_01_00_00_00.111", &yaml("a=1"));
-    let [folder, file] = [mount.path().to_owned(), at("policies.yaml")].map(|path| follow(&path));
+    let mount = Mount::new("..2025_01_01_00_00_00.111", &yaml("a=1"));
+    let [folder, file] = [mount.folder(), &mount.file()].map(follow);
     for (version, watts) in [("..2025_01_01_00_10_00.222", 2), ("..2025_01_01_00_20_00.333", 3)] {
         let began = Instant::now();
-        swap(version, &yaml(&format!("a={watts}")));
+        mount.swap(version, &yaml(&format!("a={watts}")));
         for follower in [&folder, &file] {
             follower.wait_for(&[&format!("a={watts}")]);
         }
         assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     }
     let before = [&folder, &file].map(Follower::publications);
-    swap("..2025_01_01_00_30_00.444", &yaml("a=3"));
+    mount.swap("..2025_01_01_00_30_00.444", &yaml("a=3"));
     thread::sleep(Duration::from_millis(1500));
     assert_eq!([&folder, &file].map(Follower::publications), before, "equal content is no news");
     for follower in [&folder, &file] {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::actuator::change as knobs;
 use super::controller::{self, What};
+use super::knob::Knob;
 use super::policy::PolicyName;
 use super::quantity::Quantity;
 use super::status::{PodId, PolicyStatus, Problem, SubjectState, SubjectStatus};
@@ -105,6 +106,7 @@ pub fn of_controller(
             ChangeKind::Released,
             "let go: the policy or the pod is gone, or another policy decides about it now".to_owned(),
         ),
+        What::End => (ChangeKind::Released, "let go: the agent ends".to_owned()),
         What::Conflict { component, winner } => (
             ChangeKind::Conflict,
             format!("policy {winner} decides about its {component}; give the policies other selectors or priorities"),
@@ -142,7 +144,7 @@ fn of_state(
 /// `: 412.0 W of 400.0 W, through gpu_locked_clocks`, as far as it is known.
 fn power_of_budget(subject: &SubjectStatus) -> String {
     let (Some(power), Some(budget)) = (subject.power, subject.budget) else { return String::new() };
-    let mut means: Vec<&str> = subject.knobs.iter().map(super::knob::Knob::actuator).collect();
+    let mut means: Vec<&str> = subject.knobs.iter().map(Knob::actuator).collect();
     means.dedup();
     let [power, budget] = [power, budget].map(Quantity::Power);
     let through = if means.is_empty() { String::new() } else { format!(", through {}", means.join(", ")) };
@@ -171,6 +173,21 @@ pub fn of_knobs(changes: Vec<knobs::Change>) -> Vec<Change> {
         message: messages.join("; "),
     };
     messages.into_iter().map(change).collect()
+}
+
+/// The agent ends and could not give these back.
+#[must_use]
+pub fn of_end<'a>(left: impl Iterator<Item = &'a Knob>) -> Change {
+    let left: Vec<String> = left.map(ToString::to_string).collect();
+    Change {
+        kind: ChangeKind::RestoreFailed,
+        policy: None,
+        about: About::Node,
+        message: format!(
+            "the agent ends and could not give back {}; the next start does, or `energy-agent restore`",
+            left.join(", ")
+        ),
+    }
 }
 
 /// A refusal, which is in the log already.

@@ -36,14 +36,16 @@ use crate::units::Watts;
 /// For how long a limit of an earlier run waits for the pods and devices it was for.
 const ADOPTION: Duration = Duration::from_secs(30);
 
+/// By policy, and uid of the pod or nothing for the node.
+type Subjects = BTreeMap<(PolicyName, Option<Arc<str>>), Subject>;
+
 /// Keeps every budget. One for the node.
 #[derive(Debug)]
 pub struct Controller {
     interval: Duration,
     before: Option<Duration>,
     decisions: Decisions,
-    /// By policy, and uid of the pod or nothing for the node.
-    subjects: BTreeMap<(PolicyName, Option<Arc<str>>), Subject>,
+    subjects: Subjects,
     conflicts: BTreeSet<(PolicyName, Conflict)>,
     adopted: Limits,
     adopt_until: Option<Duration>,
@@ -77,6 +79,8 @@ pub enum What {
     State { from: Option<SubjectState>, to: SubjectState, reason: Option<String> },
     /// A subject that was capped is no more: its policy or pod is gone, or decides no longer. What it held is given back.
     Gone,
+    /// A subject that was capped is not any more, because the agent ends.
+    End,
     /// Another policy decides about the component of this pod.
     Conflict { component: &'static str, winner: PolicyName },
 }
@@ -173,12 +177,7 @@ impl Controller {
                 lost,
             });
         }
-        for ((policy, uid), subject) in earlier {
-            if subject.engaged && subject.mode == Mode::Enforce {
-                let pod = uid.map(|uid| PodId { uid, ..PodId::default() });
-                outcome.changes.push(Change { policy, pod, what: What::Gone });
-            }
-        }
+        outcome.changes.extend(let_go(earlier, &What::Gone));
         for (policy, conflict) in conflicts.difference(&self.conflicts) {
             let Conflict { pod, component, winner } = conflict.clone();
             let what = What::Conflict { component, winner };
@@ -187,6 +186,11 @@ impl Controller {
         self.conflicts = conflicts;
         self.wait_for_adoption(in_force, now, &mut outcome.limits);
         outcome
+    }
+
+    /// The agent has given everything back, and ends.
+    pub fn end(&mut self) -> Vec<Change> {
+        let_go(std::mem::take(&mut self.subjects), &What::End).collect()
     }
 
     fn lost(&self, share: &Share, pods: &[PodNow]) -> Vec<Conflict> {
@@ -215,6 +219,15 @@ impl Controller {
             limits.entry(knob.clone()).or_insert_with(|| limit.clone());
         }
     }
+}
+
+/// Those of them that were capped.
+fn let_go(subjects: Subjects, what: &What) -> impl Iterator<Item = Change> {
+    let capped = subjects.into_iter().filter(|(_, subject)| subject.engaged && subject.mode == Mode::Enforce);
+    capped.map(|((policy, uid), _)| {
+        let pod = uid.map(|uid| PodId { uid, ..PodId::default() });
+        Change { policy, pod, what: what.clone() }
+    })
 }
 
 fn pod_id(now: &PodNow) -> PodId {

@@ -11,6 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::PostParams;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -27,6 +28,8 @@ const QUEUE: usize = 64;
 const ANSWER: Duration = Duration::from_secs(10);
 /// Older ones are not sent any more while the server is away.
 const LATE: Duration = Duration::from_secs(600);
+/// How long the end of the agent waits for what it said last.
+const LAST: Duration = Duration::from_secs(2);
 /// In the words of RBAC.
 const OBJECT: &str = "events.events.k8s.io";
 
@@ -43,14 +46,26 @@ struct Noted {
     since: Instant,
 }
 
-/// Sends events about this node in a task of the current runtime, which ends with the outbox.
+/// The task that sends: it ends when the outbox is gone and everything in it has been dealt with.
+pub struct Sending(JoinHandle<()>);
+
+/// Sends events about this node in a task of the current runtime.
 #[must_use]
-pub fn start(credentials: Credentials, node: Arc<str>, own: Arc<SelfMetrics>) -> Outbox {
+pub fn start(credentials: Credentials, node: Arc<str>, own: Arc<SelfMetrics>) -> (Outbox, Sending) {
     let (queue, noted) = mpsc::channel(QUEUE);
     own.count_events();
     let poster = Poster { credentials, server: None, news: News::default(), failing: false };
-    tokio::spawn(run(poster, node, noted, Arc::clone(&own)));
-    Outbox { queue, bucket: Bucket::new(Instant::now()), own }
+    let sending = tokio::spawn(run(poster, node, noted, Arc::clone(&own)));
+    (Outbox { queue, bucket: Bucket::new(Instant::now()), own }, Sending(sending))
+}
+
+impl Sending {
+    /// After the outbox is gone: lets the last events go out, for a moment.
+    pub async fn finish(self) {
+        if timeout(LAST, self.0).await.is_err() {
+            warn!("the agent ends, and the cluster was not told the last events: it has not taken them in {LAST:?}");
+        }
+    }
 }
 
 impl Outbox {

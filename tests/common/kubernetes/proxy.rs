@@ -42,6 +42,8 @@ pub enum Answer {
     Pass,
     /// A refusal: HTTP status and body.
     Refuse(u16, Value),
+    /// What the server says, and a gateway's refusal in its place: the server has done what was asked.
+    Lose,
     /// Nothing, for ever.
     Hold,
     /// An open watch on which nothing comes but what the test sends.
@@ -201,17 +203,17 @@ impl Shared {
             (if refused { Answer::status(401) } else { answer.clone() }, faults.delay)
         };
         tokio::time::sleep(delay).await;
-        match answer {
+        match &answer {
             Answer::Hold => pending().await,
             Answer::Refuse(code, body) => {
-                let response = Response::builder().status(code).header("content-type", "application/json");
+                let response = Response::builder().status(*code).header("content-type", "application/json");
                 return response.body(Body::from(format!("{body}\n"))).unwrap();
             }
             Answer::Quiet => {
                 let ok = Response::builder().header("content-type", "application/json").body(Body::empty()).unwrap();
                 return self.relayed(ok, stream::pending().boxed());
             }
-            Answer::Pass => {}
+            Answer::Pass | Answer::Lose => {}
         }
         let body = to_bytes(Body::new(body), 1 << 20).await.unwrap();
         let mut request = Request::builder().method(&parts.method).uri(path);
@@ -221,6 +223,7 @@ impl Shared {
             }
         }
         match self.upstream.send(request.body(kube::client::Body::from(body)).unwrap()).await {
+            Ok(_) if matches!(answer, Answer::Lose) => super::status(504, "Timeout", "the gateway has lost the answer"),
             Ok(response) => self.pass(response, is_watch),
             Err(error) => {
                 let body = status_object(502, "BadGateway", &error.to_string()).to_string();

@@ -12,7 +12,7 @@ pub struct Change {
     pub knob: Knob,
     pub policy: Option<PolicyName>,
     pub kind: ChangeKind,
-    /// For people: values in the knob's unit, or the error with its remedy.
+    /// For people: values with their units, or the error with its remedy.
     pub detail: String,
 }
 

@@ -13,6 +13,7 @@ use super::super::journal::entry::Entry;
 use super::super::knob::{Found, Knob, KnobError, Limit, Value};
 use super::super::observation::KnobState;
 use super::super::policy::PolicyName;
+use super::super::quantity::Quantity;
 use super::super::status::Writes;
 use super::change::{Change, ChangeKind};
 use super::fault::Fault;
@@ -256,7 +257,7 @@ impl Track {
             if std::mem::replace(&mut held.confirmed, false) && self.wanted.is_some() {
                 self.reverted_at.push_back(now);
                 let often = self.reverted_at.len() > REVERTS_A_MINUTE;
-                let shown = format!("it went back to {}", text(found));
+                let shown = format!("it went back to {}", text(&self.knob, found.value));
                 if often {
                     return Some(self.give_way(now, &format!("{shown} again and again"), changes));
                 }
@@ -269,7 +270,8 @@ impl Track {
         if self.lowered || (!held.confirmed && found.value.is_some_and(close)) {
             return None;
         }
-        let detail = format!("{} shows where {} was written", text(found), held.written);
+        let [shown, written] = [found.value, Some(held.written)].map(|value| text(&self.knob, value));
+        let detail = format!("{shown} shows where {written} was written");
         Some(self.give_way(now, &detail, changes))
     }
 
@@ -356,8 +358,9 @@ const fn is_gpu(knob: &Knob) -> bool {
     matches!(knob, Knob::GpuClock(_) | Knob::GpuPower(_))
 }
 
-fn text(found: &Found) -> String {
-    found.value.map_or_else(|| "no limit".to_owned(), |value| value.to_string())
+/// A value of the knob for people.
+fn text(knob: &Knob, value: Option<u64>) -> String {
+    value.map_or_else(|| "no limit".to_owned(), |value| Quantity::of(knob, value).to_string())
 }
 
 /// Drops the moments more than a minute ago.

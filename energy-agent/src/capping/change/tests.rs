@@ -53,6 +53,19 @@ fn the_beginning_and_end_of_a_cap_are_news_with_power_and_budget() {
 }
 
 #[test]
+fn the_end_of_the_agent_lets_pods_go_and_names_what_could_not_be_given_back() {
+    let end = controller::Change { policy: name(), pod: Some(pod("train-0")), what: What::End };
+    let told = of_controller(end, &[], |pod| pod).unwrap();
+    assert_eq!((told.kind, told.message.as_str()), (ChangeKind::Released, "let go: the agent ends"));
+    let left = [Knob::GpuClock("GPU-1".into()), Knob::CpuFrequency(4)];
+    let told = of_end(left.iter());
+    assert!(told.kind == ChangeKind::RestoreFailed && told.about == About::Node);
+    let expected = "the agent ends and could not give back gpu_locked_clocks of GPU-1, cpu_frequency of policy4; \
+                    the next start does, or `energy-agent restore`";
+    assert_eq!(told.message, expected);
+}
+
+#[test]
 fn a_pod_that_nobody_knows_a_name_of_is_news_of_the_node() {
     let gone = || controller::Change { policy: name(), pod: Some(pod("")), what: What::Gone };
     assert_eq!(of_controller(gone(), &[], |pod| pod).unwrap().about, About::Node);

@@ -204,6 +204,18 @@ impl Lever {
         wanted.unwrap_or_else(|| ratio::cut(from, power, target, self.law))
     }
 
+    /// The relative ceiling at which what draws `power` while it is open would draw `target`.
+    #[must_use]
+    pub fn fitting(&self, algorithm: &Algorithm, power: f64, target: f64) -> f64 {
+        let wanted = match (algorithm, self.mhz()) {
+            (Algorithm::Table(points), Some(top_mhz)) => {
+                table::cut(points, top_mhz, power, target).map(|mhz| mhz / top_mhz)
+            }
+            (Algorithm::Ratio | Algorithm::Table(_), _) => None,
+        };
+        wanted.unwrap_or_else(|| ratio::factor(power, target, self.law)).clamp(self.floor(), 1.0)
+    }
+
     /// The relative ceiling after `seconds` under the budget.
     #[must_use]
     pub fn raise(&self, algorithm: &Algorithm, ceiling: f64, power: f64, target: f64, seconds: f64) -> f64 {

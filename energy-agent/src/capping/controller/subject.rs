@@ -13,7 +13,6 @@ use std::time::Duration;
 use self::held::Held;
 use super::device::{Device, DeviceKey, Range};
 use super::peak::Peak;
-use super::ratio;
 use super::view::View;
 use crate::capping::knob::{Knob, Limits};
 use crate::capping::policy::{Amount, Mode, Policy, TelemetryLoss};
@@ -47,8 +46,9 @@ pub struct Subject {
     pub state: SubjectState,
     /// Why nothing can be done, or why it does not help.
     pub reason: Option<String>,
-    /// Watts; `None`: not known yet, not measured in this interval.
+    /// Watts; `None`: not known yet.
     pub budget: Option<f64>,
+    /// The mean over the budget's window, watts; `None`: not measured in this interval.
     pub power: Option<f64>,
     pub over_budget: Duration,
     pub over_budget_uj: u64,
@@ -116,7 +116,6 @@ impl Subject {
             (self.hold, self.stuck) = (policy.control.hold, 0);
         }
         self.meet(policy, view, tick, adopted);
-        self.power = view.power;
         if let Some(power) = view.power {
             self.measured_at = tick.now;
             self.window.push_back(power);
@@ -125,16 +124,17 @@ impl Subject {
         while u128::try_from(self.window.len()).is_ok_and(|len| len > ticks) {
             self.window.pop_front();
         }
+        self.power = view.power.map(|_| self.mean());
         self.budget = match policy.budget.amount {
             Amount::Watts(watts) => Some(watts),
             Amount::PercentOfPeak { percent, lookback } => {
-                if let Some(power) = view.power.filter(|_| !self.engaged || self.mode == Mode::Recommend) {
+                if let Some(power) = self.power.filter(|_| !self.engaged || self.mode == Mode::Recommend) {
                     self.peak.add(power, tick.elapsed, lookback);
                 }
                 self.peak.watts(lookback).map(|watts| watts * percent / 100.0)
             }
         };
-        if let (Some(power), Some(budget)) = (view.power, self.budget)
+        if let (Some(power), Some(budget)) = (self.power, self.budget)
             && power > budget
         {
             self.over_budget += tick.elapsed;
@@ -151,9 +151,8 @@ impl Subject {
     }
 
     fn enforce(&mut self, policy: &Policy, view: &mut View, tick: Tick) {
-        let (Some(power), Some(budget)) = (view.power, self.budget) else { return };
+        let (Some(power), Some(mean), Some(budget)) = (view.power, self.power, self.budget) else { return };
         let (engage, target, release) = bounds(policy, budget);
-        let mean = self.mean(power);
         self.recent.push_back((tick.now, mean.max(power)));
         // Power from before the last cut says nothing about it.
         if self.cut_at.is_some_and(|at| tick.now.saturating_sub(view.age) <= at) {
@@ -208,12 +207,12 @@ impl Subject {
 
     /// What a ceiling would have to be, from open: nothing follows it, so it does not go down tick by tick.
     fn recommend(&mut self, policy: &Policy, view: &View, tick: Tick) {
-        let (Some(power), Some(budget)) = (view.power, self.budget) else { return };
+        let (Some(power), Some(mean), Some(budget)) = (view.power, self.power, self.budget) else { return };
         let (engage, target, release) = bounds(policy, budget);
-        let mean = self.mean(power);
         if mean > engage && power > target {
+            let algorithm = &policy.control.algorithm;
             let of = |device: &Device| match &device.lever {
-                Some(lever) => ratio::factor(mean, target, lever.law).clamp(lever.floor(), 1.0),
+                Some(lever) => lever.fitting(algorithm, mean, target),
                 None => {
                     let limit = |range: &Range| {
                         range
@@ -278,7 +277,9 @@ impl Subject {
         let recently = self.excess_at.is_some_and(|at| tick.now < at + PROBATION);
         let stays = self.state == SubjectState::Unreachable && recently;
         if self.stuck >= STUCK_TICKS || stays {
-            self.reason = Some("everything is at its floor, and the power is still above the budget".to_owned());
+            let over = self.power.zip(self.budget).is_some_and(|(power, budget)| power > budget);
+            let power = if over { "is still" } else { "was within the last minute" };
+            self.reason = Some(format!("everything is at its floor, and the power {power} above the budget"));
             return SubjectState::Unreachable;
         }
         match (self.engaged, policy.mode) {
@@ -288,10 +289,10 @@ impl Subject {
         }
     }
 
-    /// Power over the budget's window; watts.
-    fn mean(&self, power: f64) -> f64 {
+    /// Power over the budget's window, once there is some; watts.
+    fn mean(&self) -> f64 {
         let count = u32::try_from(self.window.len()).unwrap_or(u32::MAX);
-        if count == 0 { power } else { self.window.iter().sum::<f64>() / f64::from(count) }
+        self.window.iter().sum::<f64>() / f64::from(count)
     }
 }
 

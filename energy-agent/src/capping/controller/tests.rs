@@ -237,6 +237,10 @@ fn a_window_is_a_mean_and_is_not_cut_twice_for_what_is_past() {
     // (7 * 300 + 3 * 700) / 10 = 420 W; the least cut is 8 %: 1821.6 MHz.
     assert_eq!(world.ticks(2).limits, Limits::new());
     assert_eq!(world.tick().limits[&clock_of("GPU-0")].value, 1815);
+    // Until then the budget was kept: it is one of the mean, as the power that is shown beside it.
+    let [subject] = &*world.status("cap").subjects else { panic!() };
+    assert_eq!(subject.power, Some(Watts(420.0)));
+    assert_eq!((subject.over_budget, subject.over_budget_uj), (Duration::from_secs(1), 20_000_000));
     // The mean is 425 W, but what draws now is within the target.
     world.draw("GPU-0", 350.0);
     assert_eq!(world.tick().limits[&clock_of("GPU-0")].value, 1815);
@@ -254,6 +258,12 @@ fn a_profile_finds_its_clock_in_one_tick() {
     world.draw("GPU-0", 700.0);
     // 688 W are expected at 1980 MHz: 380 W are 373.5 W of the profile, which is 1433.7 MHz.
     assert_eq!(world.tick().limits[&clock_of("GPU-0")].value, 1425);
+    // A policy that recommends shows the same, on no step.
+    let mut recommend = Policy::clone(&world.in_force.policies[&name("cap")].policy);
+    recommend.mode = Mode::Recommend;
+    world.put(recommend);
+    world.tick();
+    assert!((world.status("cap").subjects[0].ceiling - 1433.7 / 1980.0).abs() < 1e-4);
 }
 
 #[test]
@@ -310,6 +320,21 @@ fn deletion_and_another_mode_restore_at_once() {
     assert_eq!(world.tick().limits, Limits::new());
     assert_eq!(world.outcome.changes.len(), 1);
     assert_eq!(world.outcome.changes[0].what, What::Gone);
+}
+
+#[test]
+fn the_end_of_the_agent_is_the_end_of_every_cap_that_is_enforced() {
+    let mut recommend = policy("recommend", 400.0);
+    recommend.mode = Mode::Recommend;
+    let mut world = one_gpu().policy(recommend);
+    world.draw("GPU-0", 700.0);
+    world.tick();
+    assert_eq!([world.state("cap"), world.state("recommend")], [SubjectState::Capping, SubjectState::Recommending]);
+    let ended = world.controller.end();
+    let told: Vec<_> = ended.iter().map(|change| (&change.policy, change.what.clone())).collect();
+    assert_eq!(told, [(&name("cap"), What::End)]);
+    assert_eq!(ended[0].pod.as_ref().map(|pod| &*pod.uid), Some("a"));
+    assert_eq!(world.controller.end(), []);
 }
 
 #[test]

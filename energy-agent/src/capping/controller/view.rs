@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::conflict::{Decisions, Won};
 use super::device::{Device, DeviceKey, Lever, LeverKind, Range, Sharing};
 use crate::capping::knob::Knob;
-use crate::capping::observation::{GpuDevice, Observation};
+use crate::capping::observation::{GpuDevice, KnobState, Observation};
 use crate::capping::policy::{Component, Policy, Scope, Selector};
 use crate::units::floor_u64;
 
@@ -87,7 +87,7 @@ impl<'a> Scene<'a> {
             ];
             view.unusable.extend(knobs.into_iter().filter(|(_, unusable)| *unusable).map(|(knob, _)| knob));
             if clock.is_none() && limit.is_none() {
-                view.blocked = Some(format!("neither locked clocks nor the power limit of {} can be used", gpu.uuid));
+                view.blocked = Some(self.unusable(gpu, &view.unusable));
                 continue;
             }
             let power = part.unwrap_or(0.0);
@@ -101,6 +101,16 @@ impl<'a> Scene<'a> {
                 sharing: Sharing::ByPower,
             });
         }
+    }
+
+    /// Why a GPU cannot be lowered: how its knobs among `unusable` stand.
+    fn unusable(&self, gpu: &GpuDevice, unusable: &[Knob]) -> String {
+        let own = unusable.iter().filter(|knob| knob.device() == *gpu.uuid);
+        let states = own.map(|knob| {
+            let state = self.seen.knobs.get(knob).map_or(KnobState::Unreachable, |now| now.state);
+            format!("{} is {}", knob.actuator(), state.as_str())
+        });
+        format!("{} cannot be lowered: {}", gpu.uuid, states.collect::<Vec<_>>().join(", "))
     }
 
     /// Why a GPU may not be capped on behalf of this policy: somebody else uses it who has not agreed.

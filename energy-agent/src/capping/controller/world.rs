@@ -58,7 +58,7 @@ pub fn quota_of(pod: &str) -> Knob {
 pub fn states(outcome: &Outcome) -> Vec<SubjectState> {
     let state = |change: &Change| match change.what {
         What::State { to, .. } => Some(to),
-        What::Gone | What::Conflict { .. } => None,
+        What::Gone | What::End | What::Conflict { .. } => None,
     };
     outcome.changes.iter().filter_map(state).collect()
 }

@@ -237,9 +237,11 @@ static BUDGET: Object = Object {
         .alike(&["percent", "peakPercent"]),
         Field::new(
             "lookbackHours",
-            Kind::Number { unit: Unit::Hours, min: 0.1, max: 720.0 },
+            Kind::Number { unit: Unit::Hours, min: 0.01, max: 720.0 },
             Presence::Default("24"),
-            "How far back the peak is looked for. Only with percentOfPeak.",
+            "How far back the peak is looked for, in time in which nothing was capped. Until so much was seen nothing is \
+             lowered. Longer than the load's pauses: one that rests for longer is held to a part of its idle power when it \
+             comes back. Only with percentOfPeak.",
         ),
         Field::new(
             "scope",

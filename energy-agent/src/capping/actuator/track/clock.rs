@@ -47,7 +47,7 @@ impl Track {
             return;
         }
         self.clock.over = 0;
-        let detail = format!("it runs at {clock_mhz} MHz where {} was set without an error", held.written);
+        let detail = format!("it runs at {clock_mhz} MHz where {} MHz was set without an error", held.written);
         self.clock.insisted = !self.clock.insisted;
         if !self.clock.insisted {
             self.fail(now, KnobError { state: KnobState::NotEffective, detail }, changes);

@@ -51,7 +51,8 @@ impl Track {
         self.pending = None;
         let result = result.and_then(|found| {
             self.found = Some(found.clone());
-            let shows = format!("it shows {} after the write; firmware or another program holds it", text(&found));
+            let shows = text(&self.knob, found.value);
+            let shows = format!("it shows {shows} after the write; firmware or another program holds it");
             let error = KnobError { state: KnobState::NotEffective, detail: shows };
             if found.state == KnobState::NotEffective { Err(error) } else { Ok(found) }
         });
@@ -79,7 +80,7 @@ impl Track {
                 // That a lock was taken says nothing of whether it is obeyed.
                 let proven = !matches!(self.knob, Knob::GpuClock(_));
                 if self.fault.take_if(|fault| proven || fault.error.state != KnobState::NotEffective).is_some() {
-                    self.say(ChangeKind::Recovered, format!("set to {set}"), changes);
+                    self.say(ChangeKind::Recovered, format!("set to {}", text(&self.knob, Some(set))), changes);
                 }
                 false
             }
@@ -131,7 +132,7 @@ impl Track {
         self.writes.restored += 1;
         let shows = self.held.as_ref().map_or_else(String::new, |held| match (held.original, &self.knob) {
             (_, Knob::GpuClock(_)) => "clocks are reset".to_owned(),
-            (Some(value), _) => format!("back at {value}"),
+            (Some(value), _) => format!("back at {}", text(&self.knob, Some(value))),
             (None, _) => "open again".to_owned(),
         });
         self.say(ChangeKind::Restored, shows, changes);
