@@ -156,10 +156,9 @@ impl Build {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let reason = match status.code() {
             Some(124 | 137) => format!("not done after {LIMIT}"),
-            // apt's own words before a command line with a hundred packages.
             _ => {
-                let last = |start: &str| text.lines().rfind(|line| line.starts_with(start));
-                last("E: ").or_else(|| last("error: ")).unwrap_or("ended early").chars().take(200).collect()
+                let said = text.lines().rfind(|line| line.starts_with("error: "));
+                said.unwrap_or("ended early").chars().take(200).collect()
             }
         };
         bail!("{reason} (log: {})", self.log.display())

@@ -1,12 +1,14 @@
 //! Programs and sources from Debian packages, unpacked below `target/tools` without installing anything on the machine.
 
+pub mod apt;
+
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{checked, output, root};
+use crate::{checked, root};
 
 /// Where a package of this name was or would be unpacked.
 pub fn folder(package: &str) -> PathBuf {
@@ -38,7 +40,7 @@ pub fn unpacked_together(name: &str, packages: &[&str], suite: &str) -> Result<P
     if folder.join("complete").exists() {
         return Ok(folder);
     }
-    let options = apt_of(&folder.join("apt"), &[suite])?;
+    let options = apt::of_suites(&folder.join("apt"), &[suite])?;
     unpack(name, packages, &options)
 }
 
@@ -56,39 +58,13 @@ pub fn unpacked_with_dependencies(package: &str) -> Result<PathBuf> {
     fs::create_dir_all(archives.join("partial"))?;
     println!("fetching the Debian package {package} and what it needs");
     let options = ["Debug::NoLocking=1".to_owned(), format!("Dir::Cache::archives={}", archives.display())];
-    let install = ["install", "--download-only", "--yes", "--no-install-recommends", package];
-    let fetch = || checked(apt_get(&options).args(install).stdout(Stdio::null()));
-    if fetch().is_err() {
-        // A fresh machine has no package lists yet.
-        checked(apt_get(&[]).arg("update").stdout(Stdio::null()))?;
-        fetch()?;
-    }
+    apt::fetch(&options, |get| {
+        get.args(["install", "--download-only", "--yes", "--no-install-recommends", package]);
+    })?;
     unpack_all(&archives, &folder)?;
     fs::remove_dir_all(archives)?;
     fs::write(folder.join("complete"), "")?;
     Ok(folder)
-}
-
-/// Options by which apt knows these suites of the Debian archive and no others, with its lists in `folder`, fetched anew.
-///
-/// # Errors
-/// As [`unpacked_from`].
-pub fn apt_of(folder: &Path, suites: &[&str]) -> Result<Vec<String>> {
-    fs::create_dir_all(folder.join("lists/partial"))?;
-    fs::create_dir_all(folder.join("cache/archives/partial"))?;
-    let mirror = debian_mirror()?;
-    let keys = "signed-by=/usr/share/keyrings/debian-archive-keyring.gpg";
-    let lines: String = suites.iter().map(|suite| format!("deb [{keys}] {mirror} {suite} main\n")).collect();
-    fs::write(folder.join("sources.list"), lines)?;
-    let options = vec![
-        format!("Dir::Etc::sourcelist={}", folder.join("sources.list").display()),
-        "Dir::Etc::sourceparts=/dev/null".to_owned(),
-        format!("Dir::State::lists={}", folder.join("lists").display()),
-        format!("Dir::Cache={}", folder.join("cache").display()),
-    ];
-    println!("reading the package lists of Debian {}", suites.join(", "));
-    checked(apt_get(&options).arg("update").stdout(Stdio::null()))?;
-    Ok(options)
 }
 
 fn unpack(name: &str, packages: &[&str], options: &[String]) -> Result<PathBuf> {
@@ -98,12 +74,10 @@ fn unpack(name: &str, packages: &[&str], options: &[String]) -> Result<PathBuf> 
     }
     fs::create_dir_all(&folder)?;
     println!("fetching the Debian package{} {name}", if packages.len() > 1 { "s for" } else { "" });
-    let fetch = || checked(apt_get(options).arg("download").args(packages).current_dir(&folder).stdout(Stdio::null()));
-    if fetch().is_err() {
-        // A fresh machine has no package lists yet.
-        checked(apt_get(options).arg("update").stdout(Stdio::null()))?;
-        fetch().with_context(|| format!("Debian packages for {name}"))?;
-    }
+    apt::fetch(options, |get| {
+        get.arg("download").args(packages).current_dir(&folder);
+    })
+    .with_context(|| format!("Debian packages for {name}"))?;
     let count = unpack_all(&folder, &folder)?;
     ensure!(count >= packages.len(), "apt-get download left {count} of {} packages", packages.len());
     fs::write(folder.join("complete"), "")?;
@@ -124,36 +98,6 @@ fn unpack_all(from: &Path, folder: &Path) -> Result<usize> {
     Ok(count)
 }
 
-/// `apt-get` with these options of its configuration.
-pub fn apt_get(options: &[String]) -> Command {
-    apt("apt-get", options)
-}
-
-/// `apt-cache` likewise.
-pub fn apt_cache(options: &[String]) -> Command {
-    apt("apt-cache", options)
-}
-
-fn apt(program: &str, options: &[String]) -> Command {
-    let mut command = Command::new(program);
-    command.args(["-qq", "-o", "APT::Sandbox::User=root"]);
-    for option in options {
-        command.args(["-o", option]);
-    }
-    command
-}
-
-/// The mirror of the Debian archive that this machine uses.
-fn debian_mirror() -> Result<String> {
-    let lines = output(Command::new("apt-get").args(["indextargets", "--format", "$(SITE) $(REPO_URI)"]))?;
-    let mirror = lines
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .map(|(_, uri)| uri.trim_end_matches('/'))
-        .find(|uri| uri.ends_with("/debian"));
-    mirror.map(str::to_owned).context("apt's sources name no Debian mirror (a URI ending in /debian)")
-}
-
 /// Installs the Debian packages of those programs that are not on PATH: pairs of program and package.
 ///
 /// # Errors
@@ -170,18 +114,11 @@ pub fn installed(programs: &[(&str, &str)]) -> Result<()> {
 /// When they can't be had, or only root may; names them.
 pub fn install(packages: &[&str]) -> Result<()> {
     println!("installing {}", packages.join(", "));
-    let options = ["Dpkg::Use-Pty=0".to_owned()];
-    let get = || {
-        let mut command = apt_get(&options);
-        command.args(["install", "--yes", "--no-install-recommends"]).args(packages);
-        checked(command.env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null()).stderr(Stdio::null()))
-    };
-    if get().is_err() {
-        // A fresh machine has no package lists yet.
-        checked(apt_get(&options).arg("update").stdout(Stdio::null()))?;
-        get().with_context(|| format!("install the packages {} on this machine", packages.join(", ")))?;
-    }
-    Ok(())
+    apt::fetch(&["Dpkg::Use-Pty=0".to_owned()], |get| {
+        get.args(["install", "--yes", "--no-install-recommends"]).args(packages);
+        get.env("DEBIAN_FRONTEND", "noninteractive");
+    })
+    .with_context(|| format!("install the packages {} on this machine", packages.join(", ")))
 }
 
 /// A Python of its own with these packages, those of the file `hashed` checked by hash.

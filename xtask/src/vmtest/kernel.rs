@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::tools::{self, apt_cache, apt_get};
-use crate::{checked, output};
+use crate::checked;
+use crate::tools::apt;
 
 /// Suites with kernels, from 5.10 to the newest.
 const SUITES: [&str; 5] = ["bullseye", "bookworm", "trixie", "trixie-backports", "sid"];
@@ -60,11 +60,10 @@ struct Archive {
 
 impl Archive {
     fn open() -> Result<Self> {
-        let options = tools::apt_of(&super::folder().join("apt"), &SUITES)?;
+        let options = apt::of_suites(&super::folder().join("apt"), &SUITES)?;
         let mut packages = Vec::new();
         for prefix in PACKAGES {
-            let names = output(apt_cache(&options).args(["pkgnames", prefix]))?;
-            packages.extend(names.lines().filter(|name| name.ends_with(FLAVOUR)).map(str::to_owned));
+            packages.extend(apt::names(&options, prefix)?.into_iter().filter(|name| name.ends_with(FLAVOUR)));
         }
         Ok(Self { options, packages })
     }
@@ -76,7 +75,9 @@ impl Archive {
         let unpacked = folder.join("unpacked");
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(&unpacked).with_context(|| unpacked.display().to_string())?;
-        checked(apt_get(&self.options).args(["download", package]).current_dir(folder))?;
+        apt::fetch(&self.options, |get| {
+            get.args(["download", package]).current_dir(folder);
+        })?;
         let deb = found(folder, &|name| name.ends_with(".deb")).with_context(|| format!("{package}: no file came"))?;
         checked(Command::new("dpkg-deb").arg("-x").arg(deb).arg(&unpacked))?;
         let image = found(&unpacked, &|name| name.starts_with("vmlinuz"))
