@@ -1,7 +1,6 @@
 //! The ConfigMap in a cluster: edits, deletion, and an API server that is away or refuses.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -61,19 +60,19 @@ fn wait_valid(agent: &Agent, valid: u64) {
 }
 
 #[test]
-fn an_edit_of_the_configmap_counts_within_two_seconds() {
+fn an_edit_of_the_configmap_counts_within_two_ticks() {
     one_of_three(|| {
         let node = Node::new();
         let map = Map::of(&node);
         map.create(&[("EXPORT_METRICS", "pod"), ("ENABLE_GPU", "true")]);
-        // Ticks at the default pace; the ConfigMap goes over the flag.
+        // Ticks at the default pace, of a second; the ConfigMap goes over the flag.
         let agent = map.agent(&node, &["--export.levels=container"]);
         wait_until(&agent, "the ConfigMap", |names| !names.contains(&CONTAINER));
         for (metrics, wanted) in [("node", true), ("container", false), ("node, pod", true)] {
-            let start = Instant::now();
+            let before = agent.scrape().ticks();
             map.set(&[("EXPORT_METRICS", metrics)]);
-            wait_until(&agent, "the edit", |names| names.contains(&NODE) == wanted);
-            assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+            let page = wait_until(&agent, "the edit", |names| names.contains(&NODE) == wanted);
+            assert!(page.ticks() - before <= 2, "{} ticks", page.ticks() - before);
         }
         assert_eq!(node.proxy.asked().iter().filter(|asked| !asked.is_watch).count(), 1, "one list, then the watch");
         assert!(
@@ -85,18 +84,15 @@ fn an_edit_of_the_configmap_counts_within_two_seconds() {
 }
 
 #[test]
-fn twenty_edits_in_two_seconds_end_at_the_last() {
+fn twenty_edits_without_a_pause_end_at_the_last() {
     let node = Node::new();
     let map = Map::of(&node);
     map.create(&[]);
     let mut agent = map.agent(&node, &["--interval=200ms"]);
     wait_valid(&agent, 1);
-    let start = Instant::now();
     for edit in 0..20 {
         map.set(&[("EXPORT_METRICS", ["node", "kepler_node_cpu_watts", "nonsense"][edit % 3])]);
     }
-    let took = start.elapsed();
-    assert!(took < Duration::from_secs(2), "{took:?}");
     // The last, of index 19.
     let page = wait_until(&agent, "the last edit", |names| names == ["kepler_node_cpu_watts"]);
     agent.after_ticks(3);

@@ -11,16 +11,18 @@ mod once;
 mod panel;
 mod probe;
 mod processes;
+mod reader;
 pub mod reading;
 mod samples;
 mod session;
+mod worker;
 mod writes;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
@@ -31,12 +33,13 @@ pub use self::once::write_once;
 use self::panel::Panel;
 pub use self::panel::Written;
 pub use self::probe::probe;
-use self::reading::{Gpu, GpuReading};
+use self::reading::GpuReading;
 pub use self::samples::Ignored;
 use self::session::{Command, Known, KnownGpu, Message, Opener, Session, Started};
+use self::worker::{Device, Worker};
+use super::MeterState;
 use super::counter::ZoneCounts;
 use super::watch::{PATIENCE, Watch};
-use super::{MeterState, Source};
 use crate::capping::knob::Knob;
 
 /// The library, and GPUs that are missing, are looked for this often; more often where ticks are close.
@@ -94,28 +97,6 @@ pub struct GpuMeter {
     counts: ZoneCounts,
     ignored: Ignored,
     written: Vec<Written>,
-}
-
-/// A GPU that was readable at some time.
-struct Device {
-    gpu: Arc<Gpu>,
-    worker: Option<Worker>,
-    fault: Option<Fault>,
-    source: Option<Source>,
-    xids: u64,
-    took: Option<Duration>,
-    ready: Option<GpuReading>,
-    panel: Panel,
-    /// The last reading came from the GPU.
-    reachable: bool,
-}
-
-struct Worker {
-    id: u64,
-    /// `None` once the library was closed while a request was out.
-    requests: Option<Sender<Request>>,
-    thread: JoinHandle<()>,
-    watch: Watch,
 }
 
 impl GpuMeter {
@@ -426,31 +407,6 @@ impl GpuMeter {
                     device.set_fault(&failure);
                 }
             }
-        }
-    }
-}
-
-impl Device {
-    /// Whether it was read the last time, and can be asked again.
-    fn is_in_reach(&self) -> bool {
-        self.reachable && !self.hangs() && self.worker.as_ref().is_some_and(|worker| worker.requests.is_some())
-    }
-
-    /// A call has not returned in time.
-    fn hangs(&self) -> bool {
-        self.panel.watch.is_hanging() || self.worker.as_ref().is_some_and(|worker| worker.watch.is_hanging())
-    }
-
-    /// Lets the thread of a library that was closed go, and another take over, once nothing of it is awaited.
-    fn let_go(&mut self) -> bool {
-        let waits = self.panel.is_waiting();
-        self.worker.take_if(|worker| worker.requests.is_none() && !worker.watch.is_waiting() && !waits).is_some()
-    }
-
-    fn set_fault(&mut self, failure: &Failure) {
-        self.reachable = false;
-        if self.fault.replace(failure.fault) != Some(failure.fault) {
-            warn!(gpu = self.gpu.index, uuid = %self.gpu.uuid, error = failure.detail, "the GPU cannot be read");
         }
     }
 }

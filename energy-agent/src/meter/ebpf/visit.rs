@@ -63,6 +63,9 @@ mod tests {
         let (waiting, round) = mpsc::channel();
         let mut visits = Visits { under_way: Some(round) };
         assert!(!visits.begin(vec![0]) && !visits.begin(vec![0]));
+        // Given up after a moment.
+        visits.make(vec![0]);
+        assert!(!visits.begin(vec![0]));
         drop(waiting);
         assert!(visits.begin(vec![0]));
     }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use super::device::{Probed, Request};
+use super::device::Request;
+use super::reader::Probed;
 use crate::capping::knob::{Found, Knob, KnobError, Value};
 use crate::capping::observation::KnobState;
 use crate::meter::watch::Watch;

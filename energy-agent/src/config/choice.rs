@@ -1,0 +1,118 @@
+//! Values of flags that are one of a few words.
+
+use clap::ValueEnum;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CpuMeter {
+    Auto,
+    Rapl,
+    Perf,
+    Hwmon,
+    Estimate,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EbpfMode {
+    Auto,
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CyclesEvent {
+    Auto,
+    Cycles,
+    CpuClock,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IdleMethod {
+    Learned,
+    Ratio,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PodsSource {
+    Auto,
+    Api,
+    Kubelet,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IdlePolicy {
+    None,
+    Usage,
+    Requests,
+    Equal,
+}
+
+impl IdlePolicy {
+    /// The value of the label `policy`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Usage => "usage",
+            Self::Requests => "requests",
+            Self::Equal => "equal",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Capping {
+    Off,
+    On,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GpuMode {
+    Auto,
+    Off,
+}
+
+/// Ordered from the whole to its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Level {
+    /// The node's zones, services and whatever else runs outside pods: some 50 series of 150 bytes, and 7 a unit
+    Node,
+    /// Pods: 7 series or 1 kB of page a pod, with two zones
+    Pod,
+    /// Containers, in pods and outside: 8 series or 2 kB of page a container, with two zones
+    Container,
+    /// Processes, of which there are many more and short ones: as much again for each, and a second eBPF map that is written at every switch between processes; needs eBPF
+    Process,
+}
+
+impl Level {
+    pub const ALL: [Self; 4] = [Self::Node, Self::Pod, Self::Container, Self::Process];
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Pod => "pod",
+            Self::Container => "container",
+            Self::Process => "process",
+        }
+    }
+}

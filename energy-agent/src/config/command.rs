@@ -1,0 +1,125 @@
+//! The subcommands, and the flags that they have of their own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::Config;
+
+/// Which pod used how many joules.
+///
+/// Without a subcommand the exporter runs (`energy-agent run`).
+#[derive(Debug, Parser)]
+#[command(name = "energy-agent", version, about, long_about, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub run: Config,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the exporter (the default).
+    Run(Box<Config>),
+    /// Show which sources and features this machine offers, what is missing, and the remedy.
+    ///
+    /// Exit code 0: energy can be attributed to workloads. 1: it cannot, the table says why.
+    Doctor(Box<DoctorArgs>),
+    /// Give back what an agent that has ended left lowered: clocks, limits and quotas, from the journal in
+    /// --state.directory.
+    ///
+    /// Does nothing where nothing is left, and what somebody else has set since stays. For systemd's ExecStopPost=, and for
+    /// people. Exit code 0: all is as it was. 1: something is not, the table says why; or an agent still runs.
+    Restore(Box<RestoreArgs>),
+    /// Live table of pods, containers and services by watts, joules and CPU share; plain lines when not on a terminal.
+    ///
+    /// WATTS and JOULES are those of CPUs and memory, GPU WATTS those of GPUs, where any is read.
+    Top(TopArgs),
+    /// Check power policies offline, explain their fields, or print their JSON Schema.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Say of each policy whether it is right, and what is wrong with it.
+    ///
+    /// Reads documents of policies and manifests of ConfigMaps that hold them. Exit code 0: all are right. 1: some are not.
+    Check {
+        /// Files, folders of *.yaml, *.yml and *.json files, or - for standard input.
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<PathBuf>,
+    },
+    /// Describe the fields of a policy: type, unit, allowed values, default.
+    Explain {
+        /// Field, as in `budget.watts`; all of them when not given.
+        #[arg(value_name = "FIELD")]
+        field: Option<String>,
+    },
+    /// Print the JSON Schema (draft 2020-12) of a document of policies, for editors.
+    Schema,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// How to print the result.
+    #[arg(long = "format", env = "ENERGY_AGENT_FORMAT", value_enum, default_value_t = ReportFormat::Text, value_name = "FORMAT")]
+    pub format: ReportFormat,
+    #[command(flatten)]
+    pub run: Config,
+}
+
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// Only show what would be done; an agent may run.
+    #[arg(long = "dry-run")]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub run: Config,
+}
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Address of a running agent: HOST:PORT or a URL; https:// for one with TLS (--web.config.file).
+    #[arg(default_value = "127.0.0.1:9102", value_name = "ADDRESS")]
+    pub address: String,
+    /// Time between two refreshes.
+    #[arg(long = "interval", default_value = "1s", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    pub interval: Duration,
+    /// End after this many refreshes; 0 goes on until interrupted.
+    #[arg(long = "iterations", default_value_t = 0, value_name = "N")]
+    pub iterations: u64,
+    /// Most rows to print when not on a terminal.
+    #[arg(long = "rows", default_value_t = 20, value_name = "N")]
+    pub rows: usize,
+    #[command(flatten)]
+    pub login: Login,
+}
+
+/// How to get past `--web.config.file` of a running agent.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Login {
+    /// Authority (PEM) that the agent's certificate must be signed by; those of this machine when not given.
+    #[arg(long = "tls.ca-file", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// Certificate (PEM) to show to an agent that asks for one.
+    #[arg(long = "tls.cert-file", requires = "key_file", value_name = "FILE")]
+    pub cert_file: Option<PathBuf>,
+    /// Private key (PEM) of that certificate.
+    #[arg(long = "tls.key-file", requires = "cert_file", value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Name to log in with, where the agent has basic_auth_users.
+    #[arg(long = "basic-auth.username", requires = "password_file", value_name = "NAME")]
+    pub username: Option<String>,
+    /// File with the password; a line break at its end does not count.
+    #[arg(long = "basic-auth.password-file", requires = "username", value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    Text,
+    Json,
+}

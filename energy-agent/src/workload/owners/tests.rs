@@ -1,0 +1,161 @@
+use super::*;
+
+const POD: &str = "/kubepods/podd1578427-1919-52ea-898e-2489f38c2504";
+const ID: &str = "e163073df4c38b1df6bff3b06c1d62392a3fbf7592afe21e312a53ff0c532736";
+
+/// Owners whose hierarchy cannot be walked, so that events alone count.
+fn owners(start: Instant) -> Owners {
+    Owners::empty(Path::new("/nonexistent/cgroup"), start)
+}
+
+fn created(id: CgroupId, path: &str) -> CgroupEvent {
+    CgroupEvent::Created { id, path: path.to_owned() }
+}
+
+fn removed(id: CgroupId) -> CgroupEvent {
+    CgroupEvent::Removed { id }
+}
+
+#[test]
+fn a_cgroup_that_came_and_went_within_a_tick_has_an_owner() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    owners.apply(start, &[created(7, "/system.slice/a.service"), removed(7)], true);
+    assert_eq!(owners.take_removed(), [7]);
+    let owner = owners.owner(7);
+    assert_eq!(owner.unit(), Some("a.service"));
+    assert!(!owners.is_alive(&owner));
+    assert_eq!(owners.take_removed(), [7], "late work brings its entry back");
+    owners.apply(start + Duration::from_secs(179), &[], true);
+    assert_eq!(owners.owner(7), owner);
+    owners.apply(start + Duration::from_secs(180), &[], true);
+    assert_eq!(owners.owner(7).unit(), Some("unknown"));
+}
+
+#[test]
+fn a_pods_own_cgroup_is_the_outermost_and_goes_with_it() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    owners.apply(start, &[created(1, POD), created(2, &format!("{POD}/conmon")), created(3, "/a.slice")], true);
+    let uid = "d1578427-1919-52ea-898e-2489f38c2504";
+    assert_eq!(owners.pod_cgroup(uid).map(|path| &**path), Some(&POD[1..]));
+    owners.apply(start, &[removed(2)], true);
+    assert!(owners.pod_cgroup(uid).is_some());
+    owners.apply(start, &[removed(1)], true);
+    assert_eq!(owners.pod_cgroup(uid), None);
+}
+
+#[test]
+fn a_container_lives_while_any_of_its_cgroups_does() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    let container = format!("{POD}/{ID}");
+    owners.apply(start, &[created(1, POD), created(2, &container), created(3, &format!("{container}/init"))], true);
+    let (pod, container) = (owners.owner(1), owners.owner(2));
+    assert!(Arc::ptr_eq(&container, &owners.owner(3)));
+    owners.apply(start, &[removed(2), removed(2)], true);
+    assert!(owners.is_alive(&container));
+    owners.apply(start, &[removed(3)], true);
+    assert!(!owners.is_alive(&container));
+    assert!(owners.is_alive(&pod));
+    assert!(!owners.alive().contains(&container));
+}
+
+#[test]
+fn a_restarted_service_is_the_same_workload() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    owners.apply(start, &[created(1, "/a.service"), removed(1)], true);
+    let before = owners.owner(1);
+    owners.apply(start + Duration::from_secs(1), &[created(2, "/a.service")], true);
+    assert!(Arc::ptr_eq(&before, &owners.owner(2)));
+    assert!(owners.is_alive(&before));
+    owners.apply(start + Duration::from_secs(600), &[], true);
+    assert!(Arc::ptr_eq(&before, &owners.owner(2)));
+    assert!(owners.is_alive(&before));
+}
+
+#[test]
+fn kernel_threads_and_unknown_work_have_owners_that_never_end() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    owners.apply(start, &[], true);
+    assert!(owners.alive().is_empty(), "nothing was charged yet");
+    assert_eq!(*owners.owner(KERNEL_THREADS), Workload::Kernel);
+    assert!(owners.is_alive(&Workload::Kernel));
+    let unknown = owners.owner(99);
+    assert_eq!(unknown.unit(), Some("unknown"));
+    assert!(owners.is_alive(&unknown));
+}
+
+#[test]
+fn unknown_ids_are_counted_once_and_cause_one_walk_a_tick() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    let second = start + Duration::from_secs(1);
+    owners.apply(second, &[], true);
+    for id in [10, 11, 12, 10] {
+        owners.owner(id);
+    }
+    assert_eq!((owners.unknown_cgroups(), owners.walks()), (3, 1));
+    owners.apply(second + Duration::from_secs(1), &[], true);
+    owners.owner(10);
+    assert_eq!((owners.unknown_cgroups(), owners.walks()), (3, 1));
+    // An event that comes late gives the id its owner.
+    owners.apply(second + Duration::from_secs(2), &[created(10, "/late.service")], true);
+    assert_eq!(owners.owner(10).unit(), Some("late.service"));
+}
+
+#[test]
+fn an_unknown_id_that_does_nothing_for_five_minutes_counts_as_removed() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    let at = |seconds| start + Duration::from_secs(seconds);
+    owners.apply(at(1), &[], true);
+    owners.owner(10);
+    owners.apply(at(200), &[], true);
+    owners.owner(11);
+    owners.apply(at(400), &[], false);
+    assert_eq!(owners.take_removed(), [10]);
+    owners.apply(at(600), &[], false);
+    assert_eq!(owners.take_removed(), [11]);
+}
+
+#[test]
+fn churn_leaves_a_bounded_number_of_removed_ids() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    for id in 1..=20_000 {
+        owners.apply(start, &[created(id, &format!("/job{id}")), removed(id)], true);
+    }
+    assert_eq!(owners.cgroups.len(), MAX_REMOVED);
+    // The kernel and the unit unknown have no cgroup.
+    assert_eq!(owners.workloads.len(), MAX_REMOVED + 2);
+    assert_eq!(owners.owner(20_000).unit(), Some("/job20000"));
+}
+
+#[test]
+fn a_pods_first_container_is_known_as_long_as_its_cgroup() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    let container = format!("{POD}/{ID}");
+    let events = [created(1, POD), created(2, &container), removed(2), removed(1)];
+    owners.apply(start, &events, true);
+    let uid = "d1578427-1919-52ea-898e-2489f38c2504";
+    owners.apply(start + Duration::from_secs(179), &[], true);
+    assert_eq!(owners.firsts().of(uid).map(|id| &**id), Some(ID));
+    owners.apply(start + Duration::from_secs(180), &[], true);
+    assert_eq!(owners.firsts().of(uid), None);
+}
+
+#[test]
+fn without_lost_events_the_hierarchy_is_walked_every_five_minutes() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    for second in 1..=900 {
+        owners.apply(start + Duration::from_secs(second), &[], true);
+    }
+    assert_eq!(owners.walks(), 3);
+    owners.apply(start + Duration::from_secs(901), &[], false);
+    assert_eq!(owners.walks(), 4);
+}
