@@ -66,7 +66,8 @@ fn a_process_of_a_container_beside_the_agents_own_is_found_in_the_pod_list_and_n
         let page = agent.scrape();
         page.assert_conserved();
         let used = page.microjoules("kepler_pod_gpu_joules_total", &of_sidecar);
-        Some(page).filter(|page| used > 20_000_000 && active(page, "GPU-own") > 20_000_000)
+        let nobodys = ["GPU-untold", "GPU-own"].map(|uuid| active(&page, uuid));
+        (used > 20_000_000 && nobodys.iter().all(|active| *active > 20_000_000)).then_some(page)
     });
     let sidecar = [("container_name", "sidecar"), ("pod_id", pod.uid())];
     let used = page.microjoules("kepler_container_gpu_joules_total", &sidecar);

@@ -77,11 +77,13 @@ impl World {
     pub fn pod(&self, containers: usize) -> Result<Pod> {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let uid = format!("{:08x}-0000-4000-8000-{number:012x}", process::id());
+        let pod = (u64::from(process::id()) << 32) | u64::from(number);
+        let uid = hex(pod, 0, 2);
+        let uid = [&uid[..8], &uid[8..12], &uid[12..16], &uid[16..20], &uid[20..]].join("-");
         let slice = format!("kubepods-burstable-pod{}.slice", uid.replace('-', "_"));
         let dir = self.pods.join("kubepods-burstable.slice").join(slice);
-        let containers = (0..=containers).map(|index| {
-            let id = format!("{number:056x}{index:08x}");
+        let containers = (1..).take(containers + 1).map(|index| {
+            let id = hex(pod, index, 4);
             Container { dir: dir.join(format!("cri-containerd-{id}.scope")), id }
         });
         let mut containers: Vec<_> = containers.collect();
@@ -241,4 +243,17 @@ pub fn cpu_ns(dir: &Path) -> Result<u64> {
 
 fn make(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("making {} (needs root)", dir.display()))
+}
+
+/// Words of 16 hexadecimal digits for a pod's uid (index 0) or a container's id. Without a pattern, as those of a cluster
+/// are: a page packs as badly as a real one.
+fn hex(pod: u64, index: u64, words: u64) -> String {
+    let word = |word| {
+        // SplitMix64, <https://prng.di.unimi.it/splitmix64.c>.
+        let mut mixed = pod.wrapping_mul(1 << 8).wrapping_add(index * 4 + word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        format!("{:016x}", mixed ^ (mixed >> 31))
+    };
+    (0..words).map(word).collect()
 }
