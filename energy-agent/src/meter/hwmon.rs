@@ -94,8 +94,14 @@ impl Hwmon {
         for (sensor, refused) in self.sensors.iter_mut().zip(asked) {
             match refused.or_else(|| sensor.file.take(until)) {
                 Some(Ok(_)) => {}
-                Some(Err(error)) => sensor.error = sensor.describe(&error),
-                None if sensor.file.begins_to_hang(until) => sensor.error = sensor.silence(),
+                Some(Err(error)) => {
+                    let why = sensor.describe(&error);
+                    sensor.fail(why, Duration::ZERO);
+                }
+                None if sensor.file.begins_to_hang(until) => {
+                    let why = sensor.silence();
+                    sensor.fail(why, Duration::ZERO);
+                }
                 None => {}
             }
         }
