@@ -1,7 +1,10 @@
 //! What a scrape sees: the snapshot of the last tick as Prometheus text or OpenMetrics, over HTTP.
 
+mod decimal;
 pub mod gpu_meter;
+mod gzip;
 mod handshake;
+mod hash;
 pub mod http;
 pub mod layers;
 pub mod metrics;

@@ -8,6 +8,7 @@ mod gpus;
 mod labels;
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::time::UNIX_EPOCH;
 
 use self::containers::containers;
@@ -124,22 +125,36 @@ impl Totals {
     }
 }
 
-/// Sums the rows that have the same `key`; a sum is running while any of its rows is.
-fn grouped<'a, K: Ord>(
+/// Sums the rows that have the same `key`, in its order; a sum is running while any of its rows is.
+fn grouped<'a, K: Copy + Ord>(
     snapshot: &'a Snapshot,
     key: impl Fn(&'a Workload) -> Option<K>,
     labels: impl Fn(K, State) -> Labels,
 ) -> Vec<Totals> {
-    let mut groups = BTreeMap::new();
+    let mut groups: Vec<(State, Totals)> = Vec::new();
+    let mut places = BTreeMap::new();
+    // Rows of one group mostly follow each other.
+    let mut last = None;
     for row in &snapshot.rows {
-        if let Some(key) = key(&row.workload) {
-            let (state, totals) = groups.entry(key).or_insert_with(|| (row.state, Totals::new()));
-            // Running orders before Terminated.
-            *state = row.state.min(*state);
-            totals.add(row);
-        }
+        let Some(key) = key(&row.workload) else { continue };
+        let place = match last {
+            Some((last, place)) if last == key => place,
+            _ => *places.entry(key).or_insert_with(|| {
+                groups.push((row.state, Totals::new()));
+                groups.len() - 1
+            }),
+        };
+        last = Some((key, place));
+        let (state, totals) = &mut groups[place];
+        // Running orders before Terminated.
+        *state = row.state.min(*state);
+        totals.add(row);
     }
-    groups.into_iter().map(|(key, (state, totals))| Totals { labels: labels(key, state), ..totals }).collect()
+    let finish = |(key, place): (K, usize)| {
+        let (state, totals) = mem::replace(&mut groups[place], (State::Running, Totals::new()));
+        Totals { labels: labels(key, state), ..totals }
+    };
+    places.into_iter().map(finish).collect()
 }
 
 pub(super) fn family(writer: &mut Writer, metric: &Metric) {

@@ -3,19 +3,19 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::hash::{BuildHasherDefault, Hasher};
-use std::io::Write as _;
+use std::hash::BuildHasherDefault;
 
 use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 
+use crate::export::decimal;
+use crate::export::gzip::Gzip;
+use crate::export::hash::{Hashed, hash};
 use crate::export::negotiate::Coding;
 use crate::export::selection::Selection;
 use crate::units::{Microjoules, Watts};
 
-/// Text is handed to the encoder in pieces of at least this size.
-const CHUNK: usize = 64 * 1024;
+/// Text is compressed in pieces of at least this size.
+const PIECE: usize = 64 * 1024;
 
 /// Which exposition format is written; decides the `Content-Type` too, so that body and header belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,9 @@ impl Labels {
     /// Labels with an empty value are left out: to a scraper both mean the same (FC-069).
     #[must_use]
     pub fn new(pairs: &[(&str, &str)]) -> Self {
-        let mut text = String::new();
+        // The quotes, the equals sign and the comma of each.
+        let room = pairs.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+        let mut text = String::with_capacity(room);
         write_labels(&mut text, true, pairs);
         let hash = hash(0, text.as_bytes());
         Self { text, hash }
@@ -91,9 +93,12 @@ impl Labels {
 #[derive(Debug)]
 pub struct Writer {
     format: Format,
+    /// The families so far; of a page that is compressed only the last ones.
     text: String,
-    /// Takes the text family by family, so that the whole page is never there uncompressed. `None`: a plain page.
-    gzip: Option<GzEncoder<Vec<u8>>>,
+    /// `None`: a plain page.
+    gzip: Option<Gzip>,
+    /// So much of `text` is with `gzip`. A family's text stays here to its end, to know a series that comes again.
+    compressed: usize,
     /// Name that samples of the current family begin with.
     name: String,
     /// Where the current family's header begins and ends.
@@ -118,11 +123,12 @@ impl Writer {
     pub fn selecting(format: Format, coding: Coding, selection: Selection) -> Self {
         let gzip = match coding {
             Coding::Identity => None,
-            Coding::Gzip => Some(GzEncoder::new(Vec::new(), Compression::fast())),
+            Coding::Gzip => Some(Gzip::start()),
         };
         Self {
             format,
             gzip,
+            compressed: 0,
             selection,
             hidden: false,
             text: String::with_capacity(64 * 1024),
@@ -136,8 +142,10 @@ impl Writer {
     /// Begins the family of `name`, which for a counter ends in `_total`. Without a sample it leaves no trace.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
         self.drop_empty_family();
-        if self.text.len() >= CHUNK {
+        if self.gzip.is_some() && self.text.len() >= PIECE {
             self.compress();
+            self.text.clear();
+            (self.compressed, self.header) = (0, (0, 0));
         }
         self.hidden = !self.selection.shows(name);
         if self.hidden {
@@ -210,6 +218,9 @@ impl Writer {
         self.text.push(' ');
         write_value(&mut self.text, value);
         self.text.push('\n');
+        if self.text.len() - self.compressed >= PIECE {
+            self.compress();
+        }
     }
 
     /// The finished body, and the series that came twice and were left out the second time.
@@ -221,19 +232,18 @@ impl Writer {
         }
         self.compress();
         let body = match self.gzip {
-            Some(gzip) => gzip.finish().expect("a Vec takes every write"),
+            Some(gzip) => gzip.finish(),
             None => self.text.into_bytes(),
         };
         (Bytes::from(body), self.duplicates)
     }
 
-    /// Hands the text to the encoder, if there is one.
+    /// Hands over the text that is not compressed yet. After a sample only: a family without one leaves no trace.
     fn compress(&mut self) {
         if let Some(gzip) = &mut self.gzip {
-            gzip.write_all(self.text.as_bytes()).expect("a Vec takes every write");
-            self.text.clear();
-            self.header = (0, 0);
+            gzip.write(&self.text.as_bytes()[self.compressed..]);
         }
+        self.compressed = self.text.len();
     }
 
     fn drop_empty_family(&mut self) {
@@ -266,61 +276,37 @@ fn write_labels(text: &mut String, first: bool, pairs: &[(&str, &str)]) {
 
 /// Exactly backslash, line feed and (in quoted places) the double quote are escaped; all else is UTF-8 as it is (FC-068).
 fn escape(text: &mut String, value: &str, quoted: bool) {
-    let mut rest = value;
-    while let Some(at) = rest.find(|c: char| c == '\\' || c == '\n' || (quoted && c == '"')) {
-        text.push_str(&rest[..at]);
-        text.push('\\');
-        text.push(if rest.as_bytes()[at] == b'\n' { 'n' } else { char::from(rest.as_bytes()[at]) });
-        rest = &rest[at + 1..];
+    let is_escaped = |byte: u8| byte == b'\\' || byte == b'\n' || (quoted && byte == b'"');
+    // Hardly any value has one; without a branch for each byte, many are looked at in one step.
+    if !value.bytes().fold(false, |any, byte| any | is_escaped(byte)) {
+        text.push_str(value);
+        return;
     }
-    text.push_str(rest);
+    for letter in value.chars() {
+        match letter {
+            '\\' => text.push_str(r"\\"),
+            '\n' => text.push_str(r"\n"),
+            '"' if quoted => text.push_str(r#"\""#),
+            letter => text.push(letter),
+        }
+    }
 }
 
 fn write_value(text: &mut String, value: Value) {
-    // Adding zero turns the negative zero into zero.
-    let written = match value {
-        Value::Integer(number) => write!(text, "{number}"),
-        Value::Energy(Microjoules(uj)) => write!(text, "{}.{:06}", uj / 1_000_000, uj % 1_000_000),
-        Value::Time(ns) => write!(text, "{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000),
-        Value::Power(Watts(watts)) => write!(text, "{:.6}", watts + 0.0),
-        Value::Float(number) => write!(text, "{}", number + 0.0),
-    };
-    written.expect("a String takes every write");
-}
-
-/// Takes what is a hash already as it is.
-#[derive(Default)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = hash(self.0, bytes);
+    match value {
+        Value::Integer(number) => decimal::write_integer(text, number),
+        Value::Energy(Microjoules(uj)) => decimal::write_fraction(text, uj, 1_000_000),
+        Value::Time(ns) => decimal::write_fraction(text, ns, 1_000_000_000),
+        Value::Power(Watts(watts)) => decimal::write_rounded(text, watts),
+        // Adding zero turns the negative zero into zero.
+        Value::Float(number) => write!(text, "{}", number + 0.0).expect("a String takes every write"),
     }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        // Tables tell entries apart by the highest bits and place them by the lowest, which a product leaves weak.
-        self.0 ^ (self.0 >> 32)
-    }
-}
-
-/// A fast hash of a series that goes on from `before`, eight bytes at a time; equal hashes are compared byte by byte, so it need not be strong.
-fn hash(before: u64, bytes: &[u8]) -> u64 {
-    let mut state = before;
-    let (words, tail) = bytes.as_chunks::<8>();
-    let mut last = [0; 8];
-    last[..tail.len()].copy_from_slice(tail);
-    for word in words.iter().chain([&last]) {
-        state = (state.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(0x517c_c1b7_2722_0a95);
-    }
-    state
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     fn written(format: Format, write: impl FnOnce(&mut Writer)) -> String {
@@ -391,5 +377,33 @@ mod tests {
         let (body, duplicates) = writer.finish();
         assert_eq!(body, "# HELP a A.\n# TYPE a gauge\na{l=\"x\"} 1\na{l=\"y\"} 2\n");
         assert_eq!(duplicates, ["a{l=\"x\"}"]);
+    }
+
+    #[test]
+    fn a_compressed_page_is_one_gzip_member_and_knows_a_series_that_comes_again_pieces_later() {
+        let write = |coding: Coding| {
+            let mut writer = Writer::selecting(Format::Text, coding, Selection::default());
+            for family in ["a", "b", "c"] {
+                writer.family(family, Kind::Gauge, "");
+                // Three pieces and more.
+                for series in (0..5_000).chain([0]) {
+                    let label = format!("{series:050}");
+                    writer.sample(&Labels::default(), &[("l", &label)], Value::Integer(7));
+                }
+            }
+            writer.finish()
+        };
+        let (plain, duplicates) = write(Coding::Identity);
+        let (coded, of_coded) = write(Coding::Gzip);
+        let zero = "0".repeat(50);
+        assert_eq!(duplicates, ["a", "b", "c"].map(|family| format!("{family}{{l=\"{zero}\"}}")));
+        assert_eq!(of_coded, duplicates);
+        assert_eq!(plain.iter().filter(|byte| **byte == b'\n').count(), 3 * (5_000 + 2));
+        // This decoder stops at the end of the first member.
+        let mut decoder = flate2::bufread::GzDecoder::new(&coded[..]);
+        let mut decoded = Vec::new();
+        decoder.read_to_end(&mut decoded).unwrap();
+        assert!(decoded == plain, "{} bytes in place of {}", decoded.len(), plain.len());
+        assert_eq!(decoder.into_inner(), b"", "after the member");
     }
 }
