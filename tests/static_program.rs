@@ -1,4 +1,5 @@
-//! The static program, as `cargo xtask static` builds it in release, in folders without a C library. Needs root.
+//! The static program, as `cargo xtask static` builds it in release, in folders without a C library. Needs root, and minutes:
+//! `cargo xtask test --test static_program -- --ignored`.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic as tests do")]
 
@@ -50,6 +51,7 @@ fn start_in(root: &Path, flags: &[&str]) -> Agent {
 }
 
 #[test]
+#[ignore = "the release build takes minutes"]
 fn the_program_alone_loads_ebpf_and_conserves() {
     let root = root();
     let mut agent = start_in(root.path(), &["--ebpf=on"]);
@@ -70,6 +72,7 @@ fn the_program_alone_loads_ebpf_and_conserves() {
 
 /// A module that the machine's nsswitch.conf names is of the machine's C library; this one ends whoever loads it.
 #[test]
+#[ignore = "the release build takes minutes"]
 fn the_api_server_is_found_by_name_without_loading_the_machines_modules() {
     let (root, node) = (root(), Node::new());
     fs::write(root.path().join("etc/hosts"), "127.0.0.1 localhost\n").unwrap();
@@ -96,6 +99,7 @@ fn the_api_server_is_found_by_name_without_loading_the_machines_modules() {
 }
 
 #[test]
+#[ignore = "the release build takes minutes"]
 fn a_driver_that_is_loaded_is_missed_aloud_and_once() {
     // This machine's /proc, with a driver.
     let procfs = TempDir::new().unwrap();
@@ -123,6 +127,7 @@ fn a_driver_that_is_loaded_is_missed_aloud_and_once() {
 }
 
 #[test]
+#[ignore = "the release build takes minutes"]
 fn a_library_that_is_named_is_refused_with_the_remedy() {
     for command in ["run", "doctor"] {
         let output =
