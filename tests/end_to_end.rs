@@ -68,12 +68,13 @@ fn pods_are_named_metered_capped_by_an_edit_released_by_a_deletion_and_counted_a
     world.wait_for_one(&state("recommending"));
     assert_eq!(world.lock(), None, "a recommendation writes nothing");
 
-    // An edit caps within two ticks of a second; it returns once the server has it.
+    // An edit caps within three ticks; the command returns once the server has it.
     world.kubectl.edit("configmap policies", "s/mode: Recommend/mode: Enforce/");
     let edited = world.agent.scrape().ticks();
     wait_for("a lock of the clocks", || world.lock());
     let ticks = world.agent.scrape().ticks() - edited;
-    assert!(ticks <= 2, "capped {ticks} ticks after the edit");
+    // The one that may have begun before it, the one that takes it up, and one that passes until it is seen here.
+    assert!(ticks <= 3, "capped {ticks} ticks after the edit");
     world.wait_for_one(&state("capping"));
     let within = format!("{} <= 400", train("energy_agent_policy_power_watts"));
     world.wait_for_one(&within);

@@ -65,14 +65,19 @@ fn edits(by_api: bool) {
         set(&limit("train", f64::from(if edit == 19 { 250 } else { 300 - edit })));
         thread::sleep(Duration::from_millis(95));
     }
-    println!("20 edits took {:?}", began.elapsed());
+    let took = began.elapsed();
+    println!("20 edits took {took:?}");
     world.wait_for_limit("GPU-train", 250_000);
     let page = agent.after_ticks(2);
     assert_eq!(world.limit_mw("GPU-train"), Some(250_000));
     assert_shows(&page, "energy_agent_policy_problems", &[], 0.0);
     let writes = world.nvml.writes().len() - before;
-    // Two seconds of ticks, and the last.
-    assert!(writes <= 4, "{writes} writes: {:#?}", &world.nvml.writes()[before..]);
+    // One a tick of a second at most, and the last.
+    assert!(
+        u64::try_from(writes).unwrap() <= took.as_secs() + 2,
+        "{writes} writes: {:#?}",
+        &world.nvml.writes()[before..]
+    );
     if by_api {
         map.delete();
     } else {

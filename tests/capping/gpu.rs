@@ -68,9 +68,9 @@ fn a_minute_of_a_step_of_bursts_of_noise_of_a_part_of_the_peak_and_of_a_budget_o
             world.add(Gpu { processes: Some(vec![process]), ..nvml::gpu(&format!("GPU-{name}")) }, plant.clone());
         }
         let more: String = names[..3].iter().map(|name| enforce(name)).collect();
-        // At 700 W from the beginning on, and little from 32 s after the step on.
+        // At 700 W from the beginning on, and little from 38 s after the step on.
         let pod = world.pod("peak");
-        let process = nvml::Process { steps: vec![(start_us + 32 * SECOND_US, 0.1)], ..pod.process(1.0) };
+        let process = nvml::Process { steps: vec![(start_us + 38 * SECOND_US, 0.1)], ..pod.process(1.0) };
         world.add(Gpu { processes: Some(vec![process]), ..nvml::gpu("GPU-peak") }, plant.clone());
         // Of 36 s; a mean of 5 s does not jump when a reading comes late.
         let peak = policy("peak", "Enforce", "percentOfPeak: 80, lookbackHours: 0.01, windowSeconds: 5", "");
@@ -82,7 +82,7 @@ fn a_minute_of_a_step_of_bursts_of_noise_of_a_part_of_the_peak_and_of_a_budget_o
         assert!(!agent.scrape().has("energy_agent_policy_budget_watts", &[("policy", "peak")]));
         assert!(monotonic_us() < start_us, "the agent took too long to start");
         let before_us = start_us;
-        while monotonic_us() < start_us + 62 * SECOND_US {
+        while monotonic_us() < start_us + 68 * SECOND_US {
             thread::sleep(Duration::from_millis(200));
         }
         let page = agent.scrape();
@@ -128,7 +128,7 @@ fn a_minute_of_a_step_of_bursts_of_noise_of_a_part_of_the_peak_and_of_a_budget_o
         for name in ["step", "noise"] {
             assert_eq!(state(&page, name), "capping", "{name}");
         }
-        // By the agent's own count. Nothing held down, it is 62, 28 and 62 s; the first second of a burst is the backstop's,
+        // By the agent's own count. Nothing held down, it is 68, 28 and 68 s; the first second of a burst is the backstop's,
         // 1.1 x the budget.
         for name in ["step", "bursts", "noise"] {
             let over = page.number_of("energy_agent_policy_over_budget_seconds_total", &[("policy", name)]);
@@ -137,7 +137,7 @@ fn a_minute_of_a_step_of_bursts_of_noise_of_a_part_of_the_peak_and_of_a_budget_o
         }
         assert_eq!(reason(&page, "gpu_locked_clocks", "GPU-step"), "ok");
         page.assert_conserved();
-        a_part_of_the_peak(&world, &page, began_us, start_us + 32 * SECOND_US);
+        a_part_of_the_peak(&world, &page, began_us, start_us + 38 * SECOND_US);
     });
 }
 
@@ -149,7 +149,8 @@ fn a_part_of_the_peak(world: &World, page: &Page, began_us: u64, fell_us: u64) {
     let writes = world.writes("GPU-peak");
     let learned_us = writes[0].at_us - began_us;
     println!("the peak was known after {learned_us} us");
-    assert!((36 * SECOND_US..45 * SECOND_US).contains(&learned_us), "{learned_us} us");
+    // A tick of a busy machine may come without a reading of the GPU, and is not learned from.
+    assert!(learned_us >= 36 * SECOND_US && writes[0].at_us < fell_us, "{learned_us} us");
     let (held, let_go): (Vec<Write>, Vec<Write>) = writes.into_iter().partition(|write| write.at_us < fell_us);
     let plant = Plant { exponent: 2.4, ..Plant::default() };
     assert!(settled_watts(&plant, 1.0, &held) <= budget, "{held:?}");

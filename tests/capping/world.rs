@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use axum::http::Request;
 use fake_nvml::plant::{Bounds, Plant};
@@ -25,6 +26,31 @@ pub struct World {
     /// Of the agent; the plant's time is real.
     pub interval: &'static str,
     file: PathBuf,
+    /// Given back last.
+    _turn: Turn,
+}
+
+/// A place among the worlds that are measured at the same time: more agents than CPUs, each with a plant, and readings of GPUs
+/// come late.
+struct Turn;
+
+const TURNS: usize = 2;
+static TAKEN: Mutex<usize> = Mutex::new(0);
+static GIVEN: Condvar = Condvar::new();
+
+impl Turn {
+    fn wait() -> Self {
+        let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        *GIVEN.wait_while(taken, |taken| *taken >= TURNS).unwrap_or_else(PoisonError::into_inner) += 1;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        GIVEN.notify_one();
+    }
 }
 
 /// A pod with a process for GPUs to name.
@@ -62,9 +88,10 @@ pub struct Write {
 
 impl World {
     pub fn new() -> Self {
+        let turn = Turn::wait();
         let node = Node::new();
         let file = node.folder().join("policies.yaml");
-        Self { node, nvml: FakeNvml::new(), interval: "500ms", file }
+        Self { node, nvml: FakeNvml::new(), interval: "500ms", file, _turn: turn }
     }
 
     /// A pod that exists in the API and as cgroups, with the label `app` that is its name.

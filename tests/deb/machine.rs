@@ -19,7 +19,8 @@ mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
 cd "$1/root"
 mount -t proc proc proc
-mount -t sysfs sysfs sys
+# As in any container: what belongs to the hardware is this machine's, and udev stays off.
+mount -t sysfs -o ro sysfs sys
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 mount -t tmpfs tmpfs run
 mount -t tmpfs tmpfs dev
@@ -32,6 +33,8 @@ for target in usr/lib/systemd/system/local-fs usr/lib/systemd/system/sysinit etc
     mount -t tmpfs tmpfs "$target.target.wants"
 done
 ln -sf /dev/null etc/systemd/system/timers.target
+# What an agent of this machine has lowered is its own to give back.
+rm -rf var/lib/energy-agent
 # Forbids packages to start services where this machine is an image of a container.
 rm -f usr/sbin/policy-rc.d
 mount --bind proc/sys proc/sys
@@ -60,7 +63,7 @@ impl Machine {
         fs::create_dir(&top).unwrap();
         let log = File::create(folder.path().join("log")).unwrap();
         // The cgroup is the machine's root: a cgroup namespace begins where its first process is.
-        let enter = format!("echo 0 >{}/cgroup.procs; exec \"$@\"", cgroup.dir.display());
+        let enter = format!("echo 0 >{}/cgroup.procs; exec setpriv --pdeathsig KILL \"$@\"", cgroup.dir.display());
         let mut boot = Command::new("sh");
         boot.args([
             "-c",

@@ -60,7 +60,7 @@ fn a_missing_right_is_named_and_its_coming_is_noticed() {
     assert!(node.proxy.asked().len() <= 2, "{:#?}", node.proxy.asked());
     let told = warnings(&agent);
     assert_eq!(told.len(), 1, "{told:#?}");
-    for word in ["list", "pods", "role"] {
+    for word in ["no permission to list pods", "needs list and watch on pods", "role"] {
         assert!(told[0].contains(word), "no word of {word}: {}", told[0]);
     }
     assert!(!told[0].contains("expected value"), "{}", told[0]);
@@ -79,7 +79,7 @@ fn a_missing_right_to_watch_is_called_so() {
     node.proxy.faults().watches = Answer::Refuse(403, crate::kubernetes::status_object(403, "Forbidden", message));
     let agent = node.agent_without_names(&[]);
     let told = wait_for("a warning", || warnings(&agent).pop());
-    assert!(told.contains("watch") && told.contains("role"), "{told}");
+    assert!(told.contains("no permission to watch pods") && told.contains("role"), "{told}");
     assert_eq!(wait_for_source(&agent, "0"), "forbidden");
     // What the list told is known all the same.
     let pod = node.pod("later", &["main"]);

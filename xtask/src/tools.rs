@@ -63,9 +63,18 @@ pub fn unpacked_with_dependencies(package: &str) -> Result<PathBuf> {
     let archives = folder.join("archives");
     fs::create_dir_all(archives.join("partial"))?;
     println!("fetching the Debian package {package} and what it needs");
-    let options = ["Debug::NoLocking=1".to_owned(), format!("Dir::Cache::archives={}", archives.display())];
+    let options = [format!("Dir::Cache::archives={}", archives.display())];
     apt::fetch(&options, |get| {
-        get.args(["install", "--download-only", "--yes", "--no-install-recommends", package]);
+        // Nothing is installed, and only this folder written.
+        get.args([
+            "-o",
+            "Debug::NoLocking=1",
+            "install",
+            "--download-only",
+            "--yes",
+            "--no-install-recommends",
+            package,
+        ]);
     })?;
     unpack_all(&archives, &folder)?;
     fs::remove_dir_all(archives)?;
@@ -121,7 +130,7 @@ pub fn installed(programs: &[(&str, &str)]) -> Result<()> {
 pub fn install(packages: &[&str]) -> Result<()> {
     println!("installing {}", packages.join(", "));
     apt::fetch(&["Dpkg::Use-Pty=0".to_owned()], |get| {
-        get.args(["install", "--yes", "--no-install-recommends"]).args(packages);
+        get.args(["install", "--yes", "--no-remove", "--no-install-recommends"]).args(packages);
         get.env("DEBIAN_FRONTEND", "noninteractive");
     })
     .with_context(|| format!("install the packages {} on this machine", packages.join(", ")))

@@ -93,13 +93,13 @@ pub enum GpuMode {
 /// Ordered from the whole to its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Level {
-    /// The node's zones, services and whatever else runs outside pods: some 50 series of 150 bytes, and 7 a unit
+    /// The node's zones, services and whatever else runs outside pods
     Node,
-    /// Pods: 7 series or 1 kB of page a pod, with two zones
+    /// Pods
     Pod,
-    /// Containers, in pods and outside: 8 series or 2 kB of page a container, with two zones
+    /// Containers, in pods and outside
     Container,
-    /// Processes, of which there are many more and short ones: as much again for each, and a second eBPF map that is written at every switch between processes; needs eBPF
+    /// Processes, of which there are many more and short ones, with a second eBPF map that is written at every switch between processes; needs eBPF
     Process,
 }
 

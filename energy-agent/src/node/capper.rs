@@ -270,6 +270,8 @@ impl Capper {
             self.next_cores = now + CORES_EVERY;
             self.cores = self.files.exclusive_frequencies(owners.pod_cgroups().map(|path| &**path));
         }
+        // Those first whose turn is longest ago, whatever the ticks are apart.
+        chosen.sort_by_key(|(_, path)| before.get(*path).map(|(read_at, _)| *read_at));
         let mut may_read = chosen.len().div_ceil(QUOTA_PARTS);
         for (pod, path) in chosen {
             pod.frequencies = self.cores.get(path).cloned().unwrap_or_default();

@@ -2,7 +2,7 @@
 //! comparison with what the profile expects. For people who have measured their workload; else [`super::ratio`].
 //!
 //! It is the example of how an algorithm is added: a file with a `cut` and a `raise` beside this one, an arm of
-//! [`Algorithm`](crate::capping::policy::Algorithm), and an arm each in `Lever::cut` and `Lever::raise`
+//! [`Algorithm`](crate::capping::policy::Algorithm), and an arm each in `Lever::cut`, `Lever::raise` and `Lever::fitting`
 //! (`controller/device.rs`). Hold, writes, floors and the rest are the same for all.
 
 use crate::capping::policy::Point;

@@ -110,7 +110,9 @@ impl<'a> Scene<'a> {
             let state = self.seen.knobs.get(knob).map_or(KnobState::Unreachable, |now| now.state);
             format!("{} is {}", knob.actuator(), state.as_str())
         });
-        format!("{} cannot be lowered: {}", gpu.uuid, states.collect::<Vec<_>>().join(", "))
+        let states = states.collect::<Vec<_>>().join(", ");
+        let why = if states.is_empty() { "the policy uses neither its clocks nor its power limit" } else { &states };
+        format!("{} cannot be lowered: {why}", gpu.uuid)
     }
 
     /// Why a GPU may not be capped on behalf of this policy: somebody else uses it who has not agreed.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::number;
-use crate::meter::watch::Watch;
+use crate::meter::watch::{PATIENCE, Watch};
 
 /// One file and the thread that reads it. At most one reading is asked for at a time; the thread ends with this.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl SlowFile {
 
     fn answered(&mut self, answer: Answer) -> io::Result<u64> {
         let Answer { value, took } = answer;
-        self.watch.answered(if took < self.patience { Duration::ZERO } else { took });
+        self.watch.answered(if took < self.patience { Duration::ZERO } else { took.max(PATIENCE) });
         value
     }
 }

@@ -236,7 +236,10 @@ impl Subject {
                 let whole = (device.power + device.others) * per_watt(range);
                 if device.sharing == Sharing::ByPower && whole > LIMITED * units::ratio(*stands, 1) {
                     match range.at_most(floor_u64(units::ratio(*stands, 1) * room)) {
-                        Some(value) => *stands = value,
+                        Some(value) => {
+                            *stands = value;
+                            self.clamped.remove(&range.knob);
+                        }
                         None => drop(held.standing.remove(&range.knob)),
                     }
                     (self.paced_at, self.raised_at) = (Some(tick.now), Some(tick.now));
