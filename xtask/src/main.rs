@@ -1,4 +1,4 @@
-//! The commands that develop energy-agent: `cargo xtask run | test | ebpf | vmtest | bench | gpu-check`.
+//! The commands that develop energy-agent: `cargo xtask --help` lists them.
 
 mod bench;
 mod build;

@@ -1,5 +1,5 @@
 //! Compresses a page while it is written: pieces of text go to a thread beside the writer's, so that a page takes about
-//! as long as the slower of the two, and is never there uncompressed as a whole.
+//! as long as the slower of the two, and of its text not more than a family is ever there.
 
 use std::io::Write as _;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
