@@ -410,8 +410,13 @@ fn doctor_says_what_is_wrong_with_the_configuration_and_the_remedy() {
     assert("missing", "the certificate ended at 2001-02-03T00:00:00Z, clients refuse it", "renew it");
     authority.server_between(seconds(64_060_588_800), seconds(64_060_588_900)).write(files.folder());
     assert("missing", "the certificate begins at 4000-01-01T00:00:00Z", "clock");
-    let soon = SystemTime::now() + Duration::from_secs(10 * 24 * 3600);
-    authority.server_between(UNIX_EPOCH, soon).write(files.folder());
+    let (now, days) = (SystemTime::now(), |days| Duration::from_secs(days * 24 * 3600));
+    authority.server_between(UNIX_EPOCH, now + days(10)).write(files.folder());
+    assert("fallback", "the certificate ends at ", "renew it");
+    // One of seven days, as some authorities give no longer ones.
+    authority.server_between(now - days(2), now + days(5)).write(files.folder());
+    assert("ok", "the certificate counts until ", "");
+    authority.server_between(now - days(6), now + days(1)).write(files.folder());
     assert("fallback", "the certificate ends at ", "renew it");
 
     // As in a pod, where root is not above the modes of files.

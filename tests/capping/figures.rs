@@ -5,8 +5,8 @@ use crate::common::one_of_three;
 use crate::common::page::Page;
 use crate::world::{LIMIT, LOCK, RESET, World, assert_shows, policy, state};
 
-/// Power at 990, 1485 and 1980 MHz: 70 + 630 (f / 1980)^2.
-const PROFILE: &str = ", control: {algorithm: table, table: [{clockMHz: 990, watts: 227.5}, {clockMHz: 1485, watts: 424.375}, {clockMHz: 1980, watts: 700}]}";
+/// Power at 990, 1485 and 1980 MHz: 70 + 630 (f / 1980)^2. What is cut too deep stays so, for its figures to be read.
+const PROFILE: &str = ", control: {releasePercent: 30, algorithm: table, table: [{clockMHz: 990, watts: 227.5}, {clockMHz: 1485, watts: 424.375}, {clockMHz: 1980, watts: 700}]}";
 const TRAIN: [(&str, &str); 1] = [("policy", "train")];
 
 fn near(value: f64, expected: f64, part: f64) -> bool {

@@ -10,7 +10,8 @@ use super::{Row, Status};
 use crate::config::Config;
 use crate::export::protection::{self, Validity};
 
-/// A certificate that ends sooner should have been renewed by now. Managers renew at a third of 90 days.
+/// A certificate that ends sooner should have been renewed by now, or one of a shorter life in the last third of it. Managers
+/// renew at a third of 90 days.
 const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
 pub fn rows(config: &Config) -> [Row; 2] {
@@ -36,7 +37,7 @@ fn web_config(file: Option<&Path>) -> Row {
     } else if now.as_secs() < begins {
         let detail = format!("{asked}; the certificate begins at {}, until then clients refuse it", date(begins));
         Row::new(name, Status::Missing, detail, "set this machine's clock, or have the certificate made anew")
-    } else if (now + SOON).as_secs() > ends {
+    } else if ends - now.as_secs() < SOON.as_secs().min(ends.saturating_sub(begins) / 3) {
         Row::new(name, Status::Fallback, format!("{asked}; the certificate ends at {}", date(ends)), renew)
     } else {
         Row::ok(name, format!("{asked}; the certificate counts until {}", date(ends)))
