@@ -16,7 +16,7 @@ use energy_agent::config::{Cli, Config, GpuMode};
 use energy_agent::meter::gpu::{GpuMeter, Options};
 use tempfile::TempDir;
 
-use crate::common::agent::PROGRAM;
+use crate::common::agent::{PROGRAM, wait_for};
 use crate::common::crash::{CPUFREQ, Crash, ZONE};
 use crate::common::nvml::FakeNvml;
 use crate::common::quota::QuotaPod;
@@ -123,6 +123,14 @@ impl Outcome {
     }
 }
 
+/// Opens the journal of a run before. A process that another test has just started has the lock too, until it is a program of
+/// its own.
+fn open(config: &Config) -> Actuator {
+    let own = format!("process {} caps", std::process::id());
+    let is_free = |actuator: &Actuator| !actuator.journal_error().is_some_and(|error| error.contains(&own));
+    wait_for("the lock of the journal", || Some(Actuator::open(config)).filter(is_free))
+}
+
 /// An actuator and what it acts on, driven as the tick drives it.
 pub struct Driver {
     pub actuator: Actuator,
@@ -139,7 +147,7 @@ impl Driver {
             interval: config.interval,
         });
         Self {
-            actuator: Actuator::open(config),
+            actuator: open(config),
             files: FileKnobs::open(&config.sysfs, &config.cgroupfs),
             gpus: GpuMeter::open(gpus),
             now: Duration::from_secs(5),
