@@ -410,7 +410,7 @@ fn doctor_says_what_is_wrong_with_the_configuration_and_the_remedy() {
     assert("missing", "the certificate ended at 2001-02-03T00:00:00Z, clients refuse it", "renew it");
     authority.server_between(seconds(64_060_588_800), seconds(64_060_588_900)).write(files.folder());
     assert("missing", "the certificate begins at 4000-01-01T00:00:00Z", "clock");
-    let (now, days) = (SystemTime::now(), |days| Duration::from_secs(days * 24 * 3600));
+    let (now, days) = (SystemTime::now(), |days: u64| Duration::from_secs(days * 24 * 3600));
     authority.server_between(UNIX_EPOCH, now + days(10)).write(files.folder());
     assert("fallback", "the certificate ends at ", "renew it");
     // One of seven days, as some authorities give no longer ones.
