@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::common::agent::{Agent, wait_for};
 use crate::common::one_of_three;
 use crate::kubernetes::proxy::Answer;
-use crate::world::{RESET, World, reason};
+use crate::world::{GpuPod, RESET, World, reason};
 
 /// 400 W for each pod of the namespace, which the plant can be held to.
 fn policy(world: &World) -> String {
@@ -20,6 +20,24 @@ fn policy(world: &World) -> String {
     )
 }
 
+/// A pod with a GPU that draws 700 W until something is lowered.
+fn busy() -> (World, GpuPod) {
+    let mut world = World::new();
+    let pod = world.pod("train-0");
+    world.gpu("GPU-a", 2.0, &[(&pod, 1.0)]);
+    (world, pod)
+}
+
+/// Such a pod under [`policy`], and lowered.
+fn capped() -> (World, GpuPod, Agent) {
+    let (world, pod) = busy();
+    world.policies(&policy(&world));
+    let agent = world.agent(&[]);
+    world.wait_for_limit("GPU-a", 440_000);
+    world.wait_for_lock("GPU-a");
+    (world, pod, agent)
+}
+
 fn counted(agent: &Agent, result: &str) -> u64 {
     agent.scrape().one("energy_agent_capping_events_total", &[("result", result)]).value.parse().unwrap()
 }
@@ -27,9 +45,7 @@ fn counted(agent: &Agent, result: &str) -> u64 {
 #[test]
 fn a_cap_and_its_end_are_one_event_each_of_the_pod() {
     one_of_three(|| {
-        let mut world = World::new();
-        let pod = world.pod("train-0");
-        world.gpu("GPU-a", 2.0, &[(&pod, 1.0)]);
+        let (world, pod) = busy();
         world.policies(&policy(&world));
         let agent = world.agent(&[]);
         let event = world.wait_for_event("Capping");
@@ -67,9 +83,7 @@ fn a_cap_and_its_end_are_one_event_each_of_the_pod() {
 #[test]
 fn a_role_that_may_not_create_events_costs_a_line_and_no_cap() {
     one_of_three(|| {
-        let mut world = World::new();
-        let pod = world.pod("train-0");
-        world.gpu("GPU-a", 2.0, &[(&pod, 1.0)]);
+        let (world, _pod) = busy();
         world.policies("- name: broken\n  mode: Sometimes\n");
         let agent = world.agent(&[]);
         let refused = world.wait_for_event("Invalid");
@@ -94,9 +108,7 @@ fn a_role_that_may_not_create_events_costs_a_line_and_no_cap() {
 #[test]
 fn an_event_waits_for_a_server_that_fails_and_comes_once_where_the_answer_was_lost() {
     one_of_three(|| {
-        let mut world = World::new();
-        let pod = world.pod("train-0");
-        world.gpu("GPU-a", 2.0, &[(&pod, 1.0)]);
+        let (world, _pod) = busy();
         let agent = world.agent(&[]);
         agent.after_ticks(4);
         world.node.proxy.faults().lists = Answer::status(500);
@@ -135,13 +147,7 @@ fn an_event_waits_for_a_server_that_fails_and_comes_once_where_the_answer_was_lo
 #[test]
 fn what_the_end_of_the_agent_gives_back_is_told_and_a_silent_server_holds_nothing_up() {
     one_of_three(|| {
-        let mut world = World::new();
-        let pod = world.pod("train-0");
-        world.gpu("GPU-a", 2.0, &[(&pod, 1.0)]);
-        world.policies(&policy(&world));
-        let mut agent = world.agent(&[]);
-        world.wait_for_limit("GPU-a", 440_000);
-        world.wait_for_lock("GPU-a");
+        let (world, pod, mut agent) = capped();
         world.wait_for_event("Capping");
         let (status, took) = agent.end("TERM");
         assert!(status.success() && took < Duration::from_secs(5), "{status} {took:?}");
@@ -181,13 +187,7 @@ fn what_the_end_of_the_agent_gives_back_is_told_and_a_silent_server_holds_nothin
 #[test]
 fn what_cannot_be_given_back_is_tried_and_told_and_is_not_forgotten_at_the_end() {
     one_of_three(|| {
-        let mut world = World::new();
-        let pod = world.pod("train-0");
-        world.gpu("GPU-a", 2.0, &[(&pod, 1.0)]);
-        world.policies(&policy(&world));
-        let mut agent = world.agent(&[]);
-        world.wait_for_limit("GPU-a", 440_000);
-        world.wait_for_lock("GPU-a");
+        let (mut world, _pod, mut agent) = capped();
         world.change("GPU-a", |gpu| _ = gpu.errors.insert(RESET.to_owned(), Return::Unknown));
         world.no_policies();
         let event = world.one_event("RestoreFailed", "gpu_locked_clocks of GPU-a: cannot be given back, tried again: ");
