@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::common::agent::{Agent, wait_for};
 use crate::common::cgroup::{Driver, cpu_ns};
+use crate::common::one_of_three;
 use crate::common::page::Page;
 use crate::kubernetes::case;
 use crate::kubernetes::node::{CONTAINER_JOULES, Node, POD_JOULES, POD_SECONDS, Pod};
@@ -29,82 +30,92 @@ pub fn assert_near(charged_ns: u64, truth_ns: u64) {
 /// server knows of it.
 #[test]
 fn a_static_pod_is_named_by_the_hash_that_its_cgroup_has() {
-    let case = case("FC-026");
-    let node = Node::new();
-    let agent = node.agent(&[]);
-    let (mirror, process) = (&case["pod_list"][0], &case["processes"][0]);
-    let hash = mirror["metadata"]["annotations"]["kubernetes.io/config.hash"].as_str().unwrap();
-    let mut pod = Pod::with_cgroups(mirror.clone(), hash, Driver::Systemd);
-    let name = case["expect"]["container"].as_str().unwrap();
-    let folder = pod.cgroup.another(&pod.id(name));
-    let in_case = process["cgroup"].as_str().unwrap().strip_prefix("0::").unwrap();
-    assert!(folder.to_str().unwrap().ends_with(in_case), "{} is not {in_case}", folder.display());
+    one_of_three(|| {
+        let case = case("FC-026");
+        let node = Node::new();
+        let agent = node.agent(&[]);
+        let (mirror, process) = (&case["pod_list"][0], &case["processes"][0]);
+        let hash = mirror["metadata"]["annotations"]["kubernetes.io/config.hash"].as_str().unwrap();
+        let mut pod = Pod::with_cgroups(mirror.clone(), hash, Driver::Systemd);
+        let name = case["expect"]["container"].as_str().unwrap();
+        let folder = pod.cgroup.another(&pod.id(name));
+        let in_case = process["cgroup"].as_str().unwrap().strip_prefix("0::").unwrap();
+        assert!(folder.to_str().unwrap().ends_with(in_case), "{} is not {in_case}", folder.display());
 
-    pod.burn(name, milliseconds(&process["cpu_seconds"]));
-    let unnamed = agent.after_ticks(2);
-    let early = unnamed.nanoseconds(POD_SECONDS, &[("pod_id", hash)]);
-    assert_near(early, pod.cgroup.cgroup.cpu_ns());
+        pod.burn(name, milliseconds(&process["cpu_seconds"]));
+        let unnamed = agent.after_ticks(2);
+        let early = unnamed.nanoseconds(POD_SECONDS, &[("pod_id", hash)]);
+        assert_near(early, pod.cgroup.cgroup.cpu_ns());
 
-    pod.object = node.create(mirror);
-    let page = pod.wait_for_name(&agent);
-    pod.burn(name, 20);
-    let page_later = agent.after_ticks(2);
-    for page in [&page, &page_later] {
-        page.assert_conserved();
-        assert!(!page.has(POD_JOULES, &[("pod_id", hash)]), "the hash is a pod of its own beside the name");
-    }
-    assert_eq!((pod.namespace(), pod.name()), (case["expect"]["namespace"].as_str().unwrap(), "kube-apiserver-node-a"));
-    assert!(pod.used(&page).0 >= unnamed.microjoules(POD_JOULES, &[("pod_id", hash)]), "energy was lost with the name");
-    assert_near(pod.used(&page_later).1, pod.cgroup.cgroup.cpu_ns());
-    assert_near(pod.container_used(&page_later, name).1, cpu_ns(&folder));
-    assert_eq!(agent.logged(" WARN ").iter().filter(|line| line.contains("pod")).count(), 0, "{:#?}", agent.log());
-    node.cluster.delete(&pod.object);
+        pod.object = node.create(mirror);
+        let page = pod.wait_for_name(&agent);
+        pod.burn(name, 20);
+        let page_later = agent.after_ticks(2);
+        for page in [&page, &page_later] {
+            page.assert_conserved();
+            assert!(!page.has(POD_JOULES, &[("pod_id", hash)]), "the hash is a pod of its own beside the name");
+        }
+        assert_eq!(
+            (pod.namespace(), pod.name()),
+            (case["expect"]["namespace"].as_str().unwrap(), "kube-apiserver-node-a")
+        );
+        assert!(
+            pod.used(&page).0 >= unnamed.microjoules(POD_JOULES, &[("pod_id", hash)]),
+            "energy was lost with the name"
+        );
+        assert_near(pod.used(&page_later).1, pod.cgroup.cgroup.cpu_ns());
+        assert_near(pod.container_used(&page_later, name).1, cpu_ns(&folder));
+        assert_eq!(agent.logged(" WARN ").iter().filter(|line| line.contains("pod")).count(), 0, "{:#?}", agent.log());
+        node.cluster.delete(&pod.object);
+    });
 }
 
 /// FC-029: a pod of a stateful set comes back under its name, and is another one.
 #[test]
 fn a_new_pod_of_the_same_name_begins_at_nothing_and_the_old_one_stays_what_it_was() {
-    let case = case("FC-029");
-    let node = Node::new();
-    let agent = node.agent(&["--pods.labels=tier"]);
-    let objects: Vec<&Value> = case["events"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|event| event["type"] == "ADDED")
-        .map(|event| &event["object"])
-        .collect();
-    let create = |object: &Value, tier: &str| {
-        let mut object = object.clone();
-        object["metadata"]["labels"] = json!({"tier": tier});
-        node.adopt(&object)
-    };
-    // A joule of the case is a millisecond of work.
-    let old = create(objects[0], "first");
-    old.burn("db", 900);
-    old.wait_for_name(&agent);
-    let old_truth = old.burn("db", 5);
-    let before = agent.after_ticks(2);
-    old.cgroup.remove();
-    node.cluster.delete(&old.object);
+    one_of_three(|| {
+        let case = case("FC-029");
+        let node = Node::new();
+        let agent = node.agent(&["--pods.labels=tier"]);
+        let objects: Vec<&Value> = case["events"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|event| event["type"] == "ADDED")
+            .map(|event| &event["object"])
+            .collect();
+        let create = |object: &Value, tier: &str| {
+            let mut object = object.clone();
+            object["metadata"]["labels"] = json!({"tier": tier});
+            node.adopt(&object)
+        };
+        // A joule of the case is a millisecond of work.
+        let old = create(objects[0], "first");
+        old.burn("db", 900);
+        old.wait_for_name(&agent);
+        let old_truth = old.burn("db", 5);
+        let before = agent.after_ticks(2);
+        old.cgroup.remove();
+        node.cluster.delete(&old.object);
 
-    let new = create(objects[1], "second");
-    assert_eq!((old.name(), old.namespace()), (new.name(), new.namespace()));
-    assert_ne!(old.uid(), new.uid());
-    new.burn("db", 12);
-    new.wait_for_name(&agent);
-    let page = agent.after_ticks(2);
-    page.assert_conserved();
-    page.assert_not_below(&before);
-    assert!(old.is_named(&page) && page.has(POD_JOULES, &[("pod_id", old.uid()), ("state", "terminated")]));
-    let (old_used, new_used) = (old.used(&page), new.used(&page));
-    assert_eq!(old_used.1, old.used(&before).1, "the old pod goes on under the new one's work");
-    assert!(new_used.0 * 10 < old_used.0, "the new pod begins at {} of {} uJ", new_used.0, old_used.0);
-    assert_near(new_used.1, new.cgroup.cgroup.cpu_ns());
-    assert_near(old_used.1, old_truth);
-    let tiers = page.select("energy_agent_pod_labels", &[("pod_id", new.uid())]);
-    assert_eq!(tiers.iter().map(|sample| sample.label("label_tier")).collect::<Vec<_>>(), ["second"]);
-    node.cluster.delete(&new.object);
+        let new = create(objects[1], "second");
+        assert_eq!((old.name(), old.namespace()), (new.name(), new.namespace()));
+        assert_ne!(old.uid(), new.uid());
+        new.burn("db", 12);
+        new.wait_for_name(&agent);
+        let page = agent.after_ticks(2);
+        page.assert_conserved();
+        page.assert_not_below(&before);
+        assert!(old.is_named(&page) && page.has(POD_JOULES, &[("pod_id", old.uid()), ("state", "terminated")]));
+        let (old_used, new_used) = (old.used(&page), new.used(&page));
+        assert_eq!(old_used.1, old.used(&before).1, "the old pod goes on under the new one's work");
+        assert!(new_used.0 * 10 < old_used.0, "the new pod begins at {} of {} uJ", new_used.0, old_used.0);
+        assert_near(new_used.1, new.cgroup.cgroup.cpu_ns());
+        assert_near(old_used.1, old_truth);
+        let tiers = page.select("energy_agent_pod_labels", &[("pod_id", new.uid())]);
+        assert_eq!(tiers.iter().map(|sample| sample.label("label_tier")).collect::<Vec<_>>(), ["second"]);
+        node.cluster.delete(&new.object);
+    });
 }
 
 /// FC-030, and its variant in which the agent is not told of the end.
@@ -170,43 +181,45 @@ fn a_pod_whose_deletion_was_missed_ends_all_the_same() {
 /// The object of a finished Job's pod stays in the API for as long as the Job does.
 #[test]
 fn a_completed_job_ends_like_a_deleted_pod_although_its_object_stays() {
-    let node = Node::new();
-    let finished = |pod: &Pod| {
-        let mut object = pod.object.clone();
-        let id = format!("containerd://{}", pod.id("job"));
-        object["status"]["phase"] = json!("Succeeded");
-        object["status"]["containerStatuses"][0]["state"] =
-            json!({"terminated": {"exitCode": 0, "reason": "Completed", "containerID": id}});
-        node.cluster.update_status(&object)
-    };
-    // Done before the agent came.
-    let past = node.pod("report-1", &["job"]);
-    past.cgroup.remove();
-    finished(&past);
-    let agent = node.agent(&["--export.terminated-retention=2s"]);
-    let pod = node.pod("report-2", &["job"]);
-    pod.burn("job", 200);
-    let truth = pod.cgroup.cgroup.cpu_ns();
-    pod.cgroup.remove();
-    finished(&pod);
-    let labels = [&pod.labels()[..], &[("state", "terminated")]].concat();
-    let page = wait_for("its last total", || Some(agent.scrape()).filter(|page| page.has(POD_JOULES, &labels)));
-    assert_near(pod.used(&page).1, truth);
-    let container = [("pod_id", pod.uid()), ("container_name", "job"), ("state", "terminated")];
-    assert!(page.has(CONTAINER_JOULES, &container));
-    let page = wait_for("its end", || Some(agent.scrape()).filter(|page| !page.has(POD_JOULES, &labels)));
-    page.assert_conserved();
-    let page = agent.after_ticks(4);
-    for pod in [&past, &pod] {
-        assert!(page.samples.iter().all(|sample| sample.label("pod_id") != pod.uid()), "{}", page.text);
-        node.cluster.delete(&pod.object);
-    }
+    one_of_three(|| {
+        let node = Node::new();
+        let finished = |pod: &Pod| {
+            let mut object = pod.object.clone();
+            let id = format!("containerd://{}", pod.id("job"));
+            object["status"]["phase"] = json!("Succeeded");
+            object["status"]["containerStatuses"][0]["state"] =
+                json!({"terminated": {"exitCode": 0, "reason": "Completed", "containerID": id}});
+            node.cluster.update_status(&object)
+        };
+        // Done before the agent came.
+        let past = node.pod("report-1", &["job"]);
+        past.cgroup.remove();
+        finished(&past);
+        let agent = node.agent(&["--export.terminated-retention=2s"]);
+        let pod = node.pod("report-2", &["job"]);
+        pod.burn("job", 200);
+        let truth = pod.cgroup.cgroup.cpu_ns();
+        pod.cgroup.remove();
+        finished(&pod);
+        let labels = [&pod.labels()[..], &[("state", "terminated")]].concat();
+        let page = wait_for("its last total", || Some(agent.scrape()).filter(|page| page.has(POD_JOULES, &labels)));
+        assert_near(pod.used(&page).1, truth);
+        let container = [("pod_id", pod.uid()), ("container_name", "job"), ("state", "terminated")];
+        assert!(page.has(CONTAINER_JOULES, &container));
+        let page = wait_for("its end", || Some(agent.scrape()).filter(|page| !page.has(POD_JOULES, &labels)));
+        page.assert_conserved();
+        let page = agent.after_ticks(4);
+        for pod in [&past, &pod] {
+            assert!(page.samples.iter().all(|sample| sample.label("pod_id") != pod.uid()), "{}", page.text);
+            node.cluster.delete(&pod.object);
+        }
+    });
 }
 
 /// Fault 11: whoever scrapes sees the last part of a pod that came and went between two scrapes.
 #[test]
 fn a_pod_that_lived_a_second_has_its_name_and_its_energy() {
-    crate::common::one_of_three(|| {
+    one_of_three(|| {
         let node = Node::new();
         let agent = node.agent(&["--interval=1s"]);
         let born = Instant::now();
@@ -254,52 +267,56 @@ fn a_pod_that_ended_before_the_api_told_of_it_gets_its_name_afterwards() {
 /// An object that is deleted by force is gone before its containers are.
 #[test]
 fn work_after_the_deletion_in_the_api_is_still_the_pods_by_name() {
-    let node = Node::new();
-    let agent = node.agent(&[]);
-    let pod = node.pod("forced", &["main"]);
-    pod.burn("main", 50);
-    pod.wait_for_name(&agent);
-    node.proxy.wait_for_watch();
-    node.cluster.delete(&pod.object);
-    agent.after_ticks(4);
-    pod.burn("main", 100);
-    let page = agent.after_ticks(2);
-    page.assert_conserved();
-    assert!(pod.is_named(&page), "{}", page.text);
-    assert_near(pod.used(&page).1, pod.cgroup.cgroup.cpu_ns());
+    one_of_three(|| {
+        let node = Node::new();
+        let agent = node.agent(&[]);
+        let pod = node.pod("forced", &["main"]);
+        pod.burn("main", 50);
+        pod.wait_for_name(&agent);
+        node.proxy.wait_for_watch();
+        node.cluster.delete(&pod.object);
+        agent.after_ticks(4);
+        pod.burn("main", 100);
+        let page = agent.after_ticks(2);
+        page.assert_conserved();
+        assert!(pod.is_named(&page), "{}", page.text);
+        assert_near(pod.used(&page).1, pod.cgroup.cgroup.cpu_ns());
+    });
 }
 
 /// Fault 3: a process id is used again at once, in another pod.
 #[test]
 fn a_process_id_that_is_used_again_carries_nothing_from_pod_to_pod() {
-    let node = Node::new();
-    let agent = node.agent(&[]);
-    let (old, new) = (node.pod("first", &["main"]), node.pod("second", &["main"]));
-    old.burn("main", 300);
-    let mut tries = 0;
-    // The kernel counts process ids up; another process may take the one we want, and keep it.
-    let reused = (0..20).any(|_| {
-        let load = old.load("main", &["burn", "1000"]);
-        let pid = load.0.id();
-        load.wait();
-        (0..10).any(|_| {
-            std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
-            let load = new.load("main", &["burn", "1000"]);
-            let is_same = load.0.id() == pid;
+    one_of_three(|| {
+        let node = Node::new();
+        let agent = node.agent(&[]);
+        let (old, new) = (node.pod("first", &["main"]), node.pod("second", &["main"]));
+        old.burn("main", 300);
+        let mut tries = 0;
+        // The kernel counts process ids up; another process may take the one we want, and keep it.
+        let reused = (0..20).any(|_| {
+            let load = old.load("main", &["burn", "1000"]);
+            let pid = load.0.id();
             load.wait();
-            tries += 1;
-            is_same
-        })
+            (0..10).any(|_| {
+                std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
+                let load = new.load("main", &["burn", "1000"]);
+                let is_same = load.0.id() == pid;
+                load.wait();
+                tries += 1;
+                is_same
+            })
+        });
+        assert!(reused, "no process id was to be had again");
+        let page = agent.after_ticks(2);
+        page.assert_conserved();
+        assert_near(old.used(&page).1, old.cgroup.cgroup.cpu_ns());
+        assert_near(new.used(&page).1, new.cgroup.cgroup.cpu_ns());
+        assert!(new.used(&page).1 < old.used(&page).1 || tries > 50, "inherited");
+        for pod in [&old, &new] {
+            node.cluster.delete(&pod.object);
+        }
     });
-    assert!(reused, "no process id was to be had again");
-    let page = agent.after_ticks(2);
-    page.assert_conserved();
-    assert_near(old.used(&page).1, old.cgroup.cgroup.cpu_ns());
-    assert_near(new.used(&page).1, new.cgroup.cgroup.cpu_ns());
-    assert!(new.used(&page).1 < old.used(&page).1 || tries > 50, "inherited");
-    for pod in [&old, &new] {
-        node.cluster.delete(&pod.object);
-    }
 }
 
 /// Fault 13: what a new agent shows is its own, and says since when.
