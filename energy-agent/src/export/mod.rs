@@ -1,11 +1,13 @@
 //! What a scrape sees: the snapshot of the last tick as Prometheus text or OpenMetrics, over HTTP.
 
 mod decimal;
+mod deflate;
 pub mod gpu_meter;
 mod gzip;
 mod handshake;
 mod hash;
 pub mod http;
+mod huffman;
 pub mod layers;
 pub mod metrics;
 pub mod nearest;

@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::{GzDecoder, GzEncoder};
+use flate2::write::GzDecoder;
 
+use crate::export::gzip::gzip;
 use crate::export::negotiate::Coding;
 use crate::export::own::SelfMetrics;
 use crate::export::selection_source::InForce;
@@ -64,7 +64,7 @@ impl Published {
         }
         let other = match coding {
             Coding::Identity => page.other.get_or_init(|| gunzip(first)),
-            Coding::Gzip => page.other.get_or_init(|| gzip(first)),
+            Coding::Gzip => page.other.get_or_init(|| Bytes::from(gzip(first))),
         };
         other.clone()
     }
@@ -82,12 +82,6 @@ impl Published {
             Format::OpenMetrics => &self.open_metrics,
         }
     }
-}
-
-fn gzip(plain: &[u8]) -> Bytes {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(plain).expect("a Vec takes every write");
-    Bytes::from(encoder.finish().expect("a Vec takes every write"))
 }
 
 fn gunzip(coded: &[u8]) -> Bytes {

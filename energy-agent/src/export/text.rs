@@ -8,14 +8,11 @@ use std::hash::BuildHasherDefault;
 use bytes::Bytes;
 
 use crate::export::decimal;
-use crate::export::gzip::Gzip;
+use crate::export::gzip::{Gzip, PIECE};
 use crate::export::hash::{Hashed, hash};
 use crate::export::negotiate::Coding;
 use crate::export::selection::Selection;
 use crate::units::{Microjoules, Watts};
-
-/// Text is compressed in pieces of at least this size.
-const PIECE: usize = 64 * 1024;
 
 /// Which exposition format is written; decides the `Content-Type` too, so that body and header belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
