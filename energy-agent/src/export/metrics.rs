@@ -165,9 +165,7 @@ metrics! {
         "Active energy of a container: the zone's active energy divided by CPU cycles or CPU time (label weight of energy_agent_attribution_info). Containers outside pods are part of their unit too.";
     CONTAINER_WATTS = "kepler_container_cpu_watts" Gauge Some(Level::Container), CONTAINER_ZONE,
         "Mean active power of a container over the last interval.";
-    CONTAINER_KEPLER_SECONDS = "kepler_container_cpu_seconds_total" Counter Some(Level::Container), CONTAINER,
-        "The same as energy_agent_container_cpu_seconds_total, under the name that Kepler's dashboards use.";
-    CONTAINER_CPU_SECONDS = "energy_agent_container_cpu_seconds_total" Counter Some(Level::Container), CONTAINER,
+    CONTAINER_CPU_SECONDS = "kepler_container_cpu_seconds_total" Counter Some(Level::Container), CONTAINER,
         "Time that the container's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
     CONTAINER_CPU_CYCLES = "energy_agent_container_cpu_cycles_total" Counter Some(Level::Container), CONTAINER,
         "Unhalted CPU cycles that the container's tasks used, from a hardware counter; absent where there is none.";

@@ -60,10 +60,6 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         let containers = containers(snapshot);
         write_energy(writer, &containers, &m::CONTAINER_JOULES, &m::CONTAINER_WATTS);
         gpus::write_shares(writer, &containers, &m::CONTAINER_GPU_JOULES, &m::CONTAINER_GPU_WATTS);
-        family(writer, &m::CONTAINER_KEPLER_SECONDS);
-        for container in &containers {
-            writer.sample(&container.labels, &[], Value::Time(container.runtime_ns));
-        }
         let [seconds, cycles, switches] = [&m::CONTAINER_CPU_SECONDS, &m::CONTAINER_CPU_CYCLES, &m::CONTAINER_SWITCHES];
         write_usage(writer, &containers, counted, seconds, cycles, switches);
     }

@@ -18,7 +18,7 @@ use crate::common::page::Page;
 pub const POD_JOULES: &str = "kepler_pod_cpu_joules_total";
 pub const POD_SECONDS: &str = "energy_agent_pod_cpu_seconds_total";
 pub const CONTAINER_JOULES: &str = "kepler_container_cpu_joules_total";
-pub const CONTAINER_SECONDS: &str = "energy_agent_container_cpu_seconds_total";
+pub const CONTAINER_SECONDS: &str = "kepler_container_cpu_seconds_total";
 
 pub struct Node {
     pub name: String,

@@ -21,7 +21,7 @@ pub fn accuracy(scale: Scale) -> Result<Vec<Finding>> {
     let loaded = worst_errors(scale, &kinds)?;
     let how = |load: &str, errors: &[f64]| {
         format!(
-            "{load}; energy_agent_container_cpu_seconds_total against usage_usec, pods frozen at both ends of {} s; \
+            "{load}; kepler_container_cpu_seconds_total against usage_usec, pods frozen at both ends of {} s; \
             worst container of {} windows, median window {:.3} %",
             scale.seconds(10, 2).as_secs(),
             errors.len(),
@@ -84,7 +84,7 @@ fn window(world: &World, agent: &Agent, pods: &[Pod], time: Duration) -> Result<
         let page = agent.fresh_page()?;
         let readings = pods.iter().map(|pod| {
             let container = &pod.containers[0];
-            let seconds = "energy_agent_container_cpu_seconds_total";
+            let seconds = "kepler_container_cpu_seconds_total";
             Ok(Reading {
                 charged_ns: page.value(seconds, "container_id", &container.id, 9)?,
                 truth_ns: cpu_ns(&container.dir)?,

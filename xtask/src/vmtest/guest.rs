@@ -121,7 +121,7 @@ impl Report {
         Ok(Self {
             program: label("program").unwrap_or_default(),
             meter: label("meter").unwrap_or_default(),
-            agent_s: value("energy_agent_container_cpu_seconds_total")?,
+            agent_s: value("kepler_container_cpu_seconds_total")?,
             kernel_s: usage_usec / 1e6,
             held: Held::read(said("held ").context("no pod was held")?, value("energy_agent_cap_found_cpus")?)?,
             joules: value("kepler_pod_cpu_joules_total")?,
@@ -155,7 +155,7 @@ mod tests {
 
     const LOG: &str = "[    0.1] boot\r\n@@ kernel 5.10.0\r\n\
         @@ metric energy_agent_attribution_info{meter=\"ebpf\",program=\"tp_btf\",weight=\"cpu_time\",idle=\"ratio\"} 1\r\n\
-        @@ metric energy_agent_container_cpu_seconds_total{container_id=\"01\"} 2.020000000\r\n\
+        @@ metric kepler_container_cpu_seconds_total{container_id=\"01\"} 2.020000000\r\n\
         @@ metric kepler_pod_cpu_joules_total{pod_id=\"1\"} 3.500000\r\n\
         @@ usage_usec 2000000\r\n@@ metric energy_agent_cap_found_cpus{actuator=\"cpu_quota\"} 0.37\r\n\
         @@ held 37000 100000 5550000 148 1500\r\n@@ end ok\r\n[    9.9] reboot: Power down\r\n";

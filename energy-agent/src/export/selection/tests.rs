@@ -181,7 +181,6 @@ fn the_sources_of_the_exported_families() {
             "energy_agent_pod_cpu_seconds_total",
             "energy_agent_pod_context_switches_total",
             "kepler_container_cpu_seconds_total",
-            "energy_agent_container_cpu_seconds_total",
             "energy_agent_container_context_switches_total",
             "energy_agent_system_cpu_seconds_total",
             "energy_agent_system_context_switches_total",

@@ -255,7 +255,7 @@ fn workload(name: &str) -> Option<(Kind, What)> {
         "kepler_container_cpu_watts" => (Kind::Container, What::Watts),
         "kepler_container_gpu_watts" => (Kind::Container, What::GpuWatts),
         "kepler_container_cpu_joules_total" => (Kind::Container, What::Joules),
-        "energy_agent_container_cpu_seconds_total" => (Kind::Container, What::Seconds),
+        "kepler_container_cpu_seconds_total" => (Kind::Container, What::Seconds),
         "energy_agent_system_cpu_watts" => (Kind::Unit, What::Watts),
         "energy_agent_system_gpu_watts" => (Kind::Unit, What::GpuWatts),
         "energy_agent_system_cpu_joules_total" => (Kind::Unit, What::Joules),
