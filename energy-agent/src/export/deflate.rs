@@ -1,5 +1,6 @@
 //! Compresses pages of samples to DEFLATE (RFC 1951), several times faster than a compressor that must look for
-//! repetitions: a line mostly repeats the one before it, but for the values between its quotes and its number.
+//! repetitions: a line mostly repeats the one before it, but for the values between its quotes and its number. On a
+//! node of a few pods, a value and all behind it are in the family before, too.
 
 use std::mem;
 
@@ -19,6 +20,9 @@ const RUN_ORDER: [usize; RUNS] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3
 const CODE_LIMIT: usize = 15;
 const RUN_CODE_LIMIT: usize = 7;
 
+/// Of places that are remembered.
+const PLACES_BITS: u32 = 12;
+
 /// Shorter repetitions take about as many bits as their bytes.
 const SHORTEST: usize = 4;
 const LONGEST: usize = 258;
@@ -36,6 +40,7 @@ pub struct Deflate {
     /// Bits that do not fill a byte yet, the first lowest; fewer than 8.
     bits: u64,
     count: u32,
+    places: Places,
     sequences: Vec<Sequence>,
 }
 
@@ -49,16 +54,16 @@ struct Sequence {
 
 impl Deflate {
     #[must_use]
-    pub const fn after(out: Vec<u8>) -> Self {
-        let at = out.len();
-        Self { out, at, bits: 0, count: 0, sequences: Vec::new() }
+    pub fn after(out: Vec<u8>) -> Self {
+        let places = Places(Box::new([0; 1 << PLACES_BITS]));
+        Self { at: out.len(), out, bits: 0, count: 0, places, sequences: Vec::new() }
     }
 
     /// Adds text as a block of its own; from some ten kilobytes on its codes weigh nothing.
     pub fn write(&mut self, text: &[u8]) {
         let mut sequences = mem::take(&mut self.sequences);
         sequences.clear();
-        find(text, &mut sequences);
+        find(text, &mut self.places, &mut sequences);
         let (literals, distances) = count(text, &sequences);
         let (literals, distances) = (lengths(&literals, CODE_LIMIT), lengths(&distances, CODE_LIMIT));
         // A byte takes up to 15 bits; a repetition, of at least four bytes, up to 48.
@@ -159,6 +164,23 @@ impl Deflate {
     }
 }
 
+/// Where eight bytes were last seen among those that were looked for, by a hash of them.
+#[derive(Debug)]
+struct Places(Box<[usize; 1 << PLACES_BITS]>);
+
+impl Places {
+    /// Where the eight bytes that are now at `here` were before.
+    fn replace(&mut self, text: &[u8], here: usize) -> Option<usize> {
+        let at = |place: usize| text.get(place..)?.first_chunk::<8>();
+        let bytes = at(here)?;
+        // Fibonacci hashing: the highest bits of the product depend on all others.
+        let hash = u64::from_le_bytes(*bytes).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES_BITS);
+        let place = &mut self.0[usize::try_from(hash).expect("a few bits")];
+        let earlier = mem::replace(place, here);
+        (earlier < here && at(earlier) == Some(bytes)).then_some(earlier)
+    }
+}
+
 impl Sequence {
     fn bytes(self) -> usize {
         usize::try_from(self.literals).expect("a part of a text in memory")
@@ -166,7 +188,7 @@ impl Sequence {
 }
 
 /// What each line repeats of the one before. A line is taken from the end of the one before to its own.
-fn find(text: &[u8], sequences: &mut Vec<Sequence>) {
+fn find(text: &[u8], places: &mut Places, sequences: &mut Vec<Sequence>) {
     let mut literals = 0;
     let (mut before, mut start) = (0, 0);
     while start < text.len() {
@@ -183,17 +205,30 @@ fn find(text: &[u8], sequences: &mut Vec<Sequence>) {
                 sequences.push(Sequence { literals, length: short(length), distance: short(distance) });
                 (literals, here, same) = (0, here + length, same - length);
             }
+            here += same;
+            // Where the lines differ, an earlier one may go on as this does: of the same workload, in the family before.
+            let earlier = places.replace(text, here);
+            if let Some(earlier) = earlier.filter(|earlier| *earlier < start && here - earlier <= FARTHEST) {
+                literals += literal(same);
+                there = earlier;
+                continue;
+            }
             // What differs goes to the next quote, or to the end.
             let other = memchr(b'"', &text[there..start]);
             there += other.unwrap_or_default();
-            let quote = other.and_then(|_| memchr(b'"', &text[here + same..end]));
-            let differs = same + quote.unwrap_or(end - here - same);
-            literals += u32::try_from(differs).expect("a line is no gigabytes");
+            let quote = other.and_then(|_| memchr(b'"', &text[here..end]));
+            let differs = quote.unwrap_or(end - here);
+            literals += literal(same + differs);
             here += differs;
         }
         (before, start) = (start, end);
     }
     sequences.push(Sequence { literals, length: 0, distance: 0 });
+}
+
+/// So many more bytes as they are.
+fn literal(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("a line is no gigabytes")
 }
 
 /// A length, or a distance, of a repetition.

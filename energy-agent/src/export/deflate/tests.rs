@@ -57,6 +57,17 @@ fn a_page_takes_fewer_bytes_than_at_the_fast_level_of_a_general_compressor() {
 }
 
 #[test]
+fn ids_of_a_few_containers_are_written_once() {
+    let joules = family(50);
+    let watts = joules.replace("joules_total", "watts");
+    let one = deflated(&[joules.as_bytes()]);
+    let both = deflated(&[joules.as_bytes(), (joules.clone() + &watts).as_bytes()]);
+    assert!(inflated(&both) == (joules.clone() + &joules + &watts).as_bytes());
+    // An id alone is 32 bytes.
+    assert!(both.len() - 2 * one.len() < 50 * 16, "{} and {} bytes", one.len(), both.len());
+}
+
+#[test]
 fn text_comes_in_any_pieces() {
     let page = family(20);
     let (head, tail) = page.as_bytes().split_at(777);
