@@ -6,6 +6,8 @@
 #[path = "dashboards/board.rs"]
 mod board;
 mod common;
+#[path = "dashboards/grafana.rs"]
+mod grafana;
 #[path = "common/kubernetes/mod.rs"]
 mod kubernetes;
 #[path = "dashboards/pictures.rs"]

@@ -40,6 +40,12 @@ pub fn test(arguments: &[String]) -> Result<()> {
             Err(error) => println!("schema and Helm chart of deploy/ are not checked: {error:#}"),
         }
     }
+    if asked_for("dashboards") {
+        match tools::npm("dashboards", &root().join("tests/dashboards/grafana")) {
+            Ok((folder, node)) => drop(command.env("TEST_GRAFANA_SCHEMA", folder).env("TEST_NODE", node)),
+            Err(error) => println!("dashboards are not checked by Grafana's types: {error:#}"),
+        }
+    }
     programs.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
     command.env("PATH", env::join_paths(programs)?);
     let wanted = ["kubernetes", "end_to_end", "deploy"].into_iter().any(asked_for);

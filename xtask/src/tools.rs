@@ -171,10 +171,39 @@ pub fn python(name: &str, packages: &[&str], hashed: &Path) -> Result<PathBuf> {
     println!("fetching Python packages for the tests of {name}");
     checked(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    checked(Command::new(&python).args(pip).args(packages))?;
+    if !packages.is_empty() {
+        checked(Command::new(&python).args(pip).args(packages))?;
+    }
     checked(Command::new(&python).args(pip).args(["--no-deps", "--requirement"]).arg(hashed))?;
     fs::write(complete, wanted)?;
     Ok(python)
+}
+
+/// npm packages as the lock file in `source` has them, by hash, and the Node that runs them; fetched anew when they change.
+///
+/// # Errors
+/// As [`python`], which Node comes by, and when the packages can't be had.
+pub fn npm(name: &str, source: &Path) -> Result<(PathBuf, PathBuf)> {
+    let node = python(&format!("{name}-node"), &[], &source.join("requirements.txt"))?.with_file_name("node");
+    let folder = folder(&format!("npm-{name}"));
+    let complete = folder.join("complete");
+    let lock = source.join("package-lock.json");
+    let wanted = fs::read_to_string(&lock).with_context(|| lock.display().to_string())?;
+    if fs::read_to_string(&complete).is_ok_and(|made_of| made_of == wanted) {
+        return Ok((folder, node));
+    }
+    println!("fetching npm packages for the tests of {name}");
+    fs::create_dir_all(&folder)?;
+    for file in ["package.json", "package-lock.json"] {
+        fs::copy(source.join(file), folder.join(file))?;
+    }
+    let cache = folder.join("cache");
+    let mut install = Command::new(node.with_file_name("npm"));
+    install.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent", "--cache"]).arg(&cache);
+    checked(install.current_dir(&folder))?;
+    let _ = fs::remove_dir_all(cache);
+    fs::write(complete, wanted)?;
+    Ok((folder, node))
 }
 
 /// Whether a program is on PATH.
