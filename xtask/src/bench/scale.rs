@@ -24,7 +24,7 @@ const TICK: &str = "energy_agent_tick_duration_seconds";
 /// When a world cannot be made or the agent does not run.
 pub fn scale(scale: Scale) -> Result<Vec<Finding>> {
     let mut findings = churning(scale, "none", scale.seconds(600, 12))?;
-    findings.extend(churning(scale, "usage", scale.seconds(180, 8))?);
+    findings.extend(churning(scale, "usage", scale.seconds(600, 8))?);
     Ok(findings)
 }
 
