@@ -204,7 +204,7 @@ fn what_cannot_be_given_back_is_tried_and_told_and_is_not_forgotten_at_the_end()
         let began = Instant::now();
         let (status, _) = agent.end("TERM");
         assert!(status.success() && began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
-        world.one_event("RestoreFailed", "the agent ends and could not give back gpu_locked_clocks of GPU-a");
+        world.one_event("RestoreFailed", "the agent ends with limits that its next start gives back, or `energy-agent restore`: gpu_locked_clocks of GPU-a");
         assert!(world.journal().contains("GPU-a"), "{}", world.journal());
         world.nvml.heal();
         let agent = world.agent(&[]);

@@ -184,7 +184,7 @@ pub fn of_end<'a>(left: impl Iterator<Item = &'a Knob>) -> Change {
         policy: None,
         about: About::Node,
         message: format!(
-            "the agent ends and could not give back {}; the next start does, or `energy-agent restore`",
+            "the agent ends with limits that its next start gives back, or `energy-agent restore`: {}",
             left.join(", ")
         ),
     }

@@ -60,8 +60,9 @@ fn the_end_of_the_agent_lets_pods_go_and_names_what_could_not_be_given_back() {
     let left = [Knob::GpuClock("GPU-1".into()), Knob::CpuFrequency(4)];
     let told = of_end(left.iter());
     assert!(told.kind == ChangeKind::RestoreFailed && told.about == About::Node);
-    let expected = "the agent ends and could not give back gpu_locked_clocks of GPU-1, cpu_frequency of policy4; \
-                    the next start does, or `energy-agent restore`";
+    // The remedy first: an event's note may end before the list does.
+    let expected = "the agent ends with limits that its next start gives back, or `energy-agent restore`: \
+                    gpu_locked_clocks of GPU-1, cpu_frequency of policy4";
     assert_eq!(told.message, expected);
 }
 
