@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "tests panic")]
 
 mod common;
+#[path = "deploy/helm.rs"]
+mod helm;
 #[path = "common/kubernetes/mod.rs"]
 mod kubernetes;
 #[path = "deploy/rights.rs"]
