@@ -17,7 +17,7 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::{env, fs};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use common::manifests::{deploy, folders, items, object, parsed, rendered, text};
@@ -143,6 +143,31 @@ fn the_kustomization_of_the_guide_renders_with_an_image_of_ones_own() {
     assert_eq!(named.collect::<BTreeSet<_>>(), overlays.collect());
     for name in fs::read_dir(deploy().join("overlays")).unwrap().map(|entry| entry.unwrap().file_name()) {
         assert!(deploy().join("components").join(&name).is_dir(), "{}", name.display());
+    }
+}
+
+/// `kubectl exec` gives doctor the container's variables and none of its arguments.
+#[test]
+fn doctor_in_a_pod_asks_for_pods_where_the_agent_does() {
+    for (folder, source) in [("base", "API server, "), ("overlays/kubelet", "kubelet at https://127.0.0.1:10250")] {
+        let objects = rendered(folder);
+        let container = &object(&objects, "DaemonSet", "energy-agent")["spec"]["template"]["spec"]["containers"][0];
+        let folder = TempDir::new().unwrap();
+        // Nobody is there, so that the row says who was asked.
+        let config = kubeconfig(folder.path(), "https://127.0.0.1:1", None, &json!({"token": "none"}));
+        let mut doctor = Command::new(common::agent::PROGRAM);
+        doctor.args(["doctor", "--format=json", "--node.name=here"]).env("ENERGY_AGENT_KUBECONFIG", config);
+        for variable in items(&container["env"]) {
+            let value = variable["value"].as_str().unwrap_or(match &variable["valueFrom"]["fieldRef"]["fieldPath"] {
+                path if path == "status.hostIP" => "127.0.0.1",
+                _ => "here",
+            });
+            doctor.env(variable["name"].as_str().unwrap(), value);
+        }
+        let output = doctor.output().unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let row = items(&found["checks"]).find(|row| row["name"] == "kubernetes").unwrap();
+        assert!(row["detail"].as_str().unwrap().starts_with(source), "{row}");
     }
 }
 
