@@ -3,6 +3,7 @@ chart renders to the same.
 
 Run by tests/deploy.rs with the rendered folders: NAME=FILE ... CHART"""
 
+import re
 import sys
 
 import yaml
@@ -10,7 +11,7 @@ import kubernetes_validate
 from cloudcoil.models.prometheus_operator import v1 as operator
 from helm_python import Chart
 
-VERSION = "1.37"
+NEWEST = "1.37"
 # Values of the chart for each folder.
 VALUES = {
     "base": {},
@@ -55,13 +56,21 @@ def differences(left, right, path="", names=("kustomize", "Helm")):
         yield f"{path}: {names[0]} {left!r}, {names[1]} {right!r}"
 
 
-def faults(document):
+def oldest(chart):
+    """The first version of Kubernetes that the chart may be installed in."""
+    with open(f"{chart}/Chart.yaml", encoding="utf-8") as text:
+        wanted = yaml.safe_load(text)["kubeVersion"]
+    return re.fullmatch(r">=(\d+\.\d+)\.0-0", wanted)[1]
+
+
+def faults(document, versions):
     """What the document's schema has against it. An unknown field is a fault."""
     if document["apiVersion"] != "monitoring.coreos.com/v1":
-        try:
-            kubernetes_validate.validate(document, VERSION, strict=True)
-        except kubernetes_validate.ValidationError as error:
-            yield f"{error.message} at {error.path}"
+        for version in versions:
+            try:
+                kubernetes_validate.validate(document, version, strict=True)
+            except kubernetes_validate.ValidationError as error:
+                yield f"{error.message} at {error.path}, in Kubernetes {version}"
         return
     # Classes made from the operator's CustomResourceDefinitions. They leave out what they do not know.
     try:
@@ -82,7 +91,7 @@ def main():
         with open(file, encoding="utf-8") as text:
             by_kustomize = documents(text.read())
         for document in by_kustomize.values():
-            failures += [f"{name} {key(document)}: {text}" for text in faults(document)]
+            failures += [f"{name} {key(document)}: {text}" for text in faults(document, [oldest(chart), NEWEST])]
         values = {"namespace": {"create": True}, **VALUES[name]}
         by_helm = documents(render(chart, values))
         for missing in by_kustomize.keys() ^ by_helm.keys():
