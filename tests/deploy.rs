@@ -135,6 +135,17 @@ fn the_kustomization_of_the_guide_renders_with_an_image_of_ones_own() {
     let container = &object(&objects, "DaemonSet", "energy-agent")["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["image"], concat!("REGISTRY/energy-agent:", env!("CARGO_PKG_VERSION")));
     object(&objects, "PodMonitor", "energy-agent");
+    // With policies in a file of one's own.
+    let generator = guide.split("```yaml\n").nth(2).unwrap().split("```").next().unwrap();
+    let capping = kustomization.replace("components/kube-prometheus", "components/capping");
+    assert_ne!(capping, kustomization);
+    fs::write(site.join("kustomization.yaml"), capping + generator).unwrap();
+    fs::write(site.join("policies.yaml"), "version: 1\n").unwrap();
+    let objects = rendered(site.to_str().unwrap());
+    assert_eq!(
+        object(&objects, "ConfigMap", "energy-agent-policies")["data"],
+        json!({"policies.yaml": "version: 1\n"})
+    );
 
     let table = guide.lines().skip_while(|line| !line.starts_with("| component, and overlay |")).skip(2);
     let named =
