@@ -183,6 +183,18 @@ fn a_kubelet_with_another_certificate_is_refused_before_it_sees_the_token() {
     node.cluster.delete(&pod.object);
 }
 
+/// As kubelets do unless told otherwise; seen with 1.20.
+#[test]
+fn a_kubelet_that_signs_its_own_certificate_is_told_how_to_get_one() {
+    let node = Node::new();
+    let kubelet = Kubelet::start(TOKEN);
+    let agent = start(&kubelet_flags(&node, &kubelet, &kubelet.authority.file())[..4]);
+    assert_eq!(wait_for_source(&agent, "0"), "tls");
+    let told = wait_for("a warning", || agent.logged("pods are not told").pop());
+    assert!(told.contains("--pods.kubelet-ca") && told.contains("serverTLSBootstrap: true"), "{told}");
+    assert_eq!(kubelet.asked(), 0, "a request was sent");
+}
+
 #[test]
 fn a_node_outside_any_cluster_works_without_names_and_without_complaint() {
     let outside = [

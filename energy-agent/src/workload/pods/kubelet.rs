@@ -83,7 +83,9 @@ impl Kubelet {
         }
         let authority = match &self.ca {
             Some(file) => format!("--pods.kubelet-ca={}", file.display()),
-            None => "it by --pods.kubelet-ca, without which it is the API server's".to_owned(),
+            None => "it by --pods.kubelet-ca, without which it is the API server's; a kubelet signs its own certificate unless \
+                     its configuration has serverTLSBootstrap: true"
+                .to_owned(),
         };
         let address = format!("--pods.kubelet-url={}", self.url);
         Server::new(config, &format!("kubelet at {}", self.url), address, authority).await
