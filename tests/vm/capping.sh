@@ -39,7 +39,7 @@ until stands; do
     tries=$((tries + 1))
     [ $tries -le 6 ] || end "the quota does not settle: $quota, then $(cat $pod/cpu.max)"
 done
-wget -qO- $page | grep -E "^energy_agent_(cap_found_cpus|policy_state|policy_power_watts)" | sed 's/^/@@ metric /'
+wget -qO- $page | grep -E "^(energy_agent_cap_found_cpus|energy_agent_policy_state|energy_agent_policy_power_watts)" | sed 's/^/@@ metric /'
 echo "@@ held $quota $used $throttled $took"
 [ "$(cat $container/cpu.max)" = "$own" ] || end "the container's own quota has changed: $(cat $container/cpu.max)"
 

@@ -71,8 +71,9 @@ wanted=$(($(ticks) + 3))
 enough() { [ "$(ticks)" -ge $wanted ]; }
 await 240 enough || end "the agent does not tick"
 wget -qO /tmp/page $page
-grep -E "^energy_agent_(attribution_info|container_cpu_seconds_total|pod_cpu_seconds_total|meter_up|usage_map_drops_total|missed_switches_total)" /tmp/page | sed 's/^/@@ metric /'
-grep "^kepler_pod_cpu_joules_total" /tmp/page | sed 's/^/@@ metric /'
+shown="energy_agent_attribution_info energy_agent_meter_up energy_agent_usage_map_drops_total"
+shown="$shown energy_agent_missed_switches_total kepler_container_cpu_seconds_total kepler_pod_cpu_joules_total"
+for name in $shown; do grep "^$name" /tmp/page; done | sed 's/^/@@ metric /'
 echo "@@ usage_usec $(sed -n 's/^usage_usec //p' $container/cpu.stat)"
 
 . /capping.sh

@@ -1,4 +1,5 @@
-//! Programs and sources from Debian packages, unpacked below `target/tools` without installing anything on the machine.
+//! Programs and sources from Debian packages, and packages of Python and Node, below `target/tools`: nothing is installed on
+//! the machine.
 
 pub mod apt;
 
@@ -199,7 +200,7 @@ pub fn npm(name: &str, source: &Path) -> Result<(PathBuf, PathBuf)> {
     }
     let cache = folder.join("cache");
     let mut install = Command::new(node.with_file_name("npm"));
-    install.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent", "--cache"]).arg(&cache);
+    install.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", "--cache"]).arg(&cache);
     checked(install.current_dir(&folder))?;
     let _ = fs::remove_dir_all(cache);
     fs::write(complete, wanted)?;

@@ -1,4 +1,4 @@
-//! Compresses pages of samples to DEFLATE (RFC 1951), several times faster than a compressor that must look for
+//! Compresses pages of samples to DEFLATE (RFC 1951), about three times faster than a compressor that must look for
 //! repetitions: a line mostly repeats the one before it, but for the values between its quotes and its number. On a
 //! node of a few pods, a value and all behind it are in the family before, too.
 
@@ -6,7 +6,7 @@ use std::mem;
 
 use memchr::memchr;
 
-use crate::export::huffman::{Code, codes, lengths};
+use crate::export::huffman::{CODE_LIMIT, Code, codes, lengths};
 
 /// Ends a block; smaller symbols are bytes, larger ones lengths of repetitions.
 const END: usize = 256;
@@ -17,7 +17,6 @@ const DISTANCES: usize = 30;
 const RUNS: usize = 19;
 /// In this order their own lengths are written.
 const RUN_ORDER: [usize; RUNS] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
-const CODE_LIMIT: usize = 15;
 const RUN_CODE_LIMIT: usize = 7;
 
 /// Of places that are remembered.
@@ -26,10 +25,11 @@ const PLACES_BITS: u32 = 12;
 /// Shorter repetitions take about as many bits as their bytes.
 const SHORTEST: usize = 4;
 const LONGEST: usize = 258;
-/// How far back a repetition may lie. One byte less than allowed, so that it fits its field.
-const FARTHEST: usize = (1 << 15) - 1;
-/// Bytes that the codes of a block take at most: 19 of 3 bits, and 316 lengths of at most 14.
-const HEADER: usize = 600;
+/// How far back a repetition may lie.
+const FARTHEST: usize = 1 << 15;
+/// Room beside the codes of the text: the block's header (19 lengths of 3 bits, 316 of at most 7), its end, and the eight
+/// bytes of a `put`.
+const ROOM: usize = 400;
 
 /// A stream under construction, behind what was there before.
 #[derive(Debug)]
@@ -37,9 +37,10 @@ pub struct Deflate {
     /// Written up to `at`.
     out: Vec<u8>,
     at: usize,
-    /// Bits that do not fill a byte yet, the first lowest; fewer than 8.
+    /// Bits that do not fill a byte yet, the first lowest.
     bits: u64,
-    count: u32,
+    /// How many these are; fewer than 8.
+    pending: u32,
     places: Places,
     sequences: Vec<Sequence>,
 }
@@ -56,7 +57,7 @@ impl Deflate {
     #[must_use]
     pub fn after(out: Vec<u8>) -> Self {
         let places = Places(Box::new([0; 1 << PLACES_BITS]));
-        Self { at: out.len(), out, bits: 0, count: 0, places, sequences: Vec::new() }
+        Self { at: out.len(), out, bits: 0, pending: 0, places, sequences: Vec::new() }
     }
 
     /// Adds text as a block of its own; from some ten kilobytes on its codes weigh nothing.
@@ -64,10 +65,10 @@ impl Deflate {
         let mut sequences = mem::take(&mut self.sequences);
         sequences.clear();
         find(text, &mut self.places, &mut sequences);
-        let (literals, distances) = count(text, &sequences);
+        let (literals, distances) = frequencies(text, &sequences);
         let (literals, distances) = (lengths(&literals, CODE_LIMIT), lengths(&distances, CODE_LIMIT));
         // A byte takes up to 15 bits; a repetition, of at least four bytes, up to 48.
-        self.out.resize(self.at + HEADER + 2 * text.len(), 0);
+        self.out.resize(self.at + ROOM + 2 * text.len(), 0);
         // A block that is not the last, of codes of its own.
         self.put(0b100, 3);
         self.put_lengths(&literals, &distances);
@@ -78,11 +79,13 @@ impl Deflate {
     /// All of it, whole bytes.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
-        self.out.resize(self.at + HEADER, 0);
+        self.out.resize(self.at + ROOM, 0);
         // The last block, empty, of fixed codes; and zeros up to the next byte.
         self.put(0b011, 3 + 7);
         self.put(0, 7);
         self.out.truncate(self.at);
+        // It may be kept for as long as a tick.
+        self.out.shrink_to_fit();
         self.out
     }
 
@@ -154,13 +157,13 @@ impl Deflate {
     /// At most 56 bits. There is room for eight bytes.
     #[inline]
     fn put(&mut self, bits: u64, count: u8) {
-        self.bits |= bits << self.count;
-        self.count += u32::from(count);
+        self.bits |= bits << self.pending;
+        self.pending += u32::from(count);
         self.out[self.at..self.at + 8].copy_from_slice(&self.bits.to_le_bytes());
-        let whole = self.count & !7;
+        let whole = self.pending & !7;
         self.at += usize::try_from(whole / 8).expect("at most 7");
         self.bits >>= whole;
-        self.count &= 7;
+        self.pending &= 7;
     }
 }
 
@@ -201,7 +204,7 @@ fn find(text: &[u8], places: &mut Places, sequences: &mut Vec<Sequence>) {
             there += same;
             while same >= SHORTEST && distance <= FARTHEST {
                 // What is left of a long one is not left too short.
-                let length = if same < LONGEST + SHORTEST { same.min(LONGEST - SHORTEST) } else { LONGEST };
+                let length = if same <= LONGEST { same } else { LONGEST.min(same - SHORTEST) };
                 sequences.push(Sequence { literals, length: short(length), distance: short(distance) });
                 (literals, here, same) = (0, here + length, same - length);
             }
@@ -254,7 +257,7 @@ fn common(one: &[u8], other: &[u8]) -> usize {
 }
 
 /// How often each symbol comes. At least two of each alphabet do, as a code of one symbol has no bits.
-fn count(text: &[u8], sequences: &[Sequence]) -> ([u32; LITERALS], [u32; DISTANCES]) {
+fn frequencies(text: &[u8], sequences: &[Sequence]) -> ([u32; LITERALS], [u32; DISTANCES]) {
     // Several counters, since a byte like the one before would wait for its count.
     let mut bytes = [[0_u32; 256]; 4];
     let (mut literals, mut distances) = ([0; LITERALS], [0; DISTANCES]);

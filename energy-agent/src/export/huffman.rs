@@ -8,10 +8,10 @@ pub struct Code {
 }
 
 /// The longest code that DEFLATE has room for.
-const LONGEST: usize = 15;
+pub const CODE_LIMIT: usize = 15;
 
-/// The best lengths of codes, at most `limit`, for symbols that come this often; 0 for one that never comes. At least
-/// two symbols come, and no more than 2^`limit`.
+/// Huffman's lengths of codes for symbols that come this often, where they would pass `limit` nearly the best ones; 0 for
+/// a symbol that never comes. At least two come, and no more than 2^`limit`.
 #[must_use]
 pub fn lengths<const SYMBOLS: usize>(counts: &[u32; SYMBOLS], limit: usize) -> [u8; SYMBOLS] {
     let mut leaves: Vec<(u32, usize)> =
@@ -75,13 +75,13 @@ fn numbers_by_depth(leaves: &[(u32, usize)]) -> Vec<u32> {
 /// The codes that these lengths stand for: shorter ones first, among equal ones in the order of their symbols.
 #[must_use]
 pub fn codes<const SYMBOLS: usize>(lengths: &[u8; SYMBOLS]) -> [Code; SYMBOLS] {
-    let mut numbers = [0_u16; LONGEST + 1];
+    let mut numbers = [0_u16; CODE_LIMIT + 1];
     for length in lengths {
         numbers[usize::from(*length)] += 1;
     }
     numbers[0] = 0;
-    let mut next = [0_u16; LONGEST + 1];
-    for length in 1..=LONGEST {
+    let mut next = [0_u16; CODE_LIMIT + 1];
+    for length in 1..=CODE_LIMIT {
         next[length] = (next[length - 1] + numbers[length - 1]) << 1;
     }
     let mut codes = [Code::default(); SYMBOLS];
@@ -98,6 +98,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Kraft's sum, in units of the longest code: how many of these the codes take.
+    fn taken(lengths: &[u8], limit: usize) -> u32 {
+        lengths.iter().filter(|length| **length > 0).map(|length| 1 << (limit - usize::from(*length))).sum()
+    }
 
     #[test]
     fn the_codes_are_those_of_the_rfcs_example() {
@@ -124,8 +129,11 @@ mod tests {
         for place in 2..20 {
             counts[place] = counts[place - 1] + counts[place - 2];
         }
-        assert_eq!(*lengths(&counts, 19).iter().max().unwrap(), 19);
-        assert_eq!(*lengths(&counts, 7).iter().max().unwrap(), 7);
+        for limit in [19, 15, 7] {
+            let lengths = lengths(&counts, limit);
+            assert_eq!(usize::from(*lengths.iter().max().unwrap()), limit);
+            assert_eq!(taken(&lengths, limit), 1 << limit);
+        }
     }
 
     proptest! {
@@ -135,8 +143,7 @@ mod tests {
             prop_assume!(counts.iter().filter(|count| **count > 0).count() >= 2);
             let lengths = lengths(&counts, limit);
             prop_assert!(counts.iter().zip(lengths).all(|(count, length)| (*count > 0) == (length > 0)));
-            let taken: u32 = lengths.iter().filter(|length| **length > 0).map(|length| 1 << (limit - usize::from(*length))).sum();
-            prop_assert_eq!(taken, 1 << limit);
+            prop_assert_eq!(taken(&lengths, limit), 1 << limit);
         }
     }
 }

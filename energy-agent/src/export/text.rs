@@ -237,7 +237,9 @@ impl Writer {
 
     /// Hands over the text that is not compressed yet. After a sample only: a family without one leaves no trace.
     fn compress(&mut self) {
-        if let Some(gzip) = &mut self.gzip {
+        if let Some(gzip) = &mut self.gzip
+            && self.compressed < self.text.len()
+        {
             gzip.write(&self.text.as_bytes()[self.compressed..]);
         }
         self.compressed = self.text.len();

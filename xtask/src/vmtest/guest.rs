@@ -153,6 +153,20 @@ impl Report {
 mod tests {
     use super::*;
 
+    /// What is read of a page is what the guest says of one.
+    #[test]
+    fn every_metric_that_is_read_is_printed_by_the_guest() {
+        let scripts =
+            [include_str!("../../../tests/vm/init.sh"), include_str!("../../../tests/vm/capping.sh")].concat();
+        let (source, _) = include_str!("guest.rs").split_once("#[cfg(test)]").unwrap();
+        let names: Vec<_> =
+            source.split('"').filter(|text| text.starts_with("kepler_") || text.starts_with("energy_agent_")).collect();
+        assert!(names.len() >= 4, "{names:?}");
+        for name in names {
+            assert!(scripts.contains(name), "no script prints {name}");
+        }
+    }
+
     const LOG: &str = "[    0.1] boot\r\n@@ kernel 5.10.0\r\n\
         @@ metric energy_agent_attribution_info{meter=\"ebpf\",program=\"tp_btf\",weight=\"cpu_time\",idle=\"ratio\"} 1\r\n\
         @@ metric kepler_container_cpu_seconds_total{container_id=\"01\"} 2.020000000\r\n\
