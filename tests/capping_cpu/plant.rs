@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ const DEVICES: &str = "sys/devices/virtual/powercap/intel-rapl";
 pub struct Machine {
     pub tree: Tree,
     packages: u32,
+    /// Packages whose counters are away.
+    lost: Arc<Mutex<Vec<u32>>>,
 }
 
 /// Moves the counters until it is dropped.
@@ -50,7 +52,7 @@ impl Machine {
             let target = dir.strip_prefix("sys/").unwrap();
             tree.apply(&format!("l sys/class/powercap/intel-rapl:{package} -> ../../{target}"));
         }
-        Self { tree, packages }
+        Self { tree, packages, lost: Arc::default() }
     }
 
     /// One whose tree has its packages already.
@@ -60,7 +62,7 @@ impl Machine {
             "sys/class/powercap/intel-rapl:0",
             Path::new("../../devices/virtual/powercap/intel-rapl/intel-rapl:0"),
         );
-        Self { tree, packages: 1 }
+        Self { tree, packages: 1, lost: Arc::default() }
     }
 
     pub fn flags(&self) -> [String; 2] {
@@ -81,7 +83,9 @@ impl Machine {
 
     /// Lets each package draw what `watts` says at every moment.
     pub fn draw(&self, watts: impl Fn() -> f64 + Send + 'static) -> Plant {
-        let files: Vec<PathBuf> = (0..self.packages).map(|package| self.folder(package).join("energy_uj")).collect();
+        let counter = |package| (package, self.folder(package).join("energy_uj"));
+        let counters: Vec<(u32, PathBuf)> = (0..self.packages).map(counter).collect();
+        let lost = Arc::clone(&self.lost);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
@@ -91,7 +95,8 @@ impl Machine {
                 let now = Instant::now();
                 raw_uj += watts() * now.duration_since(before).as_secs_f64() * 1e6;
                 before = now;
-                for file in files.iter().filter(|file| file.exists()) {
+                let lost = lost.lock().unwrap();
+                for (_, file) in counters.iter().filter(|(package, _)| !lost.contains(package)) {
                     let next = file.with_file_name("next");
                     fs::write(&next, format!("{raw_uj:.0}\n")).unwrap();
                     fs::rename(next, file).unwrap();
@@ -104,15 +109,14 @@ impl Machine {
     /// Takes the counter of a package away; [`Self::found`] brings it back.
     pub fn lose(&self, package: u32) {
         let file = self.folder(package).join("energy_uj");
-        // Between the two steps of the plant it may come back once.
-        while fs::rename(&file, file.with_file_name("gone")).is_ok() {
-            thread::sleep(Duration::from_millis(30));
-        }
+        self.lost.lock().unwrap().push(package);
+        fs::rename(&file, file.with_file_name("gone")).unwrap();
     }
 
     pub fn found(&self, package: u32) {
         let file = self.folder(package).join("energy_uj");
         fs::rename(file.with_file_name("gone"), file).unwrap();
+        self.lost.lock().unwrap().retain(|lost| *lost != package);
     }
 }
 
