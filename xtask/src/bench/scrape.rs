@@ -15,8 +15,10 @@ use super::{Finding, Scale, median, quantile};
 pub fn scrape(scale: Scale) -> Result<Vec<Finding>> {
     let few = Crowd { pods: scale.of(200, 20), containers: 2, processes: 5, sleep_ms: 5000 };
     let many = Crowd { pods: scale.of(500, 40), containers: 2, processes: 5, sleep_ms: 5000 };
-    let mut findings = scrapes(&few, scale.of(500, 16), 10.0, true, &[])?;
-    findings.extend(scrapes(&many, scale.of(200, 16), 15.0, false, &[])?);
+    // Ten ticks a second, for enough pages that nobody has asked for before.
+    let interval = Duration::from_millis(100);
+    let mut findings = scrapes(&few, interval, scale.of(500, 16), 10.0, true, &[])?;
+    findings.extend(scrapes(&many, interval, scale.of(200, 16), 15.0, false, &[])?);
     Ok(findings)
 }
 
@@ -28,22 +30,27 @@ struct Waits {
     again: Vec<f64>,
 }
 
-/// Of an agent with these flags.
+/// Of an agent with these flags that ticks once in each `interval`.
 ///
 /// # Errors
 /// When a world cannot be made or the agent does not run.
-pub fn scrapes(crowd: &Crowd, rounds: u32, goal_ms: f64, judge_size: bool, flags: &[&str]) -> Result<Vec<Finding>> {
+pub fn scrapes(
+    crowd: &Crowd,
+    interval: Duration,
+    rounds: u32,
+    goal_ms: f64,
+    judge_size: bool,
+    flags: &[&str],
+) -> Result<Vec<Finding>> {
     let world = World::new()?;
     let _pods = crowd.gather(&world)?;
-    // Ten ticks a second, for enough pages that nobody has asked for before.
-    let interval = Duration::from_millis(100);
     let agent = Agent::start(&world, interval, flags)?;
     let before = agent.fresh_page()?;
     let mut scraper = agent.scraper()?;
     let (mut plain, mut gzipped) = (Waits::default(), Waits::default());
     for round in 0..rounds {
         // Longer than a tick, and anywhere between two.
-        thread::sleep(interval + Duration::from_millis(u64::from(10 + round * 37 % 80)));
+        thread::sleep(interval + interval * (10 + round * 37 % 80) / 100);
         let gzip = round % 2 == 1;
         let waits = if gzip { &mut gzipped } else { &mut plain };
         let mut wait_ms = || -> Result<f64> {
@@ -71,7 +78,7 @@ pub fn scrapes(crowd: &Crowd, rounds: u32, goal_ms: f64, judge_size: bool, flags
         reached: worst < goal_ms,
         how: format!(
             "kept connection; the first scrape after a tick, plain or gzipped, whichever is slower; p50/p99 in ms: first \
-            plain {}, first gzipped {} ({rounds} ticks in all), repeated plain {}, repeated gzipped {}, all {}; {} processes; {others}",
+            plain {}, first gzipped {} ({rounds} ticks of {interval:?} in all), repeated plain {}, repeated gzipped {}, all {}; {} processes; {others}",
             quantiles(&plain.first),
             quantiles(&gzipped.first),
             quantiles(&plain.again),

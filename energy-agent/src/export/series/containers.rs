@@ -2,8 +2,10 @@
 //! restart goes on counting; without a name each instance stands for itself.
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 
 use super::Totals;
+use crate::export::hash::Hashed;
 use crate::export::text::Labels;
 use crate::snapshot::{Row, Snapshot, State};
 use crate::workload::names::Names;
@@ -36,9 +38,10 @@ struct Instance<'a> {
 pub fn containers(snapshot: &Snapshot) -> Vec<Totals> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     // A name (a DNS label, or POD) is never a container id (64 hexadecimal digits).
-    let mut places: HashMap<(&str, &str), usize> = HashMap::with_capacity(snapshot.rows.len());
+    let mut places: HashMap<(&str, &str), usize, BuildHasherDefault<Hashed>> =
+        HashMap::with_capacity_and_hasher(snapshot.rows.len(), BuildHasherDefault::default());
     // All containers of a pod have one runtime; the row of ended instances does not tell it.
-    let mut runtimes: HashMap<&str, Runtime> = HashMap::new();
+    let mut runtimes: HashMap<&str, Runtime, BuildHasherDefault<Hashed>> = HashMap::default();
     for row in &snapshot.rows {
         let Some(Instance { pod, name, id, runtime, current }) = instance(row, &snapshot.names) else { continue };
         let runtime = match &*row.workload {
