@@ -193,10 +193,16 @@ impl Seen {
                 format!(
                     "medians of the first and the last third of the readings, {first:.0} and {last:.0} KiB, or {grown:+.0} bytes \
                      a pod replaced between them; least {}, most {}, from when as many ended series were kept as ever will be; \
-                     {} windows lost",
+                     {} windows lost; in MiB every minute: {}",
                     mib(least),
                     mib(most),
-                    self.lost
+                    self.lost,
+                    memory
+                        .iter()
+                        .step_by(4)
+                        .map(|kib| format!("{}.{}", kib / 1024, kib % 1024 * 10 / 1024))
+                        .collect::<Vec<_>>()
+                        .join(", ")
                 ),
             ),
             (
