@@ -155,14 +155,14 @@ fn a_refusal_names_the_verb_and_the_flags_hold() {
     let words = "configmaps is forbidden: User \"agent\" cannot list resource \"configmaps\"";
     node.proxy.faults().lists = Answer::Refuse(403, status_object(403, "Forbidden", words));
     let agent = map.agent(&node, &["--interval=200ms", "--export.levels=node"]);
-    let line = wait_for("a line about the refusal", || agent.logged("403").pop());
+    let line = wait_for("a line about the refusal", || agent.logged("(403 ").pop());
     for part in ["no permission to list configmaps", &map.name, "list and watch"] {
         assert!(line.contains(part), "{part} is not in {line}");
     }
     let page = agent.after_ticks(5);
     assert!(page.has(NODE, &[]));
     assert_eq!(page.count(VALID), 0);
-    assert_eq!(agent.logged("403").len(), 1, "{:#?}", agent.log());
+    assert_eq!(agent.logged("(403 ").len(), 1, "{:#?}", agent.log());
     node.proxy.faults().lists = Answer::Pass;
     wait_until(&agent, "the ConfigMap", |names| !names.contains(&NODE));
     wait_valid(&agent, 1);
