@@ -60,7 +60,9 @@ impl Emulator {
                 }
             }
         }
-        command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "768"]);
+        // One thread for both CPUs: with one each, the other can run an int3 of the kernel's text patching after it is gone,
+        // which is an Oops in `__schedule` when programs are attached or detached there.
+        command.args(["-accel", "tcg,thread=single", "-cpu", "max", "-smp", "2", "-m", "768"]);
         command.args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"]);
         command.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs);
         command.args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init"]);
