@@ -14,8 +14,9 @@ use crate::{cargo, checked, kube_api, root, tools};
 pub fn test(arguments: &[String]) -> Result<()> {
     let mut command = cargo_test();
     command.args(arguments);
-    // A newcomer who asks for one test does not wait for what it does not use.
-    let asked_for = |test: &str| arguments.is_empty() || arguments.iter().any(|argument| argument.contains(test));
+    // A newcomer who asks for one test does not wait for what it does not use. Flags alone, as --no-fail-fast, leave out none.
+    let names: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let asked_for = |test: &str| names.is_empty() || names.iter().any(|name| name.contains(test));
     let mut programs = Vec::new();
     if !tools::on_path("promtool") {
         programs.push(tools::unpacked("prometheus")?.join("usr/bin"));
