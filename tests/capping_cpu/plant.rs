@@ -106,16 +106,15 @@ impl Machine {
         Plant { stop, thread: Some(thread) }
     }
 
-    /// Takes the counter of a package away; [`Self::found`] brings it back.
+    /// Takes the counter of a package away; [`Self::found`] brings it back, at once where a plant moves it. Whoever has it
+    /// open has nothing either: a file that was only renamed would go on answering, with a counter that stands still.
     pub fn lose(&self, package: u32) {
         let file = self.folder(package).join("energy_uj");
         self.lost.lock().unwrap().push(package);
-        fs::rename(&file, file.with_file_name("gone")).unwrap();
+        fs::remove_file(file).unwrap();
     }
 
     pub fn found(&self, package: u32) {
-        let file = self.folder(package).join("energy_uj");
-        fs::rename(file.with_file_name("gone"), file).unwrap();
         self.lost.lock().unwrap().retain(|lost| *lost != package);
     }
 }
