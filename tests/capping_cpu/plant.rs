@@ -16,7 +16,7 @@ const DEVICES: &str = "sys/devices/virtual/powercap/intel-rapl";
 pub struct Machine {
     pub tree: Tree,
     packages: u32,
-    /// Packages whose counters are away.
+    /// Packages whose counters are away or stand still.
     lost: Arc<Mutex<Vec<u32>>>,
 }
 
@@ -112,6 +112,11 @@ impl Machine {
         let file = self.folder(package).join("energy_uj");
         self.lost.lock().unwrap().push(package);
         fs::remove_file(file).unwrap();
+    }
+
+    /// Lets the counter of a package stand still; [`Self::found`] lets it go on.
+    pub fn halt(&self, package: u32) {
+        self.lost.lock().unwrap().push(package);
     }
 
     pub fn found(&self, package: u32) {

@@ -133,9 +133,10 @@ fn of_state(
             let usual = "everything is at its floor, and the power is still above the budget";
             (ChangeKind::Unreachable, format!("{}{power}; raise the budget or lower the floors", because(usual)))
         }
-        TelemetryLost => {
-            (ChangeKind::TelemetryLost, because("its power is not measured at present; energy_agent_meter_up says why"))
-        }
+        TelemetryLost => (
+            ChangeKind::TelemetryLost,
+            because("its power is not measured at present; energy_agent_meter_up and node watts of 0 say why"),
+        ),
         NoActuator => (ChangeKind::NoActuator, because("nothing can be lowered for it; /policies says why")),
         Open | Off | Recommending | Learning => return None,
     })

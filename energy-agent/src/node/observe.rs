@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::capping::observation::{GpuDevice, Observation, PodNow};
-use crate::meter::ZoneKind;
+use crate::meter::{Source, Zone, ZoneKind};
 use crate::snapshot::{Snapshot, State};
 use crate::units::{Watts, nanos, ratio};
 use crate::workload::names::{Pod, Pods};
@@ -72,8 +72,16 @@ fn key<'a>(pod: &'a Pod, used: &BTreeMap<&Arc<str>, Used>) -> &'a Arc<str> {
 /// not lower: less power than there is would open what holds it.
 fn node_cpu_power(snapshot: &Snapshot) -> Option<Watts> {
     let cpu = snapshot.zones.iter().filter(|totals| is_cpu(totals.zone.kind));
-    let powers: Vec<f64> = cpu.map(|totals| Some(totals.power?.0)).collect::<Option<_>>()?;
+    let powers: Vec<f64> = cpu
+        .map(|totals| Some(totals.power.filter(|power| !stands_still(&totals.zone, *power))?.0))
+        .collect::<Option<_>>()?;
     (!powers.is_empty()).then(|| Watts(powers.iter().sum()))
+}
+
+/// A package draws some power whatever runs there: a counter that gained nothing has stopped. (The memory of a socket that
+/// has none may well draw nothing, and an estimate may say 0.)
+fn stands_still(zone: &Zone, power: Watts) -> bool {
+    zone.kind == ZoneKind::Package && zone.source != Source::Estimate && power.0 <= 0.0
 }
 
 /// The zones that add up to what the CPUs and their memory draw.
