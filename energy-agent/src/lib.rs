@@ -93,6 +93,7 @@ async fn run_until_signal(config: &Config) -> Result<()> {
         snapshots,
         own,
         protection: protection.in_force(),
+        scrapers: Arc::default(),
     };
     let address = listener.local_addr().context("listening address")?;
     info!(%address, path = web.telemetry_path, protection = web.protection.borrow().text(), "listening");

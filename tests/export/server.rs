@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use energy_agent::export::ahead::Scrapers;
 use energy_agent::export::http::{Web, serve};
 use energy_agent::export::own::SelfMetrics;
 use energy_agent::export::page::Published;
@@ -15,6 +16,7 @@ use tokio::sync::{oneshot, watch};
 pub struct Server {
     pub address: SocketAddr,
     pub snapshots: watch::Sender<Arc<Published>>,
+    pub scrapers: Arc<Scrapers>,
     end: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -23,6 +25,8 @@ impl Server {
     pub fn start(first: Published) -> Self {
         let (snapshots, receiver) = watch::channel(Arc::new(first));
         let (end, ended) = oneshot::channel::<()>();
+        let scrapers: Arc<Scrapers> = Arc::default();
+        let known = Arc::clone(&scrapers);
         let (listening, address) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -35,11 +39,12 @@ impl Server {
                     snapshots: receiver,
                     own: Arc::new(SelfMetrics::new()),
                     protection: watch::channel(Arc::default()).1,
+                    scrapers: known,
                 };
                 serve(listener, web, async { drop(ended.await) }).await.unwrap();
             });
         });
-        Self { address: address.recv().unwrap(), snapshots, end: Some(end), thread: Some(thread) }
+        Self { address: address.recv().unwrap(), snapshots, scrapers, end: Some(end), thread: Some(thread) }
     }
 
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {

@@ -4,7 +4,9 @@ use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use energy_agent::export::negotiate::Coding;
 use energy_agent::export::parse::samples;
+use energy_agent::export::text::Format;
 use energy_agent::snapshot::Snapshot;
 
 use crate::server::{Server, gunzip};
@@ -101,6 +103,27 @@ fn two_scrapes_in_one_tick_see_the_same_bytes() {
     assert_eq!(first.body, server.get("/metrics", &[]).body);
     server.snapshots.send_replace(Arc::new(published(Snapshot { ticks: 4, ..rich() })));
     assert_ne!(first.body, server.get("/metrics", &[]).body);
+}
+
+#[test]
+fn the_page_of_a_scraper_that_keeps_a_schedule_is_encoded_before_it_comes() {
+    // How many requests were answered before the page was encoded, as it says itself.
+    let answered_before = |schedule: bool| {
+        let server = Server::start(published(rich()));
+        let now = Instant::now();
+        for ago in (1..=5).rev().filter(|_| schedule) {
+            server.scrapers.note(Format::Text, Coding::Gzip, now - Duration::from_secs(ago));
+        }
+        server.snapshots.send_replace(Arc::new(published(Snapshot { ticks: 4, ..rich() })));
+        std::thread::sleep(Duration::from_secs(1));
+        server.get("/metrics", &[("Accept", "application/openmetrics-text")]);
+        let page = server.get("/metrics", &[("Accept-Encoding", "gzip")]);
+        let page = samples(std::str::from_utf8(&gunzip(&page.body)).unwrap()).unwrap();
+        let count = page.iter().find(|sample| sample.name == "energy_agent_scrape_duration_seconds_count");
+        count.unwrap().value.clone()
+    };
+    assert_eq!(answered_before(true), "0");
+    assert_eq!(answered_before(false), "1");
 }
 
 #[test]

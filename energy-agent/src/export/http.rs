@@ -22,6 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+use crate::export::ahead::{Scrapers, encode_ahead};
 use crate::export::handshake::handshake;
 use crate::export::negotiate::{self, Coding};
 use crate::export::own::SelfMetrics;
@@ -53,6 +54,7 @@ pub struct Web {
     pub snapshots: watch::Receiver<Arc<Published>>,
     pub own: Arc<SelfMetrics>,
     pub protection: watch::Receiver<Arc<Protection>>,
+    pub scrapers: Arc<Scrapers>,
 }
 
 /// Serves until `shutdown` is done, and returns at most [`GRACE`] later.
@@ -61,11 +63,14 @@ pub struct Web {
 /// When the listener cannot take connections any more.
 pub async fn serve(listener: TcpListener, web: Web, shutdown: impl Future<Output = ()>) -> Result<()> {
     let protection = web.protection.clone();
+    let (scrapers, own) = (Arc::clone(&web.scrapers), Arc::clone(&web.own));
+    let mut ahead = pin!(encode_ahead(&scrapers, web.snapshots.clone(), web.interval, &own));
     let service = TowerToHyperService::new(router(web));
     let (end, ended) = watch::channel(false);
     let permits = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
+    let mut ticks_ended = false;
     loop {
         let accept = async {
             let permit = Arc::clone(&permits).acquire_owned().await.context("connection limit")?;
@@ -73,6 +78,8 @@ pub async fn serve(listener: TcpListener, web: Web, shutdown: impl Future<Output
         };
         tokio::select! {
             () = &mut shutdown => break,
+            // It ends with the tick loop; the last page is still served then.
+            () = &mut ahead, if !ticks_ended => ticks_ended = true,
             Some(_) = connections.join_next() => {}
             accepted = accept => {
                 let (permit, stream) = accepted?;
@@ -181,6 +188,7 @@ async fn metrics(State(web): State<Arc<Web>>, headers: HeaderMap) -> Response {
     let start = Instant::now();
     let format = negotiate::format(&joined(&headers, ACCEPT));
     let coding = negotiate::coding(&joined(&headers, ACCEPT_ENCODING));
+    web.scrapers.note(format, coding, start);
     let published = Arc::clone(&web.snapshots.borrow());
     let body = match published.ready_body(format, coding) {
         Some(body) => body,

@@ -1,5 +1,6 @@
 //! What a scrape sees: the snapshot of the last tick as Prometheus text or OpenMetrics, over HTTP.
 
+pub mod ahead;
 mod decimal;
 mod deflate;
 pub mod gpu_meter;
