@@ -12,6 +12,9 @@ use crate::export::deflate::Deflate;
 pub const PIECE: usize = 128 * 1024;
 /// Pieces that wait at most; then the writer does.
 const WAITING: usize = 4;
+/// What the compressed page begins with: a mapping of its own, of which untouched memory costs nothing, in place of
+/// steps that leave holes in the heap.
+const ROOM: usize = 1 << 20;
 /// RFC 1952: DEFLATE, without a name and a time, from an unknown system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
 
@@ -94,7 +97,9 @@ struct Member {
 
 impl Default for Member {
     fn default() -> Self {
-        Self { deflate: Deflate::after(HEADER.to_vec()), crc: Crc::new() }
+        let mut out = Vec::with_capacity(ROOM);
+        out.extend(HEADER);
+        Self { deflate: Deflate::after(out), crc: Crc::new() }
     }
 }
 

@@ -85,7 +85,9 @@ impl Published {
 }
 
 fn gunzip(coded: &[u8]) -> Bytes {
-    let mut decoder = GzDecoder::new(Vec::new());
+    // RFC 1952: it ends with the length of the text. Growing to it step by step would take up to twice the memory.
+    let length = coded.last_chunk().map_or(0, |length| u32::from_le_bytes(*length));
+    let mut decoder = GzDecoder::new(Vec::with_capacity(usize::try_from(length).unwrap_or_default()));
     decoder.write_all(coded).expect("it was made here");
     Bytes::from(decoder.finish().expect("it was made here"))
 }

@@ -7,8 +7,9 @@ mod dcgm;
 mod gpus;
 mod labels;
 
-use std::collections::BTreeMap;
-use std::mem;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::UNIX_EPOCH;
 
 use self::containers::containers;
@@ -79,36 +80,26 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
 }
 
 /// Totals that one set of labels stands for.
-struct Totals {
+struct Totals<'a> {
     labels: Labels,
-    /// Ordered by key. A map would be the largest part of a page under construction.
-    energy: Vec<WorkloadEnergy>,
+    /// Ordered by key. A map would be the largest part of a page under construction; most are those of a single row.
+    energy: Cow<'a, [WorkloadEnergy]>,
     runtime_ns: u64,
     cycles: u64,
     switches: u64,
 }
 
-impl Totals {
+impl<'a> Totals<'a> {
     fn new() -> Self {
-        Self { labels: Labels::default(), energy: Vec::new(), runtime_ns: 0, cycles: 0, switches: 0 }
+        Self { labels: Labels::default(), energy: Cow::Borrowed(&[]), runtime_ns: 0, cycles: 0, switches: 0 }
     }
 
-    fn add(&mut self, row: &Row) {
+    fn add(&mut self, row: &'a Row) {
         let Row { workload: _, state: _, energy, runtime_ns, cycles, switches } = row;
-        for part in energy {
-            let index = match self.energy.binary_search_by_key(&part.key, |energy| energy.key) {
-                Ok(index) => index,
-                Err(index) => {
-                    self.energy.insert(index, *part);
-                    continue;
-                }
-            };
-            let WorkloadEnergy { key: _, total, power } = &mut self.energy[index];
-            *total += part.total;
-            *power = match (*power, part.power) {
-                (Some(Watts(a)), Some(Watts(b))) => Some(Watts(a + b)),
-                (a, b) => a.or(b),
-            };
+        if self.energy.is_empty() {
+            self.energy = Cow::Borrowed(energy);
+        } else {
+            add_energy(self.energy.to_mut(), energy);
         }
         self.runtime_ns += runtime_ns;
         self.cycles += cycles;
@@ -121,14 +112,32 @@ impl Totals {
     }
 }
 
+fn add_energy(sum: &mut Vec<WorkloadEnergy>, parts: &[WorkloadEnergy]) {
+    for part in parts {
+        let index = match sum.binary_search_by_key(&part.key, |energy| energy.key) {
+            Ok(index) => index,
+            Err(index) => {
+                sum.insert(index, *part);
+                continue;
+            }
+        };
+        let WorkloadEnergy { key: _, total, power } = &mut sum[index];
+        *total += part.total;
+        *power = match (*power, part.power) {
+            (Some(Watts(a)), Some(Watts(b))) => Some(Watts(a + b)),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
 /// Sums the rows that have the same `key`, in its order; a sum is running while any of its rows is.
-fn grouped<'a, K: Copy + Ord>(
+fn grouped<'a, K: Copy + Ord + Hash>(
     snapshot: &'a Snapshot,
     key: impl Fn(&'a Workload) -> Option<K>,
     labels: impl Fn(K, State) -> Labels,
-) -> Vec<Totals> {
-    let mut groups: Vec<(State, Totals)> = Vec::new();
-    let mut places = BTreeMap::new();
+) -> Vec<Totals<'a>> {
+    let mut groups: Vec<(K, State, Totals<'a>)> = Vec::new();
+    let mut places = HashMap::new();
     // Rows of one group mostly follow each other.
     let mut last = None;
     for row in &snapshot.rows {
@@ -136,21 +145,19 @@ fn grouped<'a, K: Copy + Ord>(
         let place = match last {
             Some((last, place)) if last == key => place,
             _ => *places.entry(key).or_insert_with(|| {
-                groups.push((row.state, Totals::new()));
+                groups.push((key, row.state, Totals::new()));
                 groups.len() - 1
             }),
         };
         last = Some((key, place));
-        let (state, totals) = &mut groups[place];
+        let (_, state, totals) = &mut groups[place];
         // Running orders before Terminated.
         *state = row.state.min(*state);
         totals.add(row);
     }
-    let finish = |(key, place): (K, usize)| {
-        let (state, totals) = mem::replace(&mut groups[place], (State::Running, Totals::new()));
-        Totals { labels: labels(key, state), ..totals }
-    };
-    places.into_iter().map(finish).collect()
+    // They mostly are in order already.
+    groups.sort_by_key(|(key, _, _)| *key);
+    groups.into_iter().map(|(key, state, totals)| Totals { labels: labels(key, state), ..totals }).collect()
 }
 
 pub(super) fn family(writer: &mut Writer, metric: &Metric) {
@@ -162,7 +169,7 @@ pub(super) fn single(writer: &mut Writer, metric: &Metric, value: Value) {
     writer.sample(&Labels::default(), &[], value);
 }
 
-fn write_energy(writer: &mut Writer, all: &[Totals], joules: &Metric, watts: &Metric) {
+fn write_energy(writer: &mut Writer, all: &[Totals<'_>], joules: &Metric, watts: &Metric) {
     family(writer, joules);
     for totals in all {
         for WorkloadEnergy { key, total, power: _ } in totals.cpu() {
@@ -205,7 +212,7 @@ struct Counted {
 
 fn write_usage(
     writer: &mut Writer,
-    all: &[Totals],
+    all: &[Totals<'_>],
     counted: Counted,
     seconds: &Metric,
     cycles: &Metric,

@@ -35,8 +35,10 @@ struct Seen {
     memory: Vec<(u32, u32)>,
     /// Share of one CPU, percent, between two readings of memory.
     cpu: Vec<f64>,
-    /// Milliseconds that a gzipped scrape took, the first of its tick.
+    /// Milliseconds that a gzipped scrape took, the first of its tick: every five seconds, as Prometheus comes.
     scrapes: Vec<f64>,
+    /// Those of somebody who comes when nobody expects it.
+    surprises: Vec<f64>,
     /// Bytes, plain and gzipped.
     plain: usize,
     gzipped: usize,
@@ -95,9 +97,10 @@ fn watch(scale: Scale, agent: &Agent, pods: usize, time: Duration) -> Result<See
     let before = agent.scraper()?.page()?.buckets(TICK)?;
     seen.memory.push(agent.memory_kib()?);
     let began = Instant::now();
+    let mut due = began;
     while began.elapsed() < time {
         // One lost reading is no reason to lose ten minutes; an agent that has ended is.
-        if let Err(error) = seen.window(scale, agent, pods) {
+        if let Err(error) = seen.window(scale, agent, pods, &mut due) {
             seen.lost += 1;
             ensure!(seen.lost <= LOST_MAX, error.context(format!("{} windows were lost", seen.lost)));
             thread::sleep(scale.interval());
@@ -133,17 +136,22 @@ fn bucket_quantile(buckets: &[(f64, u64)], rank: f64) -> f64 {
 }
 
 impl Seen {
-    /// Three scrapes of which each is the first of its tick, a page and the agent's memory.
-    fn window(&mut self, scale: Scale, agent: &Agent, pods: usize) -> Result<()> {
+    /// Three scrapes on schedule, the next of which is `due`, and one beside it, each the first of its tick; a page and the
+    /// agent's memory.
+    fn window(&mut self, scale: Scale, agent: &Agent, pods: usize, due: &mut Instant) -> Result<()> {
         let (began, cpu_ns) = (Instant::now(), agent.cpu_ns()?);
         // The agent ends a connection after ten minutes.
         let mut scraper = agent.scraper()?;
         for _ in 0..3 {
-            thread::sleep(scale.seconds(5, 1));
+            // A schedule that a slow window has overtaken begins anew.
+            *due = (*due + scale.seconds(5, 1)).max(Instant::now());
+            thread::sleep(due.saturating_duration_since(Instant::now()));
             let answer = scraper.get(true)?;
             self.scrapes.push(answer.took.as_secs_f64() * 1000.0);
             self.gzipped = answer.body.len();
         }
+        thread::sleep(scale.interval() + scale.interval() * (10 + self.pages * 37 % 80) / 100);
+        self.surprises.push(scraper.get(true)?.took.as_secs_f64() * 1000.0);
         let used = Duration::from_nanos(agent.cpu_ns()? - cpu_ns);
         self.cpu.push(used.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0);
         let page = scraper.page()?;
@@ -169,7 +177,8 @@ impl Seen {
         // The middles of the thirds are two thirds of the time apart.
         let grown = (last - first) * 1024.0 / (self.pace * time.as_secs_f64() * 2.0 / 3.0);
         let cpu = median(&self.cpu);
-        let scrape = quantile(&self.scrapes, 99);
+        let (scrape, surprise) = (quantile(&self.scrapes, 99), quantile(&self.surprises, 99));
+        let scrape_goal = 15.0 * (f64::from(u32::try_from(self.series).unwrap_or(u32::MAX)) / 35_000.0).max(1.0);
         let megabytes = |bytes: usize| format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10);
         let what = |what: &str| format!("scale, idle policy {policy}: {what}");
         let rows = [
@@ -212,7 +221,7 @@ impl Seen {
                 cpu < 3.0 && self.pace > 0.95 * f64::from(CHURN),
                 format!(
                     "{}, and a sandbox each; {} pods replaced, {:.1} a second; cpu.stat of its own cgroup, median of {} \
-                    windows of 15 s (largest {:.2} %) with a gzipped scrape every 5 s",
+                    windows of 15 s (largest {:.2} %) with a gzipped scrape every 5 s and one beside",
                     crowd.text(),
                     self.replaced,
                     self.pace,
@@ -234,14 +243,25 @@ impl Seen {
                 what("scrape p99"),
                 format!("{scrape:.1} ms"),
                 "under 15 ms a 35,000 series",
-                scrape < 15.0 * (f64::from(u32::try_from(self.series).unwrap_or(u32::MAX)) / 35_000.0).max(1.0),
+                scrape < scrape_goal,
                 format!(
-                    "p50 {:.1} ms of {} gzipped scrapes, each the first of its tick; {} series, {} plain, {} gzipped",
+                    "p50 {:.1} ms of {} gzipped scrapes every 5 s, each the first of its tick; {} series, {} plain, {} gzipped",
                     median(&self.scrapes),
                     self.scrapes.len(),
                     self.series,
                     megabytes(self.plain),
                     megabytes(self.gzipped)
+                ),
+            ),
+            (
+                what("scrape p99, at no fixed time"),
+                format!("{surprise:.1} ms"),
+                "under 15 ms a 35,000 series",
+                surprise < scrape_goal,
+                format!(
+                    "p50 {:.1} ms of {} gzipped scrapes between those, each the first of its tick",
+                    median(&self.surprises),
+                    self.surprises.len()
                 ),
             ),
             (

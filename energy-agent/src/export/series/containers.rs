@@ -21,7 +21,7 @@ struct Group<'a> {
     /// How well `id` stands for the container: running counts most, then what Kubernetes calls the current instance.
     rank: (bool, bool),
     state: State,
-    totals: Totals,
+    totals: Totals<'a>,
 }
 
 /// What a row says about its container.
@@ -35,8 +35,8 @@ struct Instance<'a> {
 
 /// The containers of the snapshot, in the order of its rows. A pod is the sum of its containers, apart from ended ones
 /// whose name nobody told.
-pub fn containers(snapshot: &Snapshot) -> Vec<Totals> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
+pub fn containers(snapshot: &Snapshot) -> Vec<Totals<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::with_capacity(snapshot.rows.len());
     // A name (a DNS label, or POD) is never a container id (64 hexadecimal digits).
     let mut places: HashMap<(&str, &str), usize, BuildHasherDefault<Hashed>> =
         HashMap::with_capacity_and_hasher(snapshot.rows.len(), BuildHasherDefault::default());
@@ -91,8 +91,8 @@ fn instance<'a>(row: &'a Row, names: &'a Names) -> Option<Instance<'a>> {
     })
 }
 
-impl Group<'_> {
-    fn finish(self, node: &str) -> Totals {
+impl<'a> Group<'a> {
+    fn finish(self, node: &str) -> Totals<'a> {
         let Self { pod, name, id, runtime, rank: _, state, totals } = self;
         let labels = Labels::new(&[
             ("container_id", id),

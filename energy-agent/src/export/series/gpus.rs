@@ -104,7 +104,7 @@ fn labels(gpu: &GpuNow, node: &str) -> Labels {
 }
 
 /// What pods, containers or units used of GPUs; nothing for those that never did.
-pub(super) fn write_shares(writer: &mut Writer, all: &[Totals], joules: &Metric, watts: &Metric) {
+pub(super) fn write_shares(writer: &mut Writer, all: &[Totals<'_>], joules: &Metric, watts: &Metric) {
     let shares = || {
         let shares = all.iter().flat_map(|totals| totals.energy.iter().map(move |energy| (totals, energy)));
         shares.filter(|(_, energy)| energy.key.zone == ZoneKind::Gpu && energy.total > Microjoules::ZERO)
