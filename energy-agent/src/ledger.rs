@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::attribution::usage::{Share, Usage, order};
 use crate::attribution::{Attribution, Division, ZoneAttribution};
 use crate::meter::{Zone, ZoneKind};
-use crate::snapshot::{EnergyKey, Row, Snapshot, State, WorkloadEnergy, ZoneTotals};
+use crate::snapshot::{Energies, EnergyKey, Row, Snapshot, State, WorkloadEnergy, ZoneTotals};
 use crate::units::Microjoules;
 use crate::workload::Workload;
 use crate::workload::names::Names;
@@ -245,8 +245,9 @@ impl Ledger {
 }
 
 impl Entry {
-    const fn new(workload: Arc<Workload>) -> Self {
-        let row = Row { workload, state: State::Running, energy: Vec::new(), runtime_ns: 0, cycles: 0, switches: 0 };
+    fn new(workload: Arc<Workload>) -> Self {
+        let row =
+            Row { workload, state: State::Running, energy: Energies::new(), runtime_ns: 0, cycles: 0, switches: 0 };
         Self { row, ended: None }
     }
 }
@@ -264,7 +265,7 @@ fn ran(shares: &[Share]) -> bool {
 }
 
 /// Adds the missing keys, with no energy yet.
-fn cover(energy: &mut Vec<WorkloadEnergy>, keys: &[KeyEntry]) {
+fn cover(energy: &mut Energies, keys: &[KeyEntry]) {
     if energy.len() == keys.len() {
         return;
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::attribution::process::{Charge, Part};
 use crate::meter::process::Process;
-use crate::snapshot::{EnergyKey, ProcessKind, ProcessRow, State, WorkloadEnergy};
+use crate::snapshot::{Energies, EnergyKey, ProcessKind, ProcessRow, State, WorkloadEnergy};
 use crate::units::Microjoules;
 use crate::workload::Workload;
 use crate::workload::process::Identity;
@@ -222,7 +222,7 @@ impl ProcessLedger {
     #[must_use]
     pub fn rows(&self, elapsed: Duration, powered: impl Fn(EnergyKey) -> bool) -> Vec<ProcessRow> {
         let powered: Vec<bool> = self.keys.iter().map(|key| powered(*key)).collect();
-        let energy = |totals: &Totals, living: bool| -> Vec<WorkloadEnergy> {
+        let energy = |totals: &Totals, living: bool| -> Energies {
             let of = |(index, key): (usize, &EnergyKey)| WorkloadEnergy {
                 key: *key,
                 total: totals.energy[index],

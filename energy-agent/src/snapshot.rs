@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use smallvec::SmallVec;
+
 use crate::capping::status::CappingStatus;
 use crate::meter::cpu::CpuInfo;
 use crate::meter::gpu::GpuHealth;
@@ -49,6 +51,10 @@ pub struct WorkloadEnergy {
     pub power: Option<Watts>,
 }
 
+/// What one workload used, ordered by key. Packages and their memory lie within the row: of ten thousand rows that are
+/// copied at every tick, none then takes a block of its own.
+pub type Energies = SmallVec<[WorkloadEnergy; 2]>;
+
 /// Whether a workload's cgroup still exists; the value of Kepler's label `state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
@@ -71,8 +77,7 @@ impl State {
 pub struct Row {
     pub workload: Arc<Workload>,
     pub state: State,
-    /// Ordered by key.
-    pub energy: Vec<WorkloadEnergy>,
+    pub energy: Energies,
     pub runtime_ns: u64,
     pub cycles: u64,
     pub switches: u64,
@@ -158,7 +163,7 @@ pub struct ProcessRow {
     /// Its binary; empty where that is not known.
     pub exe: Arc<str>,
     pub state: State,
-    pub energy: Vec<WorkloadEnergy>,
+    pub energy: Energies,
     pub runtime_ns: u64,
 }
 

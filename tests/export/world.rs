@@ -52,7 +52,7 @@ pub fn row(workload: Workload, state: State, package: u64, dram: u64) -> Row {
     Row {
         workload: Arc::new(workload),
         state,
-        energy: energy.to_vec(),
+        energy: energy.into(),
         runtime_ns: 1_500_000_000,
         cycles: 3_000_000,
         switches: 7,
@@ -99,7 +99,9 @@ fn process(pid: Option<u32>, kind: ProcessKind, comm: &str, package: u64) -> Pro
         comm: Arc::from(comm),
         exe: Arc::from(if pid.is_some() { "/bin/odd" } else { "" }),
         state: State::Running,
-        energy: vec![WorkloadEnergy { key: PACKAGE, total: Microjoules(package), power: Some(Watts(1.25)) }],
+        energy: [WorkloadEnergy { key: PACKAGE, total: Microjoules(package), power: Some(Watts(1.25)) }]
+            .into_iter()
+            .collect(),
         runtime_ns: 1_500_000_000,
     }
 }

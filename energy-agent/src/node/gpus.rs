@@ -357,6 +357,7 @@ fn zone_of(gpu: &Gpu, source: Source) -> Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::Energies;
 
     #[test]
     fn users_share_the_gpus_whole_power_by_their_active_energy() {
@@ -380,7 +381,7 @@ mod tests {
     const KEY: EnergyKey = EnergyKey { zone: ZoneKind::Gpu, source: Source::Nvml };
 
     fn row(pid: Option<u32>, kind: ProcessKind, state: State) -> ProcessRow {
-        let energy = vec![WorkloadEnergy { key: KEY, total: Microjoules(1), power: None }];
+        let energy = Energies::from_iter([WorkloadEnergy { key: KEY, total: Microjoules(1), power: None }]);
         ProcessRow { pid, kind, comm: Arc::from("job"), exe: Arc::from(""), state, energy, runtime_ns: 0 }
     }
 
