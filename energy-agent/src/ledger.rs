@@ -6,6 +6,7 @@ mod retire;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -175,8 +176,18 @@ impl Ledger {
         }
         new.sort();
         new.dedup();
-        self.rows.extend(new.into_iter().map(Entry::new));
-        self.rows.sort_by(|a, b| order(&a.row.workload, &b.row.workload));
+        // Few among many: their places are looked up, and the rows between them are not compared.
+        let below = |entry: &Entry, new: &Arc<Workload>| order(&entry.row.workload, new).is_lt();
+        let places: Vec<usize> = new.iter().map(|new| self.rows.partition_point(|entry| below(entry, new))).collect();
+        let room = Vec::with_capacity(self.rows.len() + new.len());
+        let mut earlier = std::mem::replace(&mut self.rows, room).into_iter();
+        let mut taken = 0;
+        for (new, place) in new.into_iter().zip(places) {
+            self.rows.extend(earlier.by_ref().take(place - taken));
+            taken = place;
+            self.rows.push(Entry::new(new));
+        }
+        self.rows.extend(earlier);
     }
 
     /// Those of the ascending `workloads` that have no row.
@@ -281,6 +292,12 @@ fn seek<'a, T>(
     items: &mut Peekable<impl Iterator<Item = (&'a Arc<Workload>, T)>>,
     workload: &Arc<Workload>,
 ) -> Option<T> {
-    while items.next_if(|(item, _)| order(item, workload).is_lt()).is_some() {}
-    items.next_if(|(item, _)| order(item, workload).is_eq()).map(|(_, value)| value)
+    loop {
+        let (item, _) = items.peek()?;
+        match order(item, workload) {
+            Ordering::Less => drop(items.next()),
+            Ordering::Equal => return items.next().map(|(_, value)| value),
+            Ordering::Greater => return None,
+        }
+    }
 }
