@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use common::agent::program_for_all;
 use common::tree::Tree;
 use serde_json::Value;
 
@@ -280,8 +281,7 @@ fn a_user_without_rights_is_told_which() {
     // The build folder may be closed to other users.
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let program = folder.path().join("energy-agent");
-    fs::copy(PROGRAM, &program).unwrap();
+    let program = program_for_all(folder.path());
     let tree = Tree::case("FC-086");
     let file = tree.sysfs().join("devices/virtual/powercap/intel-rapl/intel-rapl:0/constraint_0_power_limit_uw");
     fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();

@@ -123,12 +123,13 @@ fn idle(time: Duration, processes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends with its parent, so that killing `idle` leaves nothing behind.
+/// Ends a while after its parent, so that killing `idle` leaves nothing behind; for as long as a test takes it does not
+/// run at all.
 fn sleep(time: Duration) -> io::Result<()> {
     let end = Instant::now() + time;
     let parent = std::os::unix::process::parent_id();
     while Instant::now() < end && std::os::unix::process::parent_id() == parent {
-        thread::sleep(Duration::from_secs(5).min(end - Instant::now()));
+        thread::sleep(Duration::from_secs(60).min(end - Instant::now()));
     }
     Ok(())
 }

@@ -46,6 +46,8 @@ fn replace(path: &Path, text: &str) {
 /// The sources, followed on a thread of their own, with everything they publish and log.
 struct Follower {
     in_force: watch::Receiver<Arc<InForce>>,
+    /// The first value, before anything was published.
+    first: Arc<InForce>,
     published: Arc<Mutex<Vec<Arc<InForce>>>>,
     log: Log,
     /// Ends the thread when dropped.
@@ -81,7 +83,8 @@ impl Follower {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
                     let mut in_force = start(&config);
-                    send.send(in_force.clone()).unwrap();
+                    let first = Arc::clone(&in_force.borrow_and_update());
+                    send.send((in_force.clone(), first)).unwrap();
                     let keep = async {
                         while in_force.changed().await.is_ok() {
                             let now = Arc::clone(&in_force.borrow_and_update());
@@ -96,11 +99,13 @@ impl Follower {
                 runtime.shutdown_background();
             });
         });
-        Self { in_force: receive.recv().unwrap(), published, log, _end: end }
+        let (in_force, first) = receive.recv().unwrap();
+        Self { in_force, first, published, log, _end: end }
     }
 
+    /// What was published last: [`Self::publications`] counts it.
     fn now(&self) -> Arc<InForce> {
-        Arc::clone(&self.in_force.borrow())
+        Arc::clone(self.published.lock().unwrap().last().unwrap_or(&self.first))
     }
 
     /// `NAME=WATTS` of what is in force.

@@ -187,10 +187,10 @@ fn the_command_refuses_while_an_agent_runs_and_names_it() {
     let mut agent = node.open();
     agent.tick(&node.capped_to);
     let capped = node.contents();
-    let refused = node.restore(&[]);
+    let refused = node.command(&[]);
     assert_eq!(refused.code, Some(1), "{refused:#?}");
     assert!(refused.errors.contains(&format!("process {} caps", std::process::id())), "{refused:#?}");
-    assert_eq!(node.restore(&["--dry-run"]).code, Some(0), "a look disturbs nobody");
+    assert_eq!(node.command(&["--dry-run"]).code, Some(0), "a look disturbs nobody");
     assert_eq!(node.contents(), capped);
 }
 

@@ -72,7 +72,7 @@ fn a_quota_of_the_kubelet_comes_back_as_it_was_whichever_way_the_agent_ends() {
     let mut agent = world.agent(&[]);
     capped();
     agent.end("KILL");
-    assert!(pod.quota.millicpus() < Some(1500), "nobody is there to give it back");
+    assert!(pod.quota.millicpus().is_some_and(|now| now < 1500), "nobody is there to give it back");
     assert!(world.restore(&["--gpu=off"]).contains("restored"));
     assert_eq!(pod.quota.quota(), before, "after SIGKILL and the command");
 
@@ -83,7 +83,7 @@ fn a_quota_of_the_kubelet_comes_back_as_it_was_whichever_way_the_agent_ends() {
     // With the policy, the cap goes on from where it is; what it was stays what it was before the first cap.
     let mut agent = world.agent(&[]);
     let page = agent.after_ticks(2);
-    assert!(pod.quota.millicpus() < Some(1500), "{}, and {killed_at} before", pod.quota.quota());
+    assert!(pod.quota.millicpus().is_some_and(|now| now < 1500), "{}, and {killed_at} before", pod.quota.quota());
     assert!(world.journal().contains("\"original_raw\":\"150000 100000\""), "{}", world.journal());
     assert_eq!(writes(&page, pod.device(), "restored"), 0, "{}", page.text);
     agent.end("KILL");

@@ -93,5 +93,5 @@ fn a_budget_for_gpu_and_cpu_counts_both() {
     assert!(settled > 100.0, "{settled} W");
     world.no_policies();
     wait_for("the clocks to be free", || Some(()).filter(|()| nvml.held().gpus["GPU-a"].locked_mhz.is_none()));
-    assert_eq!(pod.quota.millicpus(), None);
+    assert_eq!(pod.quota.millicpus(), None, "the GPU was enough");
 }

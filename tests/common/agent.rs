@@ -160,10 +160,11 @@ pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
     (status.unwrap_or_else(|| panic!("{arguments:?} did not end: {text}")).code(), text)
 }
 
-/// A copy of the program that every user may run; the checkout may lie in a folder of one user.
+/// A copy of the program that every user may run; the checkout may lie in a folder of one user. Made by another process: a
+/// file that a thread here had open for writing, a child of another thread may still have so, and nobody can run it.
 pub fn program_for_all(folder: &Path) -> PathBuf {
     let program = folder.join("energy-agent");
-    fs::copy(PROGRAM, &program).unwrap();
+    assert!(Command::new("cp").arg(PROGRAM).arg(&program).status().unwrap().success());
     program
 }
 

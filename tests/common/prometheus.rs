@@ -19,11 +19,15 @@ pub struct Prometheus {
 impl Prometheus {
     /// Starts it with these `scrape_configs`, scraped every second.
     pub fn scraping(scrape_configs: &str) -> Self {
+        (0..3).find_map(|_| Self::start(scrape_configs)).expect("a port for Prometheus")
+    }
+
+    /// `None`: somebody else has got the port before the server came.
+    fn start(scrape_configs: &str) -> Option<Self> {
         let folder = TempDir::new().unwrap();
         let config = folder.path().join("prometheus.yml");
         let every = "global: {scrape_interval: 1s, scrape_timeout: 1s}";
         fs::write(&config, format!("{every}\nscrape_configs: {scrape_configs}\n")).unwrap();
-        // Free now, and not given out again soon.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let child = Command::new("prometheus")
             .arg(format!("--config.file={}", config.display()))
@@ -34,9 +38,12 @@ impl Prometheus {
             .stdout(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("prometheus: {error}; `cargo xtask test` provides it"));
-        let prometheus = Self { child, address, _folder: folder };
-        wait_for("Prometheus", || ureq::get(format!("http://{}/-/ready", prometheus.address)).call().ok());
-        prometheus
+        let mut prometheus = Self { child, address, _folder: folder };
+        let runs = wait_for("Prometheus", || {
+            let ended = prometheus.child.try_wait().unwrap().map(|_| false);
+            ended.or_else(|| ureq::get(format!("http://{}/-/ready", prometheus.address)).call().ok().map(|_| true))
+        });
+        runs.then_some(prometheus)
     }
 
     /// The series that a query gives now: labels and value.

@@ -39,7 +39,7 @@ fn capabilities_are_each_gpus_own_and_a_lock_is_a_range_fc_085() {
     let locks = uuids[1..].iter().map(|uuid| line(uuid, &[345, 1200]));
     assert_eq!(received(&world.nvml)[..3], locks.collect::<Vec<_>>());
     // Success is no proof: the clock that runs is read beside.
-    let read = world.tick();
+    let read = world.read_each();
     let last = read.iter().find(|reading| &*reading.gpu.uuid == uuids[3]).unwrap();
     assert_eq!(last.state.sm_clock_hertz, Some(observed_mhz * 1_000_000));
 

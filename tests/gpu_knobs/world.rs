@@ -40,6 +40,20 @@ impl World {
         readings
     }
 
+    /// A reading of each GPU. One that takes longer than a tick waits for comes with a later one.
+    pub fn read_each(&mut self) -> Vec<GpuReading> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut readings = Vec::new();
+        while readings.len() < self.nvml.state.gpus.len() {
+            assert!(Instant::now() < deadline, "only {} GPUs are read", readings.len());
+            for reading in self.tick() {
+                readings.retain(|other: &GpuReading| other.gpu.uuid != reading.gpu.uuid);
+                readings.push(reading);
+            }
+        }
+        readings
+    }
+
     /// Ticks until it holds.
     pub fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + PATIENCE;

@@ -116,12 +116,14 @@ pub fn container_ids(object: &Value) -> Vec<(String, String)> {
     statuses.filter_map(|status| Some((status["name"].as_str()?.to_owned(), id(status)?))).collect()
 }
 
-/// Waits until `energy_agent_meter_up` of the pods has this value; its reason.
+/// Waits until `energy_agent_meter_up` of the pods has this value, for another reason than that nobody has answered yet; its
+/// reason.
 pub fn wait_for_source(agent: &Agent, value: &str) -> String {
     wait_for(&format!("the pods' source to be {value}"), || {
         let page = agent.scrape();
         let up = page.select("energy_agent_meter_up", &[("meter", "pods")]);
-        Some(up.first().filter(|up| up.value == value)?.label("reason").to_owned())
+        let up = up.first().filter(|up| up.value == value && up.label("reason") != "connecting")?;
+        Some(up.label("reason").to_owned())
     })
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::agent::Agent;
+use super::agent::{Agent, Answer, Scraper};
 use super::footprint::{Crowd, mib};
 use super::page::{Page, conserved};
 use super::world::{Pod, World};
@@ -92,12 +92,16 @@ fn churn(world: &World, crowd: &Crowd, pods: &mut VecDeque<Pod>, stop: &AtomicBo
 
 /// Watches for `time`, once as many ended series are kept as ever will be.
 fn watch(scale: Scale, agent: &Agent, pods: usize, time: Duration) -> Result<Seen> {
-    thread::sleep(scale.seconds(75, 4));
+    // Prometheus has long been there.
+    let mut due = Instant::now();
+    let full = due + scale.seconds(75, 4);
+    while due < full {
+        on_schedule(scale, &mut agent.scraper()?, &mut due)?;
+    }
     let mut seen = Seen::default();
     let before = agent.scraper()?.page()?.buckets(TICK)?;
     seen.memory.push(agent.memory_kib()?);
     let began = Instant::now();
-    let mut due = began;
     while began.elapsed() < time {
         // One lost reading is no reason to lose ten minutes; an agent that has ended is.
         if let Err(error) = seen.window(scale, agent, pods, &mut due) {
@@ -110,6 +114,18 @@ fn watch(scale: Scale, agent: &Agent, pods: usize, time: Duration) -> Result<See
     (seen.tick_median, seen.tick_p99) = (bucket_quantile(&ticks, 0.5) * 1000.0, bucket_quantile(&ticks, 0.99) * 1000.0);
     seen.log = agent.log()?;
     Ok(seen)
+}
+
+/// The next gzipped scrape of a server that comes every five seconds; one that a slow window has overtaken begins anew.
+fn on_schedule(scale: Scale, scraper: &mut Scraper, due: &mut Instant) -> Result<Answer> {
+    *due = (*due + scale.seconds(5, 1)).max(Instant::now());
+    thread::sleep(due.saturating_duration_since(Instant::now()));
+    scraper.get(true)
+}
+
+/// Numbers without a pattern: even steps would be a schedule.
+const fn uneven(number: u32) -> u32 {
+    (number.wrapping_mul(number).wrapping_mul(0x9e37_79b9)) >> 16
 }
 
 /// Observations by upper bound that came after the earlier ones were read.
@@ -143,14 +159,11 @@ impl Seen {
         // The agent ends a connection after ten minutes.
         let mut scraper = agent.scraper()?;
         for _ in 0..3 {
-            // A schedule that a slow window has overtaken begins anew.
-            *due = (*due + scale.seconds(5, 1)).max(Instant::now());
-            thread::sleep(due.saturating_duration_since(Instant::now()));
-            let answer = scraper.get(true)?;
+            let answer = on_schedule(scale, &mut scraper, due)?;
             self.scrapes.push(answer.took.as_secs_f64() * 1000.0);
             self.gzipped = answer.body.len();
         }
-        thread::sleep(scale.interval() + scale.interval() * (10 + self.pages * 37 % 80) / 100);
+        thread::sleep(scale.interval() + scale.interval() * (10 + uneven(self.pages) % 80) / 100);
         self.surprises.push(scraper.get(true)?.took.as_secs_f64() * 1000.0);
         let used = Duration::from_nanos(agent.cpu_ns()? - cpu_ns);
         self.cpu.push(used.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0);

@@ -115,6 +115,8 @@ impl Track {
                 self.restore_fault = None;
                 true
             }
+            // The pod ended between the look and the write; the next look finds it gone.
+            Err(error) if error.state == KnobState::Unreachable && matches!(self.knob, Knob::CpuQuota(_)) => false,
             Err(error) => {
                 self.restore_failures += 1;
                 let detail = error.detail.clone();
