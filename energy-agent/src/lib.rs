@@ -215,8 +215,10 @@ impl Ticker {
             let snapshot = self.node.tick(late, &self.pods.told());
             self.pods.ask_for_unnamed(&self.node);
             let export = Arc::clone(&self.export.borrow());
-            self.publish.send_replace(Arc::new(Published::new(snapshot, export)));
+            let published = Arc::new(Published::new(snapshot, export));
+            // Before the page of this tick may be encoded.
             self.own.tick_took(began.elapsed());
+            self.publish.send_replace(published);
             due += self.interval;
             // Ticks that were missed (the machine slept) are not made up for; their time is in this one.
             if due < Instant::now() {

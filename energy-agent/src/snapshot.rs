@@ -51,8 +51,8 @@ pub struct WorkloadEnergy {
     pub power: Option<Watts>,
 }
 
-/// What one workload used, ordered by key. Packages and their memory lie within the row: of ten thousand rows that are
-/// copied at every tick, none then takes a block of its own.
+/// What one workload used, ordered by key. Packages and their memory lie within the row: where no more is attributed, none
+/// of the ten thousand rows that are copied at every tick takes a block of its own.
 pub type Energies = SmallVec<[WorkloadEnergy; 2]>;
 
 /// Whether a workload's cgroup still exists; the value of Kepler's label `state`.

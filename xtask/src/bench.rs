@@ -187,6 +187,11 @@ fn quantile(values: &[f64], percent: usize) -> f64 {
     sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
 }
 
+/// Numbers without a pattern: even steps would be a schedule.
+const fn uneven(number: u32) -> u32 {
+    (number.wrapping_mul(number).wrapping_mul(0x9e37_79b9)) >> 16
+}
+
 /// `part / whole` of two counts of the same unit, in percent.
 fn percent(part: u64, whole: u64) -> f64 {
     let float = |count| Duration::from_nanos(count).as_secs_f64();

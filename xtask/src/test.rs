@@ -7,6 +7,22 @@ use anyhow::Result;
 
 use crate::{cargo, checked, kube_api, root, tools};
 
+/// Test programs that use a Kubernetes API server.
+const WITH_API_SERVER: [&str; 12] = [
+    "capping",
+    "capping_cpu",
+    "dashboards",
+    "deploy",
+    "end_to_end",
+    "idle_policy",
+    "kepler",
+    "kepler_dashboards",
+    "kubelet",
+    "kubernetes",
+    "policy_sources",
+    "selection",
+];
+
 /// Runs the whole suite, or what `arguments` select.
 ///
 /// # Errors
@@ -49,7 +65,7 @@ pub fn test(arguments: &[String]) -> Result<()> {
     }
     programs.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
     command.env("PATH", env::join_paths(programs)?);
-    let wanted = ["kubernetes", "end_to_end", "deploy"].into_iter().any(asked_for);
+    let wanted = WITH_API_SERVER.into_iter().any(asked_for);
     if let Err(error) = if wanted { prepare_kube_api(arguments) } else { Ok(()) } {
         println!("no Kubernetes API server, the tests use their own stub in its place: {error:#}");
     }

@@ -135,7 +135,9 @@ fn of_state(
         }
         TelemetryLost => (
             ChangeKind::TelemetryLost,
-            because("its power is not measured at present; energy_agent_meter_up and node watts of 0 say why"),
+            because(
+                "its power is not measured at present; energy_agent_meter_up, energy_agent_gpu_up or a kepler_node_cpu_watts of 0 says why",
+            ),
         ),
         NoActuator => (ChangeKind::NoActuator, because("nothing can be lowered for it; /policies says why")),
         Open | Off | Recommending | Learning => return None,

@@ -64,13 +64,18 @@ impl Arrivals {
         self.0.iter().enumerate().any(|(number, &last)| {
             self.0.range(..number).any(|&before| {
                 let period = last.saturating_duration_since(before);
-                (from..to).contains(&(last + period)) && before.checked_sub(period).is_some_and(came)
+                let next = last + period;
+                // Arrivals at once are no schedule, and who has come already does not come again.
+                period > 2 * JITTER
+                    && (from..to).contains(&next)
+                    && before.checked_sub(period).is_some_and(came)
+                    && !came(next)
             })
         })
     }
 }
 
-/// Encodes after each snapshot what is expected to be asked for before the next; until it is dropped.
+/// Encodes after each snapshot what is expected to be asked for before the next; until nobody publishes any more.
 pub(super) async fn encode_ahead(
     scrapers: &Scrapers,
     mut snapshots: watch::Receiver<Arc<Published>>,
@@ -108,6 +113,8 @@ mod tests {
         let expected: Vec<u32> = (33..120).filter(|&second| expects(&scraper, f64::from(second))).collect();
         assert_eq!(expected, [47], "at 47.976");
         assert!(!expects(&scraper[..2], 32.0), "two are no schedule");
+        assert!(!expects(&[3.0, 3.01], 3.0), "nor are two at once");
+        assert!(!expects(&[3.0, 18.0, 33.0, 47.99], 47.98), "who came a moment early has come");
         assert!(!expects(&[3.0, 17.0, 32.0], 46.0) && !expects(&[3.0, 17.0, 32.0], 47.0), "nor are uneven steps");
     }
 

@@ -78,10 +78,12 @@ fn node_cpu_power(snapshot: &Snapshot) -> Option<Watts> {
     (!powers.is_empty()).then(|| Watts(powers.iter().sum()))
 }
 
-/// A package draws some power whatever runs there: a counter that gained nothing has stopped. (The memory of a socket that
-/// has none may well draw nothing, and an estimate may say 0.)
+/// A package draws some power whatever runs there, and counts it every millisecond (RAPL): a counter that gained nothing has
+/// stopped. The memory of a socket that has none may well draw nothing, an estimate may say 0, and a board's sensor may
+/// take longer than a tick.
 fn stands_still(zone: &Zone, power: Watts) -> bool {
-    zone.kind == ZoneKind::Package && zone.source != Source::Estimate && power.0 <= 0.0
+    let rapl = matches!(zone.source, Source::Rapl | Source::RaplMmio | Source::Perf);
+    zone.kind == ZoneKind::Package && rapl && power.0 <= 0.0
 }
 
 /// The zones that add up to what the CPUs and their memory draw.

@@ -12,7 +12,7 @@ use super::agent::{Agent, Answer, Scraper};
 use super::footprint::{Crowd, mib};
 use super::page::{Page, conserved};
 use super::world::{Pod, World};
-use super::{Finding, Scale, median, quantile};
+use super::{Finding, Scale, median, quantile, uneven};
 
 /// Pods replaced in a second.
 const CHURN: u32 = 20;
@@ -121,11 +121,6 @@ fn on_schedule(scale: Scale, scraper: &mut Scraper, due: &mut Instant) -> Result
     *due = (*due + scale.seconds(5, 1)).max(Instant::now());
     thread::sleep(due.saturating_duration_since(Instant::now()));
     scraper.get(true)
-}
-
-/// Numbers without a pattern: even steps would be a schedule.
-const fn uneven(number: u32) -> u32 {
-    (number.wrapping_mul(number).wrapping_mul(0x9e37_79b9)) >> 16
 }
 
 /// Observations by upper bound that came after the earlier ones were read.
@@ -272,7 +267,7 @@ impl Seen {
                 "under 15 ms a 35,000 series",
                 surprise < scrape_goal,
                 format!(
-                    "p50 {:.1} ms of {} gzipped scrapes between those, each the first of its tick",
+                    "p50 {:.1} ms of {} gzipped scrapes between those, each the first of its tick, mostly unexpected",
                     median(&self.surprises),
                     self.surprises.len()
                 ),

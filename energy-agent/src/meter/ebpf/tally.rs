@@ -16,16 +16,22 @@ const SETTLE_ROUNDS: u32 = 4;
 /// What has been charged so far, per map key.
 #[derive(Debug, Default)]
 pub struct Tally {
-    charged: HashMap<Key, Usage>,
-    totals: HashMap<Key, Usage>,
+    entries: HashMap<Key, Entry>,
     /// Removed cgroups, and for how many readings they have done nothing.
     gone: HashMap<CgroupId, u32>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    charged: Usage,
+    /// As it is found in the reading in progress; nothing between readings.
+    total: Usage,
 }
 
 impl Tally {
     /// What the map holds for a key, in the reading in progress; a later value replaces an earlier one.
     pub fn set(&mut self, key: Key, usage: Usage) {
-        self.totals.insert(key, usage);
+        self.entries.entry(key).or_default().total = usage;
     }
 
     /// The slots, as they are after the map was last asked about what moved. `before` are the slots before the map was
@@ -63,7 +69,7 @@ impl Tally {
 
     /// Adds what a slot holds to the total of the reading in progress.
     pub fn add(&mut self, key: Key, usage: Usage) {
-        let total = self.totals.entry(key).or_default();
+        let Entry { total, charged: _ } = self.entries.entry(key).or_default();
         total.runtime_ns += usage.runtime_ns;
         total.cycles += usage.cycles;
         total.switches += usage.switches;
@@ -73,8 +79,8 @@ impl Tally {
     /// caught on its way into the map) charges nothing now, and the rest when it shows up.
     pub fn close(&mut self) -> Vec<Work> {
         let mut work = Vec::new();
-        for (key, total) in self.totals.drain() {
-            let charged = self.charged.entry(key).or_default();
+        for (key, Entry { charged, total }) in &mut self.entries {
+            let total = std::mem::take(total);
             let done = Work {
                 cgroup: key.cgroup,
                 domain: u32::try_from(key.domain).ok(),
@@ -125,7 +131,7 @@ impl Tally {
         if rested.is_empty() {
             return Vec::new();
         }
-        self.charged.extract_if(|key, _| rested.contains(&key.cgroup)).map(|(key, _)| key).collect()
+        self.entries.extract_if(|key, _| rested.contains(&key.cgroup)).map(|(key, _)| key).collect()
     }
 }
 

@@ -1,4 +1,5 @@
 mod after_a_crash;
+mod gone;
 
 use std::sync::Arc;
 
