@@ -16,6 +16,8 @@ use crate::export::text::Format;
 const KEPT: usize = 64;
 /// So far from its schedule a scraper may come.
 const JITTER: Duration = Duration::from_millis(25);
+/// So long after a tick a scraper may still be answered from the one before, while the page of this one is encoded.
+const ENCODING: Duration = Duration::from_millis(50);
 
 /// Who asked for the metrics page, and when.
 #[derive(Debug, Default)]
@@ -75,10 +77,12 @@ impl Arrivals {
     }
 }
 
-/// Encodes after each snapshot what is expected to be asked for before the next; until nobody publishes any more.
+/// Encodes of each snapshot what is expected to be asked for before the next, and shows it then; until nobody publishes any
+/// more. Whoever comes meanwhile sees the snapshot before.
 pub(super) async fn encode_ahead(
     scrapers: &Scrapers,
     mut snapshots: watch::Receiver<Arc<Published>>,
+    shown: &watch::Sender<Arc<Published>>,
     interval: Duration,
     own: &Arc<SelfMetrics>,
 ) {
@@ -86,11 +90,12 @@ pub(super) async fn encode_ahead(
         let published = Arc::clone(&snapshots.borrow_and_update());
         let now = Instant::now();
         let from = now.checked_sub(JITTER).unwrap_or(now);
-        for (format, coding) in scrapers.expected(from, now + interval + JITTER) {
+        for (format, coding) in scrapers.expected(from, now + interval + ENCODING + JITTER) {
             let (published, own) = (Arc::clone(&published), Arc::clone(own));
             // What fails here fails again for whoever asks, and is told there.
             let _ = tokio::task::spawn_blocking(move || published.body(format, coding, &own)).await;
         }
+        shown.send_replace(published);
     }
 }
 

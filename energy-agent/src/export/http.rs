@@ -61,10 +61,13 @@ pub struct Web {
 ///
 /// # Errors
 /// When the listener cannot take connections any more.
-pub async fn serve(listener: TcpListener, web: Web, shutdown: impl Future<Output = ()>) -> Result<()> {
+pub async fn serve(listener: TcpListener, mut web: Web, shutdown: impl Future<Output = ()>) -> Result<()> {
     let protection = web.protection.clone();
     let (scrapers, own) = (Arc::clone(&web.scrapers), Arc::clone(&web.own));
-    let mut ahead = pin!(encode_ahead(&scrapers, web.snapshots.clone(), web.interval, &own));
+    let first = Arc::clone(&web.snapshots.borrow_and_update());
+    let (show, shown) = watch::channel(first);
+    let published = std::mem::replace(&mut web.snapshots, shown);
+    let mut ahead = pin!(encode_ahead(&scrapers, published, &show, web.interval, &own));
     let service = TowerToHyperService::new(router(web));
     let (end, ended) = watch::channel(false);
     let permits = Arc::new(Semaphore::new(CONNECTIONS));
