@@ -64,7 +64,7 @@ pub struct Web {
 pub async fn serve(listener: TcpListener, mut web: Web, shutdown: impl Future<Output = ()>) -> Result<()> {
     let protection = web.protection.clone();
     let (scrapers, own) = (Arc::clone(&web.scrapers), Arc::clone(&web.own));
-    let first = Arc::clone(&web.snapshots.borrow_and_update());
+    let first = Arc::clone(&web.snapshots.borrow());
     let (show, shown) = watch::channel(first);
     let published = std::mem::replace(&mut web.snapshots, shown);
     let mut ahead = pin!(encode_ahead(&scrapers, published, &show, web.interval, &own));
