@@ -85,12 +85,10 @@ impl Node {
         })
     }
 
-    /// The command with this node's roots, once no agent runs. A process that another test has just started has the lock of
-    /// one that was dropped here, until it is a program of its own.
+    /// The command with this node's roots, once no agent that was dropped here has its lock.
     pub fn restore(&self, flags: &[&str]) -> Outcome {
-        let own = format!("process {} caps", std::process::id());
         wait_for("the lock of the journal", || {
-            Some(self.command(flags)).filter(|outcome| !outcome.errors.contains(&own))
+            Some(self.command(flags)).filter(|outcome| !is_own_lock(&outcome.errors))
         })
     }
 
@@ -132,11 +130,15 @@ impl Outcome {
     }
 }
 
-/// Opens the journal of a run before. A process that another test has just started has the lock too, until it is a program of
-/// its own.
+/// Whether the journal is told to be locked by this process itself: a process that another test has just started has the
+/// lock too, until it is a program of its own.
+fn is_own_lock(error: &str) -> bool {
+    error.contains(&format!("process {} caps", std::process::id()))
+}
+
+/// Opens the journal of a run before.
 fn open(config: &Config) -> Actuator {
-    let own = format!("process {} caps", std::process::id());
-    let is_free = |actuator: &Actuator| !actuator.journal_error().is_some_and(|error| error.contains(&own));
+    let is_free = |actuator: &Actuator| !actuator.journal_error().is_some_and(is_own_lock);
     wait_for("the lock of the journal", || Some(Actuator::open(config)).filter(is_free))
 }
 

@@ -2,6 +2,7 @@
 //! tick touched is still at hand, and the scraper waits for nothing but the network.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -58,10 +59,9 @@ impl Arrivals {
     /// Whether three arrivals at even distances have their fourth in this time.
     fn go_on_between(&self, from: Instant, to: Instant) -> bool {
         let came = |at: Instant| {
-            let near = |time: &&Instant| {
-                time.saturating_duration_since(at).max(at.saturating_duration_since(**time)) <= JITTER
-            };
-            self.0.iter().find(near).is_some()
+            let near =
+                |time: &Instant| time.saturating_duration_since(at).max(at.saturating_duration_since(*time)) <= JITTER;
+            self.0.iter().any(near)
         };
         self.0.iter().enumerate().any(|(number, &last)| {
             self.0.range(..number).any(|&before| {
@@ -77,15 +77,15 @@ impl Arrivals {
     }
 }
 
-/// Encodes of each snapshot what is expected to be asked for before the next, and shows it then; until nobody publishes any
-/// more. Whoever comes meanwhile sees the snapshot before.
+/// Encodes of each snapshot what is expected to be asked for before the next, and shows it then. Whoever comes meanwhile
+/// sees the snapshot before, and the last is shown for good once nobody publishes any more.
 pub(super) async fn encode_ahead(
     scrapers: &Scrapers,
     mut snapshots: watch::Receiver<Arc<Published>>,
     shown: &watch::Sender<Arc<Published>>,
     interval: Duration,
     own: &Arc<SelfMetrics>,
-) {
+) -> Infallible {
     while snapshots.changed().await.is_ok() {
         let published = Arc::clone(&snapshots.borrow_and_update());
         let now = Instant::now();
@@ -97,6 +97,7 @@ pub(super) async fn encode_ahead(
         }
         shown.send_replace(published);
     }
+    std::future::pending().await
 }
 
 #[cfg(test)]

@@ -73,7 +73,6 @@ pub async fn serve(listener: TcpListener, mut web: Web, shutdown: impl Future<Ou
     let permits = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
-    let mut ticks_ended = false;
     loop {
         let accept = async {
             let permit = Arc::clone(&permits).acquire_owned().await.context("connection limit")?;
@@ -81,8 +80,7 @@ pub async fn serve(listener: TcpListener, mut web: Web, shutdown: impl Future<Ou
         };
         tokio::select! {
             () = &mut shutdown => break,
-            // It ends with the tick loop; the last page is still served then.
-            () = &mut ahead, if !ticks_ended => ticks_ended = true,
+            never = &mut ahead => match never {},
             Some(_) = connections.join_next() => {}
             accepted = accept => {
                 let (permit, stream) = accepted?;

@@ -195,6 +195,17 @@ impl Scraper {
         Ok(Answer { body, took: began.elapsed() })
     }
 
+    /// The next gzipped scrape of a server that comes every `period` and came last, or began, when it was `due`. A time that
+    /// has passed is not made up for: it begins anew.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn on_schedule(&mut self, due: &mut Instant, period: Duration) -> Result<Answer> {
+        *due = (*due + period).max(Instant::now());
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        self.get(true)
+    }
+
     /// # Errors
     /// As [`Self::get`].
     pub fn page(&mut self) -> Result<Page> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::agent::{Agent, Answer, Scraper};
+use super::agent::Agent;
 use super::footprint::{Crowd, mib};
 use super::page::{Page, conserved};
 use super::world::{Pod, World};
@@ -96,7 +96,7 @@ fn watch(scale: Scale, agent: &Agent, pods: usize, time: Duration) -> Result<See
     let mut due = Instant::now();
     let full = due + scale.seconds(75, 4);
     while due < full {
-        on_schedule(scale, &mut agent.scraper()?, &mut due)?;
+        agent.scraper()?.on_schedule(&mut due, scale.seconds(5, 1))?;
     }
     let mut seen = Seen::default();
     let before = agent.scraper()?.page()?.buckets(TICK)?;
@@ -114,13 +114,6 @@ fn watch(scale: Scale, agent: &Agent, pods: usize, time: Duration) -> Result<See
     (seen.tick_median, seen.tick_p99) = (bucket_quantile(&ticks, 0.5) * 1000.0, bucket_quantile(&ticks, 0.99) * 1000.0);
     seen.log = agent.log()?;
     Ok(seen)
-}
-
-/// The next gzipped scrape of a server that comes every five seconds; one that a slow window has overtaken begins anew.
-fn on_schedule(scale: Scale, scraper: &mut Scraper, due: &mut Instant) -> Result<Answer> {
-    *due = (*due + scale.seconds(5, 1)).max(Instant::now());
-    thread::sleep(due.saturating_duration_since(Instant::now()));
-    scraper.get(true)
 }
 
 /// Observations by upper bound that came after the earlier ones were read.
@@ -154,7 +147,7 @@ impl Seen {
         // The agent ends a connection after ten minutes.
         let mut scraper = agent.scraper()?;
         for _ in 0..3 {
-            let answer = on_schedule(scale, &mut scraper, due)?;
+            let answer = scraper.on_schedule(due, scale.seconds(5, 1))?;
             self.scrapes.push(answer.took.as_secs_f64() * 1000.0);
             self.gzipped = answer.body.len();
         }

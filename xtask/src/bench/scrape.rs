@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::agent::{Agent, Scraper};
+use super::agent::Agent;
 use super::footprint::Crowd;
 use super::world::World;
 use super::{Finding, Scale, median, quantile, uneven};
@@ -61,7 +61,13 @@ pub fn scrapes(
         waits.first.push(first);
         waits.again.push(again);
     }
-    let scheduled = on_schedule(&mut scraper, interval, rounds.min(60))?;
+    // Prometheus has long been there: the agent knows its schedule after three.
+    let mut due = Instant::now();
+    let mut scheduled = Vec::new();
+    for _ in 0..rounds.min(60) + 3 {
+        scheduled.push(scraper.on_schedule(&mut due, interval * 2)?.took.as_secs_f64() * 1000.0);
+    }
+    let scheduled = scheduled.split_off(3);
     // One after the other of the same tick or the next, so that sizes and counts are of the same page.
     let (page, zipped) = (scraper.page()?, scraper.get(true)?.body.len());
     let (series, pods) = (page.count(), page.pods());
@@ -112,16 +118,4 @@ pub fn scrapes(
         }
     }
     Ok(findings)
-}
-
-/// Milliseconds of that many gzipped scrapes, one every two ticks, once the agent can know the schedule.
-fn on_schedule(scraper: &mut Scraper, interval: Duration, rounds: u32) -> Result<Vec<f64>> {
-    let mut due = Instant::now();
-    let mut waits = Vec::new();
-    for _ in 0..rounds + 3 {
-        due += interval * 2;
-        thread::sleep(due.saturating_duration_since(Instant::now()));
-        waits.push(scraper.get(true)?.took.as_secs_f64() * 1000.0);
-    }
-    Ok(waits.split_off(3))
 }
