@@ -7,10 +7,11 @@ mod common;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
+use common::agent::wait_for;
 use common::cgroup::{Cgroup, Load, cpu_ns};
 use common::tree::sysfs_without_type;
 use common::{alone, one_of_three};
@@ -25,6 +26,7 @@ struct Meter {
     topology: Topology,
     runtime_ns: HashMap<CgroupId, u64>,
     cycles: HashMap<CgroupId, u64>,
+    switches: HashMap<CgroupId, u64>,
     dropped_ns: u64,
     events: Vec<CgroupEvent>,
 }
@@ -45,6 +47,7 @@ impl Meter {
             topology,
             runtime_ns: HashMap::new(),
             cycles: HashMap::new(),
+            switches: HashMap::new(),
             dropped_ns: 0,
             events: Vec::new(),
         };
@@ -58,6 +61,7 @@ impl Meter {
         for work in reading.work {
             *self.runtime_ns.entry(work.cgroup).or_default() += work.runtime_ns;
             *self.cycles.entry(work.cgroup).or_default() += work.cycles;
+            *self.switches.entry(work.cgroup).or_default() += work.switches;
         }
         self.dropped_ns += reading.dropped_ns.iter().sum::<u64>();
         self.events.extend(reading.events);
@@ -156,6 +160,65 @@ fn threads_of_one_process_add_up() {
     let _load = Load::start(&cgroup.dir, &["spin", "0", "5"]);
     let mut meter = Meter::load(CyclesEvent::None, 4096);
     assert_agrees(&mut meter, &[&cgroup.dir], 5, 0.01);
+}
+
+#[test]
+fn cgroups_that_take_turns_every_few_microseconds_are_charged_what_they_did() {
+    let _alone = alone();
+    let cgroups = ["one", "two", "three"].map(Cgroup::new);
+    let dirs = [0, 1, 2].map(|at| cgroups[at].dir.as_path());
+    // A byte goes to and fro between the first and the second, another between the second and the third, all on one CPU.
+    let _pairs = [[0, 1], [1, 2]]
+        .map(|pair| Load::start(dirs[pair[0]], &["pingpong", "1000000000", dirs[pair[1]].to_str().unwrap()]));
+    wait_for("both pairs", || {
+        (tasks(dirs[0]).len() == 1 && tasks(dirs[1]).len() == 2 && tasks(dirs[2]).len() == 1).then_some(())
+    });
+    for pid in dirs.iter().flat_map(|dir| tasks(dir)) {
+        assert!(Command::new("taskset").args(["-cp", "0", &pid]).stdout(Stdio::null()).status().unwrap().success());
+    }
+    let mut meter = Meter::load(CyclesEvent::CpuClock, 4096);
+    assert_agrees(&mut meter, &dirs, 5, 0.01);
+    for dir in dirs {
+        let (runtime, clock) = (meter.total_ns(dir), meter.cycles[&id(dir)]);
+        assert!(clock.abs_diff(runtime) < runtime / 20, "run time {runtime} ns, clock {clock} ns");
+    }
+    let mut meter = Meter::load(CyclesEvent::None, 4096);
+    assert_agrees(&mut meter, &dirs, 5, 0.01);
+    assert_below(0.01, || {
+        let mut bracketed = || {
+            dirs.map(|dir| {
+                let before = switches(dir);
+                meter.read();
+                (before, meter.switches[&id(dir)], switches(dir))
+            })
+        };
+        let start = bracketed();
+        thread::sleep(Duration::from_secs(1));
+        let end = bracketed();
+        let mut worst = 0.0_f64;
+        for (start, end) in start.into_iter().zip(end) {
+            let (counted, least, most) = ((end.1 - start.1) as f64, (end.0 - start.2) as f64, (end.2 - start.0) as f64);
+            println!("counted {counted} switches, the kernel {least} to {most}");
+            assert!(least > 10_000.0, "the load did not run");
+            worst = worst.max((least - counted).max(counted - most) / least);
+        }
+        worst
+    });
+}
+
+/// Ids of the processes in a cgroup.
+fn tasks(dir: &Path) -> Vec<String> {
+    fs::read_to_string(dir.join("cgroup.procs")).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Times a process of the cgroup was switched out, as the kernel counts them.
+fn switches(dir: &Path) -> u64 {
+    let of = |pid: String| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let counts = status.lines().filter_map(|line| line.split_once("voluntary_ctxt_switches:"));
+        counts.map(|(_, count)| count.trim().parse::<u64>().unwrap()).sum::<u64>()
+    };
+    tasks(dir).into_iter().map(of).sum()
 }
 
 #[test]

@@ -22,9 +22,9 @@ pub struct Key {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub runtime_ns: u64,
-    pub cycles: u64,
     /// Times one of its tasks was switched out.
     pub switches: u64,
+    pub cycles: u64,
 }
 
 /// Which process: its id may be used again after its end, together with its start it is not.
@@ -59,31 +59,35 @@ pub struct ProcessUsage {
 /// Bytes of a name in memory order; in words, which the kernel side copies without a call.
 pub type Comm = [u64; 2];
 
-/// One CPU's element of the array map `SLOTS`: what was run since `USAGE` was last touched. Only that CPU writes to it
-/// (but for `domain`), and user space reads it through a memory mapping, without waking the CPU.
+/// One CPU's element of the array map `SLOTS`: what was run there and is not in `USAGE` yet. Only that CPU writes to it (but
+/// for `domain`), and user space reads it through a memory mapping, without waking the CPU. What a switch within one cgroup
+/// changes lies in its first 64 bytes.
 #[repr(C, align(128))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Slot {
     /// Odd while the kernel side rewrites the fields below.
     pub seq: u64,
-    /// Whom the times and switches below belong to.
+    /// Whose tasks run, or ran last.
     pub cgroup: u64,
     /// Since when tasks of `cgroup` have been running, one after the other: the current stretch. 0 while the CPU is idle
     /// and before its first switch.
     pub start_ns: u64,
     /// Closed run time of the current stretch.
     pub stretch_ns: u64,
-    /// Closed run time of earlier stretches, not yet in `USAGE`.
-    pub acc_ns: u64,
     /// `sum_exec_runtime` of the running task when it was switched in.
     pub start_exec: u64,
     /// Thread id of the running task, 0 for the idle task: tells whether the task that leaves is the one that came.
     pub pid: u64,
-    pub switches: u64,
+    /// What `cgroup` did in earlier stretches, and its switches, not yet in `USAGE`.
+    pub closed: Usage,
+    /// Who ran before `cgroup`, and what of it is not yet in `USAGE`: two that take turns seldom touch the map.
+    pub parked_cgroup: u64,
+    pub parked: Usage,
+    /// Closed run time since `start_ns` was last read from the clock; up to [`SHORT_NS`] a stretch begins where the one before
+    /// ended.
+    pub unclocked_ns: u64,
     /// Cycle counter when cycles were last charged; 0 before the first reading.
     pub start_cycles: u64,
-    /// Closed cycles not yet in `USAGE`.
-    pub acc_cycles: u64,
     /// Closed run time whose cycles have not been read yet; under [`cycles::UNREAD_NS`] while the CPU is idle.
     pub unread_ns: u64,
     /// Written by user space before the programs are attached, and when a CPU comes online.
@@ -113,6 +117,11 @@ pub struct Slot {
     /// Process events that found their ring buffer full.
     pub process_event_drops: u64,
 }
+
+/// Clock and map are most of what a switch to another cgroup costs where no cycles are read. Less run time than this is not
+/// charged when its cgroup comes again next, and the clock is not read again before as much: it goes on in interrupts and
+/// while the host has the CPU, where the scheduler's account may stand still.
+pub const SHORT_NS: u64 = 100_000;
 
 /// Values of the global `CYCLES`.
 pub mod cycles {

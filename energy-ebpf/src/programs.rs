@@ -1,5 +1,6 @@
 //! The kernel side: charges every CPU's run time to the cgroup that ran, at each scheduler switch, and reports cgroups
-//! that come and go. The hot path reads no clock and touches no map but its slot while the cgroup stays the same.
+//! that come and go. The hot path reads no clock and touches no map but its slot while the cgroup stays the same, and
+//! seldom while two take turns.
 
 mod cgroups;
 mod kernel;
@@ -17,8 +18,8 @@ use self::kernel::{
 };
 use self::processes::{charge_process, open_process, take_leaving, take_next};
 use self::slot::{
-    CYCLES, begin_write, charge, close_cycles, close_for_idle, close_stretch, cycles_since_last, end_write,
-    read_cycles, slot,
+    CYCLES, begin_write, close_cycles, close_for_idle, close_stretch, cycles_since_last, end_write, open_stretch,
+    read_cycles, slot, start_clock, turn_to,
 };
 
 /// Closes the slot for the task that leaves and opens it for `next`.
@@ -48,7 +49,7 @@ fn switch<const PROCESSES: bool>(ctx: &BtfTracePointContext) -> i32 {
             // A reused pid after a missed switch is another task, with another account.
             let ran_ns = field::<u64>(prev, &TASK_EXEC).saturating_sub((*slot).start_exec);
             (*slot).stretch_ns += ran_ns;
-            (*slot).switches += 1;
+            (*slot).closed.switches += 1;
             if PROCESSES {
                 (*slot).process_ns += ran_ns;
             }
@@ -69,7 +70,7 @@ fn switch<const PROCESSES: bool>(ctx: &BtfTracePointContext) -> i32 {
             }
             (*slot).start_exec = field(next, &TASK_EXEC);
             if was_idle {
-                (*slot).start_ns = bpf_ktime_get_ns();
+                start_clock(slot);
                 if CYCLES.load() == cycles::RUNNING {
                     (*slot).start_cycles = read_cycles(slot);
                 }
@@ -77,16 +78,15 @@ fn switch<const PROCESSES: bool>(ctx: &BtfTracePointContext) -> i32 {
             return 0;
         }
         begin_write(slot);
-        close_stretch(slot);
+        let closed_ns = close_stretch(slot);
         close_cycles(slot, was_idle);
-        charge(slot);
         if PROCESSES {
             charge_process(slot);
             open_process(slot, next, cgroup);
         }
-        (*slot).cgroup = cgroup;
+        turn_to(slot, cgroup);
+        open_stretch(slot, was_idle, closed_ns);
         (*slot).start_exec = field(next, &TASK_EXEC);
-        (*slot).start_ns = bpf_ktime_get_ns();
         end_write(slot);
     }
     0
@@ -117,35 +117,34 @@ unsafe fn catch_up<const PROCESSES: bool>(slot: *mut Slot, prev: *const u8) {
             begin_write(slot);
             let stretch_ns = close_stretch(slot);
             if CYCLES.load() == cycles::RUNNING {
-                (*slot).acc_cycles += stretch_ns;
+                (*slot).closed.cycles += stretch_ns;
             }
             (*slot).start_ns = 0;
             end_write(slot);
             return;
         }
-        let open_ns = (bpf_ktime_get_ns() - start_ns).saturating_sub((*slot).stretch_ns);
+        let open_ns = bpf_ktime_get_ns().saturating_sub(start_ns + (*slot).stretch_ns);
         let ran_ns = field::<u64>(prev, &TASK_EXEC).saturating_sub(field::<u64>(prev, &TASK_PREV_EXEC)).min(open_ns);
         let cgroup = charged_cgroup(prev);
         begin_write(slot);
         (*slot).stretch_ns += open_ns - ran_ns;
-        (*slot).switches += 2;
+        (*slot).closed.switches += 2;
         if PROCESSES {
             (*slot).process_ns += open_ns - ran_ns;
             take_leaving(slot, prev, cgroup);
             (*slot).process_ns += ran_ns;
         }
         if cgroup != (*slot).cgroup {
-            close_stretch(slot);
+            (*slot).start_ns += close_stretch(slot);
             // The leaving task's part of the cycles is as its part of the time.
             let mut part = 0;
             if CYCLES.load() != cycles::NONE {
                 let since_last = cycles_since_last(slot);
                 part = since_last / 1024 * (ran_ns * 1024).checked_div(open_ns).unwrap_or(0);
-                (*slot).acc_cycles += since_last - part;
+                (*slot).closed.cycles += since_last - part;
             }
-            charge(slot);
-            (*slot).acc_cycles += part;
-            (*slot).cgroup = cgroup;
+            turn_to(slot, cgroup);
+            (*slot).closed.cycles += part;
         }
         (*slot).stretch_ns += ran_ns;
         end_write(slot);
@@ -180,11 +179,10 @@ pub fn sched_switch_raw(_ctx: RawTracePointContext) -> i32 {
         if bpf_get_current_pid_tgid() as u32 != 0 && (*slot).start_ns != 0 {
             let cgroup = bpf_get_current_cgroup_id();
             if cgroup != (*slot).cgroup {
-                charge(slot);
-                (*slot).cgroup = cgroup;
+                turn_to(slot, cgroup);
             }
-            (*slot).acc_ns += now - (*slot).start_ns;
-            (*slot).switches += 1;
+            (*slot).closed.runtime_ns += now - (*slot).start_ns;
+            (*slot).closed.switches += 1;
         }
         (*slot).start_ns = now;
         end_write(slot);

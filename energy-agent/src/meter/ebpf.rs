@@ -149,8 +149,9 @@ impl Ebpf {
             let idle_ns = idle_ns.get(cpu).copied();
             let (usage, whole) = self.held(u32::try_from(cpu).context("CPU number")?, slot, now_ns, idle_ns, topology);
             self.tally.add(Key { cgroup: slot.cgroup, domain: slot.domain }, usage);
+            self.tally.add(Key { cgroup: slot.parked_cgroup, domain: slot.domain }, slot.parked);
             if let Some(processes) = &mut self.processes {
-                processes.add(slot, usage.runtime_ns - slot.acc_ns - slot.stretch_ns);
+                processes.add(slot, usage.runtime_ns - slot.closed.runtime_ns - slot.stretch_ns);
             }
             let seen = &mut self.seen[cpu];
             let domain = usize::try_from(slot.domain).context("domain number")?;
@@ -177,7 +178,9 @@ impl Ebpf {
         // After the map, so that every cgroup in it has been announced.
         reading.events = self.drain_events();
         self.tally.follow(&reading.events);
-        for key in self.tally.give_up(|cgroup| slots.iter().any(|slot| slot.cgroup == cgroup)) {
+        for key in
+            self.tally.give_up(|cgroup| slots.iter().any(|slot| [slot.cgroup, slot.parked_cgroup].contains(&cgroup)))
+        {
             if let Err(error) = self.usage.remove(&key) {
                 warn!(cgroup = key.cgroup, %error, "entry of a removed cgroup stays in the usage map");
             }
@@ -193,8 +196,8 @@ impl Ebpf {
 
     /// What a CPU's slot holds, time in flight included, and whether its cycles are whole.
     fn held(&self, cpu: u32, slot: &Slot, now_ns: u64, idle_ns: Option<u64>, topology: &Topology) -> (Usage, bool) {
-        let mut usage =
-            Usage { runtime_ns: slot.acc_ns + slot.stretch_ns, cycles: slot.acc_cycles, switches: slot.switches };
+        let mut usage = slot.closed;
+        usage.runtime_ns += slot.stretch_ns;
         let mut whole = true;
         let running = slot.start_ns != 0
             && self.program == "tp_btf"
@@ -203,7 +206,7 @@ impl Ebpf {
                 idle_ns <= slot.start_ns.saturating_sub(self.last_ns) + IDLE_NOISE_NS
             });
         if running {
-            usage.runtime_ns = slot.acc_ns + slot.stretch_ns.max(now_ns.saturating_sub(slot.start_ns));
+            usage.runtime_ns = slot.closed.runtime_ns + slot.stretch_ns.max(now_ns.saturating_sub(slot.start_ns));
         }
         if let Some(cycles) = &self.cycles
             && topology.online().contains(&cpu)

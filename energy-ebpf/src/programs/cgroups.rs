@@ -4,7 +4,6 @@ use core::ptr::addr_of_mut;
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
-use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::helpers::generated::bpf_probe_read_kernel_str;
 use aya_ebpf::macros::{btf_tracepoint, map};
 use aya_ebpf::maps::RingBuf;
@@ -14,7 +13,7 @@ use energy_ebpf::{CgroupCreated, CgroupRemoved, KERNEL_THREADS};
 
 use super::kernel::{TASK_EXEC, TASK_ON_CPU, TASK_PID, cgroup_id, field, is_v2};
 use super::processes::charge_process;
-use super::slot::{begin_write, charge, close_cycles, close_stretch, end_write, slot};
+use super::slot::{begin_write, close_cycles, close_stretch, end_write, slot, start_clock, turn_to};
 
 #[map]
 static EVENTS: RingBuf = RingBuf::with_byte_size(512 * 1024, 0);
@@ -60,14 +59,13 @@ fn moved<const PROCESSES: bool>(ctx: &BtfTracePointContext) -> i32 {
         (*slot).stretch_ns += ran_ns;
         close_stretch(slot);
         close_cycles(slot, false);
-        charge(slot);
         if PROCESSES {
             (*slot).process_ns += ran_ns;
             charge_process(slot);
         }
-        (*slot).cgroup = cgroup_id(cgroup);
+        turn_to(slot, cgroup_id(cgroup));
         (*slot).start_exec = exec;
-        (*slot).start_ns = bpf_ktime_get_ns();
+        start_clock(slot);
         end_write(slot);
     }
     0

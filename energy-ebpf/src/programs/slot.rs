@@ -6,11 +6,11 @@ use core::ptr::{addr_of, addr_of_mut};
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{BPF_F_CURRENT_CPU, BPF_F_MMAPABLE, BPF_NOEXIST, bpf_perf_event_value};
-use aya_ebpf::helpers::bpf_get_smp_processor_id;
 use aya_ebpf::helpers::generated::bpf_perf_event_read_value;
+use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_ns};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, PerfEventArray};
-use energy_ebpf::{Key, Slot, Usage, cycles};
+use energy_ebpf::{Key, SHORT_NS, Slot, Usage, cycles};
 
 /// One of [`cycles`].
 #[unsafe(no_mangle)]
@@ -38,7 +38,7 @@ pub unsafe fn close_for_idle(slot: *mut Slot) {
         if CYCLES.load() != cycles::NONE {
             (*slot).unread_ns += stretch_ns;
             if CYCLES.load() == cycles::RUNNING || (*slot).unread_ns >= cycles::UNREAD_NS {
-                (*slot).acc_cycles += cycles_since_last(slot);
+                (*slot).closed.cycles += cycles_since_last(slot);
             }
         }
         end_write(slot);
@@ -53,10 +53,39 @@ pub unsafe fn close_for_idle(slot: *mut Slot) {
 pub unsafe fn close_stretch(slot: *mut Slot) -> u64 {
     unsafe {
         let stretch_ns = (*slot).stretch_ns;
-        (*slot).acc_ns += stretch_ns;
-        // Volatile for the same reason as in `charge`.
+        (*slot).closed.runtime_ns += stretch_ns;
+        // Volatile for the same reason as in `put`.
         addr_of_mut!((*slot).stretch_ns).write_volatile(0);
         stretch_ns
+    }
+}
+
+/// Begins a stretch after one of `closed_ns` was closed, or in idle.
+///
+/// # Safety
+/// `slot` is this CPU's map element.
+#[inline(always)]
+pub unsafe fn open_stretch(slot: *mut Slot, was_idle: bool, closed_ns: u64) {
+    unsafe {
+        let unclocked_ns = (*slot).unclocked_ns + closed_ns;
+        if was_idle || unclocked_ns >= SHORT_NS {
+            start_clock(slot);
+        } else {
+            (*slot).start_ns += closed_ns;
+            (*slot).unclocked_ns = unclocked_ns;
+        }
+    }
+}
+
+/// The stretch begins now.
+///
+/// # Safety
+/// `slot` is this CPU's map element.
+#[inline(always)]
+pub unsafe fn start_clock(slot: *mut Slot) {
+    unsafe {
+        (*slot).start_ns = bpf_ktime_get_ns();
+        (*slot).unclocked_ns = 0;
     }
 }
 
@@ -73,29 +102,63 @@ pub unsafe fn close_cycles(slot: *mut Slot, was_idle: bool) {
         let since_last = cycles_since_last(slot);
         // A clock that ran on while the CPU was idle has nothing to charge since idle began.
         if CYCLES.load() == cycles::HALTING || !was_idle {
-            (*slot).acc_cycles += since_last;
+            (*slot).closed.cycles += since_last;
         }
     }
 }
 
-/// Moves what the slot holds into `USAGE` under the slot's cgroup, and empties the slot.
+/// Tasks of another cgroup run from now on, once the stretch is closed. What the one before did stays in the slot, in place
+/// of what a third did.
 ///
 /// # Safety
 /// `slot` is this CPU's map element.
 #[inline(always)]
-pub unsafe fn charge(slot: *mut Slot) {
+pub unsafe fn turn_to(slot: *mut Slot, cgroup: u64) {
     unsafe {
-        let used = Usage { runtime_ns: (*slot).acc_ns, cycles: (*slot).acc_cycles, switches: (*slot).switches };
-        // Volatile, or the compiler makes a call to memset out of these.
-        addr_of_mut!((*slot).acc_ns).write_volatile(0);
-        addr_of_mut!((*slot).acc_cycles).write_volatile(0);
-        addr_of_mut!((*slot).switches).write_volatile(0);
+        let (last_cgroup, last) = ((*slot).cgroup, (*slot).closed);
+        let (parked_cgroup, parked) = ((*slot).parked_cgroup, (*slot).parked);
+        let comes_back = cgroup == parked_cgroup && parked.runtime_ns < SHORT_NS;
+        // In this order, whoever looks in between misses something, and sees nothing twice or as another cgroup's.
+        let nothing = Usage { runtime_ns: 0, switches: 0, cycles: 0 };
+        put(addr_of_mut!((*slot).closed), &nothing);
+        put(addr_of_mut!((*slot).parked), &nothing);
+        addr_of_mut!((*slot).cgroup).write_volatile(cgroup);
+        addr_of_mut!((*slot).parked_cgroup).write_volatile(last_cgroup);
+        put(addr_of_mut!((*slot).parked), &last);
+        if comes_back {
+            put(addr_of_mut!((*slot).closed), &parked);
+        } else {
+            charge(slot, parked_cgroup, &parked);
+        }
+    }
+}
+
+/// Volatile, so that the order stays, and the compiler makes no call to memset.
+///
+/// # Safety
+/// `place` is a part of this CPU's map element.
+#[inline(always)]
+unsafe fn put(place: *mut Usage, usage: &Usage) {
+    unsafe {
+        addr_of_mut!((*place).runtime_ns).write_volatile(usage.runtime_ns);
+        addr_of_mut!((*place).switches).write_volatile(usage.switches);
+        addr_of_mut!((*place).cycles).write_volatile(usage.cycles);
+    }
+}
+
+/// Adds to `USAGE` what a cgroup did here.
+///
+/// # Safety
+/// `slot` is this CPU's map element.
+#[inline(always)]
+unsafe fn charge(slot: *mut Slot, cgroup: u64, used: &Usage) {
+    unsafe {
         if used.runtime_ns == 0 {
             return;
         }
-        let key = Key { cgroup: (*slot).cgroup, domain: (*slot).domain };
+        let key = Key { cgroup, domain: (*slot).domain };
         let Some(usage) = USAGE.get_ptr_mut(&key) else {
-            if USAGE.insert(&key, &used, u64::from(BPF_NOEXIST)).is_ok() {
+            if USAGE.insert(&key, used, u64::from(BPF_NOEXIST)).is_ok() {
                 return;
             }
             // Another CPU was first, or the map is full.
@@ -104,10 +167,10 @@ pub unsafe fn charge(slot: *mut Slot) {
                 (*slot).drops += 1;
                 return;
             };
-            add_usage(usage, &used);
+            add_usage(usage, used);
             return;
         };
-        add_usage(usage, &used);
+        add_usage(usage, used);
     }
 }
 

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::{Ordering, fence};
 
 use anyhow::{Context, Result};
 use energy_ebpf::{Process, Slot};
@@ -183,20 +184,23 @@ impl Slots {
         (0..self.count).map(|cpu| self.read(cpu)).collect()
     }
 
-    /// A CPU's slot, whole if it stood still for the length of a copy; after some tries as it is, because a torn copy
-    /// only moves time between two readings.
+    /// A CPU's slot, whole if it stood still for the length of a copy, which is less than between two switches; after some
+    /// tries as it is, because a torn copy only moves time between two readings.
     fn read(&self, cpu: usize) -> Slot {
         assert!(cpu < self.count, "slot of a possible CPU");
         // SAFETY: within the mapping; the kernel side writes whole words, and volatile keeps the copies apart.
         unsafe {
             let slot = self.base.as_ptr().add(cpu);
             let seq = &raw const (*slot).seq;
-            let mut copy = slot.read_volatile();
-            for _ in 0..4 {
-                if copy.seq.is_multiple_of(2) && seq.read_volatile() == copy.seq {
+            let mut copy = Slot::default();
+            for _ in 0..16 {
+                let before = seq.read_volatile();
+                fence(Ordering::Acquire);
+                copy = slot.read_volatile();
+                fence(Ordering::Acquire);
+                if before.is_multiple_of(2) && seq.read_volatile() == before {
                     break;
                 }
-                copy = slot.read_volatile();
             }
             copy
         }

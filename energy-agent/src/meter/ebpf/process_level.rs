@@ -1,6 +1,6 @@
 //! Process accounting begins and ends while the meter runs. The program that comes is attached before the one that goes
 //! is detached: at a switch that both see, the second finds the slot as the first left it, with nothing in it to charge
-//! again, so no run time is lost and none counts twice.
+//! again but the microseconds since then, so no run time is lost and next to none counts twice.
 
 use std::path::PathBuf;
 

@@ -51,7 +51,7 @@ impl Tally {
         for _ in 0..SETTLE_ROUNDS {
             let mut moved = HashSet::new();
             for (slot, _) in before.iter().zip(&slots).filter(|(before, now)| before.seq != now.seq) {
-                moved.insert(Key { cgroup: slot.cgroup, domain: slot.domain });
+                moved.extend([slot.cgroup, slot.parked_cgroup].map(|cgroup| Key { cgroup, domain: slot.domain }));
                 moved_slot(slot)?;
             }
             if moved.is_empty() {
@@ -117,7 +117,7 @@ impl Tally {
     }
 
     /// Keys of removed cgroups that have come to rest, for removal from the kernel's map; they are forgotten here.
-    /// `held` says whether some CPU's slot still belongs to the cgroup.
+    /// `held` says whether some CPU's slot still holds something of the cgroup.
     pub fn give_up(&mut self, held: impl Fn(CgroupId) -> bool) -> Vec<Key> {
         let mut rested = HashSet::new();
         self.gone.retain(|cgroup, quiet| {
@@ -163,16 +163,20 @@ mod tests {
         assert_eq!(charged(&mut tally, &[130]), 10);
     }
 
-    /// What is charged when `before` and then what `read` gives are (seq, acc_ns) of two CPUs whose slots hold the pod.
+    /// What is charged when `before` and then what `read` gives are (seq, run time) of two CPUs whose slots hold the pod.
     fn settled(map: &Cell<u64>, before: [(u64, u64); 2], mut read: impl FnMut() -> [(u64, u64); 2]) -> u64 {
         let slots = |states: [(u64, u64); 2]| {
-            states.map(|(seq, acc_ns)| Slot { seq, acc_ns, cgroup: POD.cgroup, ..Slot::default() }).to_vec()
+            states
+                .map(|(seq, ran_ns)| Slot { seq, closed: ran(ran_ns), cgroup: POD.cgroup, ..Slot::default() })
+                .to_vec()
         };
         let mut tally = Tally::default();
         tally.set(POD, ran(map.get()));
-        let settled = tally.settle(slots(before), || slots(read()), |_| Ok(Some(ran(map.get()))), |_| Ok(())).unwrap();
+        let settled = tally
+            .settle(slots(before), || slots(read()), |key| Ok((*key == POD).then(|| ran(map.get()))), |_| Ok(()))
+            .unwrap();
         for slot in settled {
-            tally.add(POD, Usage { runtime_ns: slot.acc_ns, ..Usage::default() });
+            tally.add(POD, slot.closed);
         }
         tally.close().iter().map(|work| work.runtime_ns).sum()
     }
@@ -187,6 +191,18 @@ mod tests {
             states.next().unwrap()
         };
         assert_eq!(settled(&map, [(0, 5), (0, 5_000)], read), 5_105);
+    }
+
+    #[test]
+    fn what_a_slot_kept_of_the_cgroup_before_is_charged_once_when_it_moves_into_the_map() {
+        // The slot is another's; it kept 5 of the pod's, which move into the map after that was read.
+        let before = Slot { parked_cgroup: POD.cgroup, parked: ran(5), cgroup: 8, ..Slot::default() };
+        let after = Slot { seq: 2, parked_cgroup: 8, cgroup: 9, ..Slot::default() };
+        let mut tally = Tally::default();
+        tally.set(POD, ran(100));
+        let map = |key: &Key| Ok((*key == POD).then(|| ran(105)));
+        assert_eq!(tally.settle(vec![before], || vec![after], map, |_| Ok(())).unwrap()[0].seq, 2);
+        assert_eq!(charged(&mut tally, &[]), 105);
     }
 
     #[test]
