@@ -204,10 +204,13 @@ impl Ticker {
     /// Ticks until `ended` says so or its sender is gone.
     fn run(mut self, ended: &mpsc::Receiver<()>) {
         self.node.begin();
+        let goes_on = |until: Instant| {
+            let ended = ended.recv_timeout(until.saturating_duration_since(Instant::now()));
+            matches!(ended, Err(mpsc::RecvTimeoutError::Timeout))
+        };
         let mut due = Instant::now() + self.interval;
-        while let Err(mpsc::RecvTimeoutError::Timeout) =
-            ended.recv_timeout(due.saturating_duration_since(Instant::now()))
-        {
+        let mut given_back = Instant::now();
+        while goes_on(due) {
             let began = Instant::now();
             let late = began.saturating_duration_since(due) > self.interval / 2;
             let wanted = self.export.borrow().selection.levels().contains(&Level::Process);
@@ -223,6 +226,14 @@ impl Ticker {
             // Ticks that were missed (the machine slept) are not made up for; their time is in this one.
             if due < Instant::now() {
                 due = Instant::now() + self.interval;
+            }
+            if given_back.elapsed() >= memory::GIVE_BACK_EVERY {
+                // Between two ticks, when nobody waits for the heap.
+                if !goes_on(due - self.interval / 2) {
+                    break;
+                }
+                memory::give_back();
+                given_back = Instant::now();
             }
         }
         self.node.close(&self.pods.told());

@@ -1,5 +1,10 @@
 //! Bounds what the allocator keeps for itself, so that a page of a big node is not remembered as resident memory for ever.
 
+use std::time::Duration;
+
+/// The tick loop calls [`give_back`] so often: beside a thousand pods under churn it costs some milliseconds.
+pub const GIVE_BACK_EVERY: Duration = Duration::from_secs(30);
+
 /// Larger blocks are mapped one by one and go back when they are freed: a page's text, a long table.
 #[cfg(target_env = "gnu")]
 const MAP_FROM_BYTES: libc::c_int = 1 << 20;
@@ -21,5 +26,48 @@ pub fn bound_what_is_kept() {
         // SAFETY: mallopt only sets a number of the allocator, under its own lock; no pointer is passed. A value that it
         // does not take changes nothing.
         unsafe { libc::mallopt(option, value) };
+    }
+}
+
+/// Gives free pages anywhere in the heap back to the kernel (`malloc_trim(3)`). By itself the allocator does so at the heap's
+/// end only, and rows and names of pods that come and go leave holes below it: 50 to 52 MiB resident in place of 42 for a
+/// thousand pods under churn.
+pub fn give_back() {
+    // SAFETY: malloc_trim takes the allocator's own lock and touches free memory only.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+#[cfg(target_env = "gnu")]
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn resident_kib() -> u64 {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    #[test]
+    fn holes_in_the_heap_are_given_back() {
+        const BLOCK: usize = 64 << 10;
+        let mut blocks: Vec<Vec<u8>> = (0..2000).map(|_| vec![1; BLOCK]).collect();
+        // Every second block, and the last of all stays: nothing is free at the heap's end.
+        let mut stays = false;
+        blocks.retain(|_| {
+            stays = !stays;
+            stays
+        });
+        let with_holes = resident_kib();
+        give_back();
+        let without = resident_kib();
+        // 62 MiB of holes, beside what other tests do meanwhile.
+        assert!(with_holes > without + 40_000, "{with_holes} KiB resident with holes, {without} without");
+        assert_eq!(blocks.len(), 1000);
     }
 }

@@ -18,6 +18,7 @@ use super::process_level::ProcessPrograms;
 use super::tally::Tally;
 use super::visit::Visits;
 use super::{Drops, Ebpf, Options, Seen, set_domains};
+use crate::memory;
 use crate::meter::cpu::{self, Topology};
 use crate::meter::{MeterState, btf, monotonic_ns};
 
@@ -187,8 +188,8 @@ impl Ebpf {
         drop(btf);
         let mut visits = Visits::default();
         visits.make(topology.online().to_vec());
-        // SAFETY: gives free heap back to the kernel; the parsed BTF was tens of megabytes.
-        unsafe { libc::malloc_trim(0) };
+        // The parsed BTF was tens of megabytes.
+        memory::give_back();
 
         info!(program, map_entries = options.map_entries, cycles = cycles.as_ref().map(|c| c.name), "eBPF loaded");
         Ok(Self {

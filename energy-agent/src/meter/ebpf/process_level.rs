@@ -13,6 +13,7 @@ use tracing::warn;
 use super::load::{attach_btf, owned_fd, state};
 use super::processes::Processes;
 use super::{Ebpf, maps};
+use crate::memory;
 use crate::meter::MeterState;
 use crate::meter::cpu::Topology;
 use crate::units::nanos;
@@ -104,8 +105,8 @@ impl Ebpf {
     #[expect(clippy::unused_self, reason = "belongs to parse_btf")]
     fn freed(&self, btf: Btf) {
         drop(btf);
-        // SAFETY: gives free heap back to the kernel; the parsed BTF was tens of megabytes.
-        unsafe { libc::malloc_trim(0) };
+        // It was tens of megabytes.
+        memory::give_back();
     }
 
     /// Attaches the first program, then detaches the second.
