@@ -1,5 +1,7 @@
 //! Bounds what the allocator keeps for itself, so that a page of a big node is not remembered as resident memory for ever.
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::Duration;
 
 /// The tick loop calls [`give_back`] so often: beside a thousand pods under churn it costs some milliseconds.
@@ -38,6 +40,12 @@ pub fn give_back() {
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+/// Gives back the room of a table that has become much too large. A deleted entry may go on taking room in a table that is
+/// more than half full, and where things come and go the table is doubled for these some minutes later.
+pub fn fit<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
+    table.shrink_to(table.len() / 4 * 5);
 }
 
 #[cfg(target_env = "gnu")]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attribution::process::{Charge, Part};
+use crate::memory;
 use crate::meter::process::Process;
 use crate::snapshot::{Energies, EnergyKey, ProcessKind, ProcessRow, State, WorkloadEnergy};
 use crate::units::Microjoules;
@@ -198,6 +199,7 @@ impl ProcessLedger {
     /// Ends rows that have been kept long enough, by time or as the oldest of too many.
     fn retire_due(&mut self, now: Duration) {
         self.gone.retain(|_, since| now.saturating_sub(*since) < REMEMBER);
+        memory::fit(&mut self.gone);
         let mut ended: Vec<(Duration, Process)> =
             self.rows.iter().filter_map(|(process, row)| Some((row.ended?, *process))).collect();
         ended.sort_unstable();

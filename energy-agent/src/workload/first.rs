@@ -6,6 +6,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::Workload;
+use crate::memory;
 use crate::meter::CgroupId;
 
 /// The first container of each pod, by what the pod's cgroup is named by.
@@ -44,6 +45,7 @@ impl Firsts {
     /// The pod is gone.
     pub fn forget(&mut self, uid: &str) {
         self.by_pod.remove(uid);
+        memory::fit(&mut self.by_pod);
     }
 
     /// Forgets the pods of which nothing `is_known` any more.

@@ -12,6 +12,7 @@ use super::Workload;
 use super::cgroup::{UNKNOWN_UNIT, classify};
 use super::first::Firsts;
 use super::tree::walk;
+use crate::memory;
 use crate::meter::{CgroupEvent, CgroupId, KERNEL_THREADS};
 
 /// How long a removed cgroup's id stays known, for work that is read after its removal.
@@ -284,6 +285,10 @@ impl Owners {
                 }
             }
         }
+        memory::fit(&mut self.cgroups);
+        memory::fit(&mut self.workloads);
+        memory::fit(&mut self.pods);
+        memory::fit(&mut self.unknown);
     }
 
     /// Walks, and logs when that begins or ceases to fail.

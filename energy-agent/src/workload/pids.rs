@@ -11,6 +11,7 @@ use super::Workload;
 use super::cgroup::{Container, Placement, classify, from_proc_cgroup};
 use super::names::Pods;
 use super::owners::Owners;
+use crate::memory;
 
 /// Time between two looks at a process that is there all along: whether it is still the same, and in the same cgroup.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -54,6 +55,7 @@ impl Pids {
     pub fn begin(&mut self, now: Instant) {
         (self.before, self.now) = (self.now, now);
         self.known.retain(|_, known| now.saturating_duration_since(known.asked) < KEEP);
+        memory::fit(&mut self.known);
     }
 
     /// The workload of a process, also of one that ended since it was asked for last. `None` if it is not there (ended, or

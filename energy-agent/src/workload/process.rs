@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::memory;
 use crate::meter::process::{Comm, Process, ProcessEvent};
 
 /// `USER_HZ`: /proc/PID/stat counts starts in hundredths of a second on every Linux.
@@ -79,6 +80,7 @@ impl Processes {
         self.tick += 1;
         let tick = self.tick;
         self.told.retain(|_, told| tick - told.tick < KEEP_TICKS);
+        memory::fit(&mut self.told);
         for (process, event) in events {
             let told = self.told.entry(*process).or_default();
             told.tick = tick;

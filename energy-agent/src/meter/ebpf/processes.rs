@@ -9,6 +9,7 @@ use energy_ebpf::{Comm, Process, ProcessKey, ProcessUsage, Slot};
 use tracing::warn;
 
 use super::{events, maps};
+use crate::memory;
 use crate::meter::process::{ProcessEvent, ProcessSample, ProcessWork};
 
 /// Readings that the entries of an ended process must stand still before they are given up.
@@ -187,6 +188,8 @@ impl Tally {
         });
         // An end is remembered as long as there are entries, and for as long as there may be some to come.
         self.gone.retain(|process, told| waiting.contains_key(process) || reading - *told < QUIET_READINGS);
+        memory::fit(&mut self.entries);
+        memory::fit(&mut self.gone);
         given_up
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use anyhow::Result;
 use energy_ebpf::{Key, Slot, Usage};
 
+use crate::memory;
 use crate::meter::{CgroupEvent, CgroupId, Work};
 
 /// Readings that a removed cgroup's entry must stand still before it is given up. Its last tasks may still be on their
@@ -98,6 +99,7 @@ impl Tally {
                 work.push(done);
             }
         }
+        memory::fit(&mut self.entries);
         work
     }
 
@@ -128,6 +130,7 @@ impl Tally {
             }
             keep
         });
+        memory::fit(&mut self.gone);
         if rested.is_empty() {
             return Vec::new();
         }
