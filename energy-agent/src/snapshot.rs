@@ -124,8 +124,11 @@ pub struct IdleShares {
 pub struct PodIdle {
     pub uid: Arc<str>,
     pub state: State,
-    pub energy: Vec<(EnergyKey, Microjoules)>,
+    pub energy: IdleEnergies,
 }
+
+/// Totals ordered by key, within the pod as [`Energies`] are within a row.
+pub type IdleEnergies = SmallVec<[(EnergyKey, Microjoules); 2]>;
 
 /// What a row of the process level stands for; the value of Kepler's label `type`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -151,7 +151,7 @@ pub fn rich() -> Snapshot {
             pods: vec![PodIdle {
                 uid: Arc::from(UID),
                 state: State::Running,
-                energy: vec![(PACKAGE, Microjoules(17_000_000)), (DRAM, Microjoules(2_999_999))],
+                energy: [(PACKAGE, Microjoules(17_000_000)), (DRAM, Microjoules(2_999_999))].into(),
             }],
             unassigned: vec![(PACKAGE, Microjoules(1_000_000)), (DRAM, Microjoules(0))],
             retired: vec![(PACKAGE, Microjoules(0)), (DRAM, Microjoules(1))],

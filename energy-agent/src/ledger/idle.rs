@@ -13,7 +13,7 @@ use crate::attribution::idle_policy::{Claims, IdleDivision, hand_out};
 use crate::attribution::usage::Usage;
 use crate::config::IdlePolicy;
 use crate::meter::MeterState;
-use crate::snapshot::{EnergyKey, IdleShares, PodIdle, Row, State};
+use crate::snapshot::{EnergyKey, IdleEnergies, IdleShares, PodIdle, Row, State};
 use crate::units::Microjoules;
 use crate::workload::names::Pods;
 
@@ -33,8 +33,7 @@ pub struct IdleLedger {
 #[derive(Debug)]
 struct Entry {
     state: State,
-    /// A few: one a zone kind.
-    energy: BTreeMap<EnergyKey, Microjoules>,
+    energy: IdleEnergies,
 }
 
 /// CPU requests by the name of the pod's cgroup, made anew when the pods were told anew.
@@ -85,7 +84,7 @@ impl IdleLedger {
                     Some(entry) => entry,
                     None => self.pods.entry(Arc::clone(uid)).or_insert_with(Entry::new),
                 };
-                *entry.energy.entry(key).or_default() += part;
+                entry.add(key, part);
             }
         }
         self.settle(rows);
@@ -106,8 +105,8 @@ impl IdleLedger {
                 entry.state = state;
                 return true;
             }
-            for (key, total) in &entry.energy {
-                *self.retired.entry(*key).or_default() += *total;
+            for &(key, total) in &entry.energy {
+                *self.retired.entry(key).or_default() += total;
             }
             false
         });
@@ -121,7 +120,7 @@ impl IdleLedger {
         let pod = |(uid, entry): (&Arc<str>, &Entry)| PodIdle {
             uid: Arc::clone(uid),
             state: entry.state,
-            energy: list(&entry.energy),
+            energy: entry.energy.clone(),
         };
         (self.policy != IdlePolicy::None).then(|| IdleShares {
             policy: self.policy.as_str(),
@@ -149,8 +148,15 @@ impl IdleLedger {
 }
 
 impl Entry {
-    const fn new() -> Self {
-        Self { state: State::Running, energy: BTreeMap::new() }
+    fn new() -> Self {
+        Self { state: State::Running, energy: IdleEnergies::new() }
+    }
+
+    fn add(&mut self, key: EnergyKey, part: Microjoules) {
+        match self.energy.binary_search_by_key(&key, |&(key, _)| key) {
+            Ok(place) => self.energy[place].1 += part,
+            Err(place) => self.energy.insert(place, (key, part)),
+        }
     }
 }
 
