@@ -3,6 +3,7 @@
 mod bench;
 mod build;
 mod deb;
+mod deny;
 mod ebpf;
 mod gpu;
 mod image;
@@ -63,6 +64,8 @@ enum Task {
     Deb(build::Options),
     /// Build the container image, an OCI archive; no daemon and no network is needed.
     Image(build::Options),
+    /// Check the licences and sources of all crates by cargo-deny, which is built at its first use.
+    Deny,
     /// Build the Kubernetes API server of the tests, unless it is there; `test` does this by itself. About four minutes.
     KubeApi,
     /// Draw the dashboards over a node that is played for some minutes, for the documentation; needs root and Chromium.
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
         Task::Static(options) => static_program::make(&options),
         Task::Deb(options) => deb::make(&options),
         Task::Image(options) => image::make(&options),
+        Task::Deny => deny::check(),
         Task::KubeApi => kube_api::build(),
         Task::Pictures { seconds, redraw } => pictures::draw(seconds, redraw),
         Task::Bench(options) => bench::run(&options),
