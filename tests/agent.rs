@@ -156,6 +156,27 @@ fn after_a_kill_counters_start_again_with_a_new_start_time() {
 }
 
 #[test]
+fn the_agents_own_cpu_time_is_told_to_less_than_a_tick_of_the_kernel() {
+    let agent = Agent::start(&["--interval=200ms"]);
+    // By /proc/PID/stat, in ticks of 10 ms, which user and system time are each rounded down to.
+    let cpu_seconds = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields = stat.rsplit_once(") ").unwrap().1.split(' ').skip(11).take(2);
+        let ticks: u32 = fields.map(|field| field.parse::<u32>().unwrap()).sum();
+        f64::from(ticks) / 100.0
+    };
+    let mut earlier = 0.0;
+    for _ in 0..3 {
+        let least = cpu_seconds(agent.pid());
+        let seconds = agent.after_ticks(1).number("process_cpu_seconds_total");
+        let most = cpu_seconds(agent.pid()) + 0.02;
+        assert!((least..=most).contains(&seconds), "{least} <= {seconds} <= {most}");
+        assert!(seconds > earlier, "{seconds} after {earlier}: an agent that ticks takes some time");
+        earlier = seconds;
+    }
+}
+
+#[test]
 fn what_was_learned_is_kept_and_a_spoilt_file_costs_one_warning() {
     let mut first = Agent::start(&["--interval=200ms", "--log.format=text"]);
     assert_eq!(first.end("TERM").0.code(), Some(0));

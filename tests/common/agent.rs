@@ -96,6 +96,10 @@ impl Agent {
         wait_for("the next ticks", || Some(self.scrape()).filter(|page| page.ticks() >= wanted))
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it has logged so far.
     pub fn log(&self) -> Vec<String> {
         self.log.lock().unwrap().clone()

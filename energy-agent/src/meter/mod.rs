@@ -204,9 +204,15 @@ pub fn boottime_ns() -> u64 {
     clock_ns(libc::CLOCK_BOOTTIME)
 }
 
+/// CPU time of this process's threads, ended ones included, in nanoseconds.
+#[must_use]
+pub fn process_cpu_ns() -> u64 {
+    clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
 fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the struct lives through the call, and both clocks are always there.
+    // SAFETY: the struct lives through the call, and these clocks are always there.
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     let part = |value: i64| u64::try_from(value).unwrap_or_default();
     part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
