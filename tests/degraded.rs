@@ -6,10 +6,10 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::agent::{Agent, program_for_all, run, wait_for};
+use common::agent::{Agent, PROGRAM, program_for_all, run, wait_for};
 use common::cgroup::Pod;
 use common::page::Page;
-use common::powercap::Powercap;
+use common::powercap::{Powercap, Zone};
 use common::tree::Tree;
 
 const POD_SECONDS: &str = "energy_agent_pod_cpu_seconds_total";
@@ -60,6 +60,72 @@ fn counters_that_only_root_may_read_are_told_with_both_remedies() {
     for part in [" WARN ", "intel-rapl:0/energy_uj", "run as root", "CAP_DAC_READ_SEARCH"] {
         assert!(told[0].contains(part), "{part} is not in {}", told[0]);
     }
+    agent.assert_well();
+}
+
+/// Root in a user namespace has every capability there, and none that counts; the same answer comes from a security module.
+#[test]
+fn root_that_is_denied_is_told_who_denies_and_not_to_become_root() {
+    let command = ["unshare", "--user", "--map-root-user", PROGRAM];
+    let mut agent = Agent::spawn(&command, &["--interval=200ms", "--meter.cpu=none"]);
+    let page = agent.after_ticks(2);
+    assert_eq!(reason(&page, "ebpf"), "permission");
+    let told = agent.logged("eBPF is not available");
+    assert_eq!(told.len(), 1, "{told:#?}");
+    for part in [" WARN ", "CAP_BPF and CAP_PERFMON (CapEff ", "user namespace", "Operation not permitted (os error 1)"]
+    {
+        assert!(told[0].contains(part), "{part} is not in {}", told[0]);
+    }
+    assert!(!told[0].contains("run as root"), "{}", told[0]);
+    agent.assert_well();
+}
+
+#[test]
+fn a_zone_without_a_range_is_named_once_however_often_it_comes_back() {
+    let powercap = Powercap::two_sockets();
+    let range = |zone: &str| format!("sys/devices/virtual/powercap/intel-rapl/{zone}/max_energy_range_uj");
+    powercap.tree.remove(&range("intel-rapl:0"));
+    powercap.tree.write(&range("intel-rapl:1"), "0\n");
+    let agent = Agent::start(&["--interval=200ms", "--meter.trust-guest", &powercap.sysfs_flag()]);
+    for zone in [&powercap.zones[0], &powercap.zones[2]] {
+        zone.remove();
+        agent.after_ticks(2);
+        zone.add(1_000_000);
+        agent.after_ticks(2);
+    }
+    let told = agent.logged("range of the zone unknown");
+    assert_eq!(told.len(), 2, "{told:#?}");
+    for (line, zone, why) in [
+        (&told[0], "/sys/class/powercap/intel-rapl:0", "max_energy_range_uj: No such file"),
+        (&told[1], "/sys/class/powercap/intel-rapl:1", "max_energy_range_uj is 0"),
+    ] {
+        assert!(line.contains(" WARN ") && line.contains(zone) && line.contains(why), "{line}");
+    }
+}
+
+#[test]
+fn a_zone_that_flaps_has_a_line_for_each_state_and_not_for_each_tick() {
+    let powercap = Powercap::two_sockets();
+    let mut agent = Agent::start(&["--interval=100ms", "--meter.trust-guest", &powercap.sysfs_flag()]);
+    let (flaps, healthy) = (&powercap.zones[2], &powercap.zones[0]);
+    let mut errors = 0;
+    for _ in 0..8 {
+        flaps.fail();
+        let failed = agent.after_ticks(2).count("energy_agent_zone_read_errors_total");
+        assert!(failed > errors, "each time it could not be read");
+        errors = failed;
+        flaps.add(1_000);
+        agent.after_ticks(2);
+    }
+    for (text, level) in [("zone unreadable", " WARN "), ("zone readable again", " INFO ")] {
+        let told = agent.logged(text);
+        assert_eq!(told.len(), 1, "{told:#?}");
+        assert!(told[0].contains(level) && told[0].contains(&flaps.path), "{told:?}");
+    }
+    healthy.add(5_000);
+    let page = agent.after_ticks(2);
+    let joules = |zone: &Zone| page.microjoules("kepler_node_cpu_joules_total", &zone.labels());
+    assert_eq!((joules(flaps), joules(healthy)), (8_000, 5_000), "no energy is lost by it");
     agent.assert_well();
 }
 

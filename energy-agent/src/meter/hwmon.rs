@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use self::slow_file::SlowFile;
 use super::counter::{Counter, ZoneCounts};
+use super::denial::{self, Need};
+use super::told::Told;
 use super::watch::DEADLINE;
 use super::{MeterState, Source, Zone, ZoneEnergy, ZoneKind};
 use crate::units::{Microjoules, nanos};
@@ -26,6 +28,8 @@ struct Sensor {
     reading: Reading,
     /// Why the last reading failed; empty while it works.
     error: String,
+    /// Whether it could not be read.
+    told: Told<bool>,
 }
 
 #[derive(Debug)]
@@ -127,7 +131,10 @@ impl Hwmon {
                     let why = sensor.silence();
                     sensor.fail(why, elapsed);
                 }
-                None if sensor.file.hangs() => sensor.miss(elapsed),
+                None if sensor.file.hangs() => {
+                    sensor.tell();
+                    sensor.miss(elapsed);
+                }
                 None => sensor.wait(elapsed),
             }
         }
@@ -186,11 +193,18 @@ impl Hwmon {
             detail.push_str("; ");
             detail.push_str(&sensor.error);
         }
-        detail.push_str(match reason {
-            "permission" => "; run as root",
-            "hanging" => "; see the kernel's log for errors of ACPI or IPMI, or unload the sensor's driver",
-            _ => "",
-        });
+        match reason {
+            "permission" => {
+                detail.push_str("; ");
+                detail.push_str(
+                    &denial::explain(Need::Files, Path::new("/sys")).unwrap_or_else(|| "run as root".to_owned()),
+                );
+            }
+            "hanging" => {
+                detail.push_str("; see the kernel's log for errors of ACPI or IPMI, or unload the sensor's driver");
+            }
+            _ => {}
+        }
         MeterState { meter: "hwmon", up, reason, detail }
     }
 }
@@ -211,9 +225,8 @@ impl Sensor {
     }
 
     fn advance(&mut self, value: u64, elapsed: Duration, counts: &mut ZoneCounts) -> Option<ZoneEnergy> {
-        if !std::mem::take(&mut self.error).is_empty() {
-            tracing::info!(file = %self.file.path.display(), "hwmon sensor readable again");
-        }
+        self.error.clear();
+        self.tell();
         let (energy, gap) = match &mut self.reading {
             Reading::Energy(counter) => {
                 counter.advance(value, elapsed, counts).map(|delta| (delta.energy, delta.gap))?
@@ -223,13 +236,22 @@ impl Sensor {
         Some(ZoneEnergy { zone: Arc::clone(&self.zone), energy, gap })
     }
 
-    /// The reading failed. Says so where the one before did not.
+    /// The reading failed.
     fn fail(&mut self, why: String, elapsed: Duration) {
-        if self.error.is_empty() {
-            tracing::warn!(error = why, "hwmon sensor unreadable");
-        }
         self.error = why;
+        self.tell();
         self.miss(elapsed);
+    }
+
+    /// Logs a change of state, where that is due.
+    fn tell(&mut self) {
+        match self.told.due(!self.error.is_empty(), Instant::now()) {
+            None => {}
+            Some(changes) if self.error.is_empty() => {
+                tracing::info!(file = %self.file.path.display(), changes, "hwmon sensor readable again");
+            }
+            Some(changes) => tracing::warn!(error = self.error, changes, "hwmon sensor unreadable"),
+        }
     }
 
     /// What was used meanwhile is not known, but to a counter.
@@ -304,7 +326,7 @@ fn sensors_of(sysfs: &Path, folder: &Path, chip: &str, patience: Duration) -> Ve
         let path = file.strip_prefix(sysfs).unwrap_or(&file).display().to_string();
         let zone = Arc::new(Zone { kind, socket, die: None, source: Source::Hwmon, path });
         let file = SlowFile::new(&file, patience);
-        sensors.push(Sensor { zone, file, reading, error: String::new() });
+        sensors.push(Sensor { zone, file, reading, error: String::new(), told: Told::default() });
     }
     sensors
 }

@@ -5,6 +5,7 @@ pub mod btf;
 pub mod cgroupfs;
 pub mod counter;
 pub mod cpu;
+mod denial;
 pub mod ebpf;
 pub mod energy;
 pub mod estimate;
@@ -17,6 +18,7 @@ pub mod powercap;
 pub mod process;
 pub mod rapl;
 pub mod sampler;
+pub mod told;
 pub mod watch;
 
 use std::sync::Arc;

@@ -5,12 +5,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
 use super::counter::{Counter, Delta, ZoneCounts};
 use super::cpu::{self, Domain};
+use super::denial::{self, Need};
+use super::told::Told;
 use super::{MeterState, Source, Zone, ZoneEnergy, ZoneKind, perf_event};
 use crate::units::{Microjoules, floor_u64};
 
@@ -53,6 +55,8 @@ struct Reader {
     opened: Option<perf_event::Counter>,
     /// Of the energy that was counted since the event was opened. It has no range: the kernel sums up in 64 bits.
     counter: Counter,
+    /// Whether it could not be read.
+    told: Told<bool>,
 }
 
 /// The opened events of the `power` PMU.
@@ -83,7 +87,8 @@ impl PerfPower {
             match event.open(pmu.kind, cpu) {
                 Ok(reading) => {
                     let (zone, counter) = (Arc::new(zone), Counter::new(None));
-                    opened.readers.push(Reader { zone, cpu, event, opened: Some(reading), counter });
+                    let told = Told::default();
+                    opened.readers.push(Reader { zone, cpu, event, opened: Some(reading), counter, told });
                 }
                 Err(error) => {
                     opened.refused.push(format!("{} on CPU {cpu}: {error}", event.path));
@@ -99,8 +104,12 @@ impl PerfPower {
             Some(error) if error.kind() == io::ErrorKind::PermissionDenied => down(
                 "permission",
                 format!(
-                    "perf_event_open {refused}; run as root, give CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), or set \
-                     kernel.perf_event_paranoid to 0 or lower"
+                    "perf_event_open {refused}; {}",
+                    denial::explain(Need::Perf, sysfs).unwrap_or_else(|| {
+                        "run as root, give CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), or set \
+                         kernel.perf_event_paranoid to 0 or lower"
+                            .to_owned()
+                    })
                 ),
             ),
             Some(_) => down("error", format!("perf_event_open {refused}")),
@@ -112,17 +121,28 @@ impl PerfPower {
     /// unreadable.
     pub fn read(&mut self, elapsed: Duration) -> Vec<ZoneEnergy> {
         let mut zones = Vec::with_capacity(self.readers.len());
-        for Reader { zone, cpu, event, opened, counter } in &mut self.readers {
+        let now = Instant::now();
+        for Reader { zone, cpu, event, opened, counter, told } in &mut self.readers {
             match event.read(self.kind, *cpu, opened) {
                 Ok(total) => {
+                    if let Some(changes) = told.due(false, now) {
+                        tracing::info!(
+                            path = zone.path,
+                            socket = zone.socket,
+                            changes,
+                            "perf energy event readable again"
+                        );
+                    }
                     if let Some(Delta { energy, gap }) = counter.advance(total.0, elapsed, &mut self.counts) {
                         zones.push(ZoneEnergy { zone: Arc::clone(zone), energy, gap });
                     }
                 }
                 Err(error) => {
                     self.counts.read_errors += 1;
-                    if opened.take().is_some() {
-                        tracing::warn!(path = zone.path, socket = zone.socket, %error, "perf energy event unreadable");
+                    *opened = None;
+                    if let Some(changes) = told.due(true, now) {
+                        let (path, socket) = (&zone.path, zone.socket);
+                        tracing::warn!(path, socket, changes, %error, "perf energy event unreadable");
                     }
                     counter.restart();
                 }

@@ -8,13 +8,15 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::meter::counter::{Counter, Delta, ZoneCounts};
+use crate::meter::denial::{self, Need};
 use crate::meter::powercap::{self, Entry};
+use crate::meter::told::Told;
 use crate::meter::{MeterState, Zone, ZoneEnergy, ZoneKind};
 
 /// Reads between two looks for zones that appeared (module loaded, socket brought online).
@@ -63,18 +65,18 @@ impl Rapl {
     /// Energy of each zone since the previous call, `elapsed` ago. Zones without a figure are not in the result: all of
     /// them at the first call, later those that cannot be read or have just appeared.
     pub fn read(&mut self, elapsed: Duration) -> Vec<ZoneEnergy> {
+        let now = Instant::now();
         let mut energies = Vec::with_capacity(self.zones.len());
         let mut changed = false;
         for tracked in &mut self.zones {
             if tracked.is_gone() {
                 changed |= tracked.energy_uj.exists();
+                tracked.tell(now);
                 continue;
             }
             match tracked.read() {
                 Ok(raw) => {
-                    if tracked.fault.take().is_some() {
-                        info!(zone = %tracked.zone.path, "zone readable again");
-                    }
+                    tracked.fault = None;
                     if let Some(Delta { energy, gap }) = tracked.counter.advance(raw, elapsed, &mut self.counts) {
                         energies.push(ZoneEnergy { zone: Arc::clone(&tracked.zone), energy, gap });
                     }
@@ -84,6 +86,7 @@ impl Rapl {
                     changed |= tracked.fail(Fault::from(error), elapsed);
                 }
             }
+            tracked.tell(now);
         }
         self.reads_since_scan += 1;
         if changed || self.reads_since_scan >= READS_PER_SCAN {
@@ -132,7 +135,7 @@ impl Rapl {
         let powercap::Scan { entries, unknown, problems } = powercap::scan(&self.sysfs);
         for (dir, label) in unknown {
             if self.reported.insert(dir.clone()) {
-                debug!(path = %dir.display(), name = label, "powercap zone of unknown kind left out");
+                info!(path = %dir.display(), name = label, "powercap zone of unknown kind left out");
             }
         }
         let mut problems: Vec<_> = problems.into_iter().map(|(path, error)| (path, Fault::from(error))).collect();
@@ -152,10 +155,14 @@ impl Rapl {
             }
             match Tracked::open(zone, energy_uj.clone()) {
                 Ok(tracked) => {
-                    info!(zone = %tracked.zone.path, kind = tracked.zone.kind.as_str(), "zone found");
-                    match place {
-                        Some(place) => self.zones[place] = tracked,
-                        None => self.zones.push(tracked),
+                    self.warn_of_range(&tracked);
+                    if let Some(place) = place {
+                        // That it is back is said as its other changes are.
+                        let told = self.zones[place].told.clone();
+                        self.zones[place] = Tracked { told, ..tracked };
+                    } else {
+                        info!(zone = %tracked.zone.path, kind = tracked.zone.kind.as_str(), "zone found");
+                        self.zones.push(tracked);
                     }
                 }
                 Err(error) => {
@@ -165,6 +172,14 @@ impl Rapl {
             }
         }
         problems
+    }
+
+    /// Once for each zone, however often it comes back.
+    fn warn_of_range(&mut self, tracked: &Tracked) {
+        let Some(why) = &tracked.no_range else { return };
+        if self.reported.insert(tracked.energy_uj.with_file_name("max_energy_range_uj")) {
+            warn!(zone = %tracked.zone.path, why, "range of the zone unknown: where its counter wraps, an interval's energy is lost");
+        }
     }
 
     fn report(&mut self, path: PathBuf, fault: &Fault) {
@@ -184,19 +199,28 @@ struct Tracked {
     counter: Counter,
     /// Why the last read failed.
     fault: Option<Fault>,
+    told: Told<Option<Reason>>,
+    /// Why it is not known where the counter wraps.
+    no_range: Option<String>,
 }
 
 impl Tracked {
     fn open(zone: Zone, energy_uj: PathBuf) -> Result<Self> {
-        let range = match powercap::read_number(&energy_uj.with_file_name("max_energy_range_uj")) {
-            Ok(range) => Some(range),
-            Err(error) => {
-                info!(zone = %zone.path, error = format!("{error:#}"), "range unknown, a wrap will count as a reset");
-                None
-            }
+        let file = energy_uj.with_file_name("max_energy_range_uj");
+        let (range, no_range) = match powercap::read_number(&file) {
+            Ok(0) => (None, Some(format!("{} is 0", file.display()))),
+            Ok(range) => (Some(range), None),
+            Err(error) => (None, Some(format!("{error:#}"))),
         };
-        let mut tracked =
-            Self { zone: Arc::new(zone), energy_uj, file: None, counter: Counter::new(range), fault: None };
+        let mut tracked = Self {
+            zone: Arc::new(zone),
+            energy_uj,
+            file: None,
+            counter: Counter::new(range),
+            fault: None,
+            told: Told::default(),
+            no_range,
+        };
         tracked.read()?;
         Ok(tracked)
     }
@@ -219,7 +243,20 @@ impl Tracked {
         self.fault.as_ref().is_some_and(|fault| fault.reason == Reason::Absent)
     }
 
-    /// Notes a failed read and says whether it changes anything; logs the change.
+    /// Logs a change of state, where that is due.
+    fn tell(&mut self, now: Instant) {
+        let reason = self.fault.as_ref().map(|fault| fault.reason);
+        let Some(changes) = self.told.due(reason, now) else { return };
+        match &self.fault {
+            None => info!(zone = %self.zone.path, changes, "zone readable again"),
+            Some(fault) => {
+                let reason = fault.reason.as_str();
+                warn!(zone = %self.zone.path, reason, error = %fault, changes, "zone unreadable");
+            }
+        }
+    }
+
+    /// Notes a failed read and says whether it changes anything.
     fn fail(&mut self, fault: Fault, elapsed: Duration) -> bool {
         if fault.reason == Reason::Absent {
             self.counter.restart();
@@ -227,9 +264,6 @@ impl Tracked {
             self.counter.miss(elapsed);
         }
         let changed = self.fault.as_ref().is_none_or(|known| known.reason != fault.reason);
-        if changed {
-            warn!(zone = %self.zone.path, reason = fault.reason.as_str(), error = %fault, "zone unreadable");
-        }
         self.fault = Some(fault);
         changed
     }
@@ -278,7 +312,10 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#}", self.error)?;
         if self.reason == Reason::Permission {
-            f.write_str("; run as root or add CAP_DAC_READ_SEARCH")?;
+            match denial::explain(Need::Files, Path::new("/sys")) {
+                Some(cause) => write!(f, "; {cause}")?,
+                None => f.write_str("; run as root or add CAP_DAC_READ_SEARCH")?,
+            }
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use super::energy::{self, EnergyMeter};
 use super::gpu::{self, GpuHealth, GpuMeter};
 use super::interrupts::Interrupts;
 use super::process::Process;
+use super::told::Told;
 use super::watch::PATIENCE;
 use super::{CgroupId, DomainLoad, MeterState, Sample, boottime_ns, monotonic_ns};
 use crate::config::{Config, EbpfMode, GpuMode, Level};
@@ -38,13 +39,14 @@ enum UsageMeter {
 pub struct Sampler {
     pub topology: Topology,
     stat: Option<CpuStat>,
-    stat_failed: bool,
+    stat_told: Told<bool>,
     energy: EnergyMeter,
     usage: UsageMeter,
     processes_wanted: bool,
     pub gpus: GpuMeter,
     /// Why the last reading of usage failed.
     usage_error: Option<String>,
+    usage_told: Told<bool>,
     /// Where cgroup v2 is; `None` where there is none.
     pub v2_root: Option<PathBuf>,
     states: Vec<MeterState>,
@@ -113,12 +115,13 @@ impl Sampler {
             online: topology.online().to_vec(),
             topology,
             stat: stat.ok(),
-            stat_failed: false,
+            stat_told: Told::default(),
             energy,
             usage,
             processes_wanted: false,
             gpus,
             usage_error: None,
+            usage_told: Told::default(),
             v2_root,
             states,
             last: Instant::now(),
@@ -157,7 +160,7 @@ impl Sampler {
         sample.domains = self.loads(elapsed);
         sample.zones = self.energy.read(elapsed, &sample.domains, &self.topology.domains);
         let error = self.read_usage(&mut sample).err().map(|error| format!("{error:#}"));
-        if let (Some(error), None) = (&error, &self.usage_error) {
+        if let (Some(_), Some(error)) = (self.usage_told.due(error.is_some(), now), &error) {
             warn!(error, "usage cannot be read");
         }
         self.usage_error = error;
@@ -170,18 +173,17 @@ impl Sampler {
         self.idle_ns.clear();
         self.interrupt_ns.clear();
         let read = self.stat.as_mut().map(|stat| stat.read(elapsed, &self.topology));
-        let failed = matches!(read, Some(Err(_)));
+        let changes = self.stat_told.due(matches!(read, Some(Err(_))), Instant::now());
         let load = match read {
             Some(Ok(load)) => load,
             Some(Err(error)) => {
-                if !self.stat_failed {
+                if changes.is_some() {
                     warn!(error = format!("{error:#}"), "CPU busy time cannot be read");
                 }
                 None
             }
             None => None,
         };
-        self.stat_failed = failed;
         let Some(load) = load else {
             return vec![DomainLoad { cpus: 0, busy_ns: 0, dropped_ns: 0, cycles: false }; self.topology.domains.len()];
         };

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use energy_ebpf::{Slot, cycles};
 
 use super::maps;
 use crate::config::CyclesEvent;
 use crate::meter::cpu::Topology;
+use crate::meter::denial::{self, Need};
 use crate::meter::perf_event::{Counter, Event, Reading};
 
 /// `CPU_CLK_UNHALTED.DISTRIBUTED` (event 0xec, umask 0x02, `PERF_TYPE_RAW`): unhalted cycles shared out between the two
@@ -123,8 +125,12 @@ fn explain(name: &str, cpu: u32, error: &io::Error) -> NoCycles {
         Some(libc::EACCES | libc::EPERM) => (
             "permission",
             format!(
-                "{name} on CPU {cpu}: {error}; run as root or with CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), or set \
-                 kernel.perf_event_paranoid to 0"
+                "{name} on CPU {cpu}: {error}; {}",
+                denial::explain(Need::Perf, Path::new("/sys")).unwrap_or_else(|| {
+                    "run as root or with CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), or set \
+                     kernel.perf_event_paranoid to 0"
+                        .to_owned()
+                })
             ),
         ),
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => (
@@ -157,7 +163,8 @@ mod tests {
         assert_eq!(explained(libc::ENOENT).0, "absent");
         let (reason, text) = explained(libc::EACCES);
         assert_eq!(reason, "permission");
-        assert!(text.contains("CAP_PERFMON") && text.contains("kernel.perf_event_paranoid"), "{text}");
+        // The tests have the capability, so another one says no: no lack of rights is claimed.
+        assert!(text.contains("denied by ") && text.contains("CAP_PERFMON (CapEff "), "{text}");
         assert_eq!(explained(libc::EINVAL).0, "error");
     }
 }

@@ -20,6 +20,7 @@ use super::visit::Visits;
 use super::{Drops, Ebpf, Options, Seen, set_domains};
 use crate::memory;
 use crate::meter::cpu::{self, Topology};
+use crate::meter::denial::{self, Need};
 use crate::meter::{MeterState, btf, monotonic_ns};
 
 /// Built by `cargo xtask ebpf` from `energy-ebpf/src`.
@@ -288,7 +289,7 @@ pub fn reason(error: &anyhow::Error) -> &'static str {
     }
 }
 
-/// Adds the remedy to a refusal: a missing capability, or a locked-down kernel.
+/// Adds the remedy to a refusal: a missing capability, a locked-down kernel, or somebody else who says no.
 fn explain_refusal(error: anyhow::Error, sysfs: &Path) -> anyhow::Error {
     let denied = error.chain().any(|cause| {
         cause
@@ -302,7 +303,9 @@ fn explain_refusal(error: anyhow::Error, sysfs: &Path) -> anyhow::Error {
     if lockdown.contains("[confidentiality]") {
         return error.context("the kernel is locked down (confidentiality); boot it with lockdown=integrity or none");
     }
-    error.context("not permitted; run as root or with CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8)")
+    error.context(denial::explain(Need::Bpf, sysfs).unwrap_or_else(|| {
+        "not permitted; run as root or with CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8)".to_owned()
+    }))
 }
 
 pub(super) fn state(meter: &'static str, reason: &'static str, detail: &str) -> MeterState {
@@ -340,9 +343,17 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_missing_capability() {
+    fn a_refusal_names_its_cause_and_only_a_denial_has_one() {
         let root = tempfile::tempdir().unwrap();
-        let error = anyhow::Error::new(std::io::Error::from_raw_os_error(libc::EPERM));
-        assert!(format!("{:#}", explain_refusal(error, root.path())).contains("CAP_BPF"));
+        let explained = |errno| {
+            let error = anyhow::Error::new(std::io::Error::from_raw_os_error(errno));
+            format!("{:#}", explain_refusal(error, root.path()))
+        };
+        // The tests run as root, so a capability is not what is missing.
+        for errno in [libc::EPERM, libc::EACCES] {
+            let text = explained(errno);
+            assert!(text.starts_with("denied ") && text.contains("CapEff"), "{text}");
+        }
+        assert!(explained(libc::EINVAL).starts_with("Invalid argument"));
     }
 }
