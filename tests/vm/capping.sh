@@ -25,12 +25,13 @@ is_open || end "cpu.max was written without a policy: $(cat $pod/cpu.max)"
 echo "$own" >$container/cpu.max
 for loop in 1 2; do (echo 0 >$container/cgroup.procs; while :; do :; done) & done
 
-# The quota stood for fifteen seconds.
+# The quota stood for fifteen seconds, and on the page that was read then.
 stands() {
     quota=$(cat $pod/cpu.max)
     used=$(counted usage_usec) throttled=$(counted nr_throttled) took=$(now)
     sleep 15
     used=$(($(counted usage_usec) - used)) throttled=$(($(counted nr_throttled) - throttled)) took=$(($(now) - took))
+    wget -qO /tmp/page $page
     [ "$(cat $pod/cpu.max)" = "$quota" ]
 }
 enforce
@@ -39,7 +40,7 @@ until stands; do
     tries=$((tries + 1))
     [ $tries -le 6 ] || end "the quota does not settle: $quota, then $(cat $pod/cpu.max)"
 done
-wget -qO- $page | grep -E "^(energy_agent_cap_found_cpus|energy_agent_policy_state|energy_agent_policy_power_watts)" | sed 's/^/@@ metric /'
+grep -E "^(energy_agent_cap_found_cpus|energy_agent_policy_state|energy_agent_policy_power_watts)" /tmp/page | sed 's/^/@@ metric /'
 echo "@@ held $quota $used $throttled $took"
 [ "$(cat $container/cpu.max)" = "$own" ] || end "the container's own quota has changed: $(cat $container/cpu.max)"
 

@@ -76,5 +76,6 @@ shown="$shown energy_agent_missed_switches_total kepler_container_cpu_seconds_to
 for name in $shown; do grep "^$name" /tmp/page; done | sed 's/^/@@ metric /'
 echo "@@ usage_usec $(sed -n 's/^usage_usec //p' $container/cpu.stat)"
 
+[ ! -x /bin/cgroup-cycles ] || . /cycles.sh
 . /capping.sh
 end ok

@@ -86,12 +86,21 @@ pub enum Linking {
 /// # Errors
 /// When the compiler or the C compiler can't be had, or the build fails.
 pub fn release(arch: Arch, linking: Linking) -> Result<PathBuf> {
-    println!("building in release for {}{}", arch.name(), if linking == Linking::Static { ", static" } else { "" });
+    release_of("energy-agent", arch, linking)
+}
+
+/// The same of any package of the workspace with one program of its name.
+///
+/// # Errors
+/// As [`release`].
+pub fn release_of(package: &str, arch: Arch, linking: Linking) -> Result<PathBuf> {
+    let how = if linking == Linking::Static { ", static" } else { "" };
+    println!("building {package} in release for {}{how}", arch.name());
     let target = root().join("target");
-    let what = ["build", "--release", "--locked", "--package", "energy-agent", "--bin", "energy-agent"];
+    let what = ["build", "--release", "--locked", "--package", package, "--bin", package];
     if (arch, linking) == (Arch::HOST, Linking::Dynamic) {
         checked(cargo().args(what))?;
-        return Ok(target.join("release/energy-agent"));
+        return Ok(target.join("release").join(package));
     }
     let mut command = if arch == Arch::HOST { cargo() } else { cross(arch)? };
     // With a target named, the flags don't reach build scripts and macros, which can't be static.
@@ -100,7 +109,7 @@ pub fn release(arch: Arch, linking: Linking) -> Result<PathBuf> {
         command.env("RUSTFLAGS", "-C target-feature=+crt-static");
     }
     checked(&mut command)?;
-    Ok(target.join(arch.target()).join("release/energy-agent"))
+    Ok(target.join(arch.target()).join("release").join(package))
 }
 
 /// A cargo that builds for another processor.

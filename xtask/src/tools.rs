@@ -10,6 +10,7 @@ use std::{env, fs};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::build::Arch;
 use crate::{checked, output, root};
 
 /// Minor version of the oldest kubectl that the manifests are tested with.
@@ -36,6 +37,19 @@ pub fn unpacked(package: &str) -> Result<PathBuf> {
 /// When there is no Debian mirror in apt's sources, or apt can't find or fetch the package.
 pub fn unpacked_from(package: &str, suite: &str) -> Result<PathBuf> {
     unpacked_together(package, &[package], suite)
+}
+
+/// Unpacks a package of another Debian suite that is built for `arch`, as [`unpacked_from`] does.
+///
+/// # Errors
+/// As [`unpacked_from`].
+pub fn unpacked_for(arch: Arch, package: &str, suite: &str) -> Result<PathBuf> {
+    let name = format!("{package}-{}", arch.name());
+    let folder = folder(&name);
+    if folder.join("complete").exists() {
+        return Ok(folder);
+    }
+    unpack(&name, &[package], &apt::of_suites_for(arch, &folder.join("apt"), &[suite])?)
 }
 
 /// Unpacks packages of another Debian suite into one folder of this name.

@@ -2,6 +2,7 @@
 //! What it counts for a busy container is compared with the kernel's own `cpu.stat`, and a pod that it holds to a budget by
 //! `cpu.max` with what the pod used.
 
+mod cycles;
 mod guest;
 mod held;
 mod initramfs;
@@ -18,13 +19,19 @@ use self::kernel::Kernel;
 use crate::build::{self, Arch, Linking};
 use crate::{root, tools};
 
+/// Where the busybox of another processor is from.
+const BUSYBOX_SUITE: &str = "trixie";
+
 #[derive(clap::Args)]
 pub struct Options {
+    /// Processor that is emulated. Only arm64 has a cycle counter there: two loads are compared with the kernel's perf too.
+    #[arg(long, value_enum, default_value_t = Arch::Amd64)]
+    arch: Arch,
     /// Kernels to test, by the beginning of their version; `newest` is the highest version that Debian has.
     #[arg(long, value_delimiter = ',', default_value = "5.10,6.1,6.12,newest", value_name = "VERSION,...")]
     kernels: Vec<String>,
     /// Longest time for one machine, in seconds.
-    #[arg(long, default_value_t = 240, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     limit: u64,
     /// Look for newer kernels than those kept in target/vm.
     #[arg(long)]
@@ -40,13 +47,17 @@ pub fn run(options: &Options) -> Result<()> {
         cfg!(target_arch = "x86_64"),
         "the virtual machines are x86_64, and this machine has to be one to build for them"
     );
-    let agent = build::release(Arch::Amd64, Linking::Static)?;
-    let initramfs = folder().join("initramfs");
+    let arch = options.arch;
+    let mut programs = vec![("agent", build::release(arch, Linking::Static)?), ("busybox", busybox(arch)?)];
+    if arch == Arch::Arm64 {
+        programs.push(("cgroup-cycles", build::release_of("cgroup-cycles", arch, Linking::Static)?));
+    }
+    let initramfs = folder().join(format!("initramfs-{}", arch.name()));
     fs::create_dir_all(folder()).context("target/vm")?;
-    fs::write(&initramfs, initramfs::of(&agent, &busybox()?, &root().join("tests/vm"))?)?;
-    let emulator = Emulator::find()?;
+    fs::write(&initramfs, initramfs::of(&programs, &root().join("tests/vm"))?)?;
+    let emulator = Emulator::find(arch)?;
     let mut rows = Vec::new();
-    for (wanted, kernel) in kernel::fetch(&options.kernels, options.refresh) {
+    for (wanted, kernel) in kernel::fetch(arch, &options.kernels, options.refresh) {
         let row = kernel.and_then(|kernel| Row::of(&kernel, &emulator, &initramfs, options.limit));
         if let Err(error) = &row {
             println!("{wanted}: {error:#}");
@@ -64,8 +75,11 @@ fn folder() -> PathBuf {
     root().join("target/vm")
 }
 
-fn busybox() -> Result<PathBuf> {
-    let unpacked = tools::unpacked("busybox-static")?;
+fn busybox(arch: Arch) -> Result<PathBuf> {
+    let unpacked = match arch {
+        Arch::HOST => tools::unpacked("busybox-static")?,
+        _ => tools::unpacked_for(arch, "busybox-static", BUSYBOX_SUITE)?,
+    };
     let places = ["bin/busybox", "usr/bin/busybox"].map(|place| unpacked.join(place));
     places.into_iter().find(|place| place.is_file()).context("the package busybox-static holds no busybox")
 }
@@ -85,6 +99,9 @@ impl Row {
         let text = emulator.boot(&kernel.image, initramfs, &log, limit)?;
         let report = Report::read(&text).with_context(|| format!("{} (log: {})", kernel.version, log.display()))?;
         let row = Self { kernel: kernel.version.clone(), report, took: start.elapsed() };
+        for load in &row.report.cycles {
+            println!("{load}");
+        }
         println!("{} after {:.0} s: {}", kernel.version, row.took.as_secs_f64(), row.verdict());
         Ok(row)
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::build::Arch;
 use crate::output;
 
 /// Before each further try. apt itself has tried three times in seven seconds by then.
@@ -18,6 +19,14 @@ const PAUSES: [Duration; 3] = [Duration::from_secs(10), Duration::from_secs(30),
 /// # Errors
 /// When there is no Debian mirror in apt's sources, or it does not answer.
 pub fn of_suites(folder: &Path, suites: &[&str]) -> Result<Vec<String>> {
+    of_suites_for(Arch::HOST, folder, suites)
+}
+
+/// The same for packages of another processor.
+///
+/// # Errors
+/// As [`of_suites`].
+pub fn of_suites_for(arch: Arch, folder: &Path, suites: &[&str]) -> Result<Vec<String>> {
     fs::create_dir_all(folder.join("lists/partial"))?;
     fs::create_dir_all(folder.join("cache/archives/partial"))?;
     let mirror = debian_mirror()?;
@@ -29,6 +38,8 @@ pub fn of_suites(folder: &Path, suites: &[&str]) -> Result<Vec<String>> {
         "Dir::Etc::sourceparts=/dev/null".to_owned(),
         format!("Dir::State::lists={}", folder.join("lists").display()),
         format!("Dir::Cache={}", folder.join("cache").display()),
+        format!("APT::Architecture={}", arch.name()),
+        format!("APT::Architectures={}", arch.name()),
     ];
     println!("reading the package lists of Debian {}", suites.join(", "));
     patiently(|| update(&options))?;

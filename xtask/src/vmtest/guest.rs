@@ -9,16 +9,18 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use super::cycles::{self, Load};
 use super::held::Held;
+use crate::build::Arch;
 use crate::tools;
 
 /// Part of cpu.stat's time by which the agent may differ. `cpu.stat` is the scheduler's clock, the agent's is another,
 /// and the first moments in the cgroup are charged when a task leaves the CPU.
 const TOLERANCE: f64 = 0.02;
-const PROGRAM: &str = "qemu-system-x86_64";
 
 /// QEMU, on the machine or unpacked below `target/tools`.
 pub struct Emulator {
+    arch: Arch,
     /// The folder that stands for `/`, where it is unpacked.
     unpacked: Option<PathBuf>,
 }
@@ -26,13 +28,17 @@ pub struct Emulator {
 impl Emulator {
     /// # Errors
     /// When this machine has no QEMU and Debian's can't be had.
-    pub fn find() -> Result<Self> {
-        let unpacked = if tools::on_path(PROGRAM) {
+    pub fn find(arch: Arch) -> Result<Self> {
+        let package = match arch {
+            Arch::Amd64 => "qemu-system-x86",
+            Arch::Arm64 => "qemu-system-arm",
+        };
+        let unpacked = if tools::on_path(program(arch)) {
             None
         } else {
-            Some(tools::unpacked_with_dependencies("qemu-system-x86").context("QEMU can't be had")?)
+            Some(tools::unpacked_with_dependencies(package).context("QEMU cannot be installed")?)
         };
-        Ok(Self { unpacked })
+        Ok(Self { arch, unpacked })
     }
 
     /// Boots to the end; what came over the serial line.
@@ -45,9 +51,9 @@ impl Emulator {
         let mut command = Command::new("timeout");
         command.args(["--foreground", "--kill-after=5"]).arg(limit_s.to_string()).stdin(Stdio::null());
         match &self.unpacked {
-            None => drop(command.arg(PROGRAM)),
+            None => drop(command.arg(program(self.arch))),
             Some(root) => {
-                command.arg(root.join("usr/bin").join(PROGRAM));
+                command.arg(root.join("usr/bin").join(program(self.arch)));
                 let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|folder| root.join(folder));
                 command.env("LD_LIBRARY_PATH", env::join_paths(libraries).unwrap_or_else(|_| OsString::new()));
                 // What this machine has of its packages is not unpacked.
@@ -65,7 +71,14 @@ impl Emulator {
         command.args(["-accel", "tcg,thread=single", "-cpu", "max", "-smp", "2", "-m", "768"]);
         command.args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"]);
         command.arg("-kernel").arg(kernel).arg("-initrd").arg(initramfs);
-        command.args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init"]);
+        let console = match self.arch {
+            Arch::Amd64 => "ttyS0",
+            Arch::Arm64 => "ttyAMA0",
+        };
+        if self.arch == Arch::Arm64 {
+            command.args(["-machine", "virt"]);
+        }
+        command.arg("-append").arg(format!("console={console} quiet panic=-1 rdinit=/init"));
         let status = command.stdout(output.try_clone()?).stderr(output).status().context("starting timeout")?;
         match status.code() {
             Some(0) => {}
@@ -73,6 +86,13 @@ impl Emulator {
             _ => bail!("QEMU ended with {status} (log: {})", log.display()),
         }
         Ok(String::from_utf8_lossy(&fs::read(log)?).into_owned())
+    }
+}
+
+const fn program(arch: Arch) -> &'static str {
+    match arch {
+        Arch::Amd64 => "qemu-system-x86_64",
+        Arch::Arm64 => "qemu-system-aarch64",
     }
 }
 
@@ -90,6 +110,10 @@ pub struct Report {
     joules: f64,
     /// Who counted.
     meter: String,
+    /// What weighs work: `cycles` or `runtime`.
+    weight: String,
+    /// Two loads and their cycles; none where the machine has no counter.
+    pub cycles: Vec<Load>,
 }
 
 impl Report {
@@ -123,6 +147,12 @@ impl Report {
         Ok(Self {
             program: label("program").unwrap_or_default(),
             meter: label("meter").unwrap_or_default(),
+            weight: label("weight").unwrap_or_default(),
+            cycles: lines
+                .iter()
+                .filter_map(|line| line.strip_prefix("cycles "))
+                .map(Load::read)
+                .collect::<Result<_>>()?,
             agent_s: value("kepler_container_cpu_seconds_total")?,
             kernel_s: usage_usec / 1e6,
             held: Held::read(said("held ").context("no pod was held")?, value("energy_agent_cap_found_cpus")?)?,
@@ -147,6 +177,7 @@ impl Report {
         if self.joules <= 0.0 {
             problems.push("the pod used no energy".to_owned());
         }
+        problems.extend(cycles::problems(&self.weight, &self.cycles));
         problems
     }
 }

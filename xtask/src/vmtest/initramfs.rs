@@ -4,25 +4,27 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
 const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
-/// The archive with the two programs, the scripts that run them, and the folders that `init` mounts on.
+/// The archive with the programs, the scripts that run them, and the folders that `init` mounts on.
 ///
 /// # Errors
 /// When one can't be read.
-pub fn of(agent: &Path, busybox: &Path, scripts: &Path) -> Result<Vec<u8>> {
+pub fn of(programs: &[(&str, PathBuf)], scripts: &Path) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for folder in ["bin", "proc", "sys", "dev", "tmp"] {
         archive.add(folder, FOLDER, &[])?;
     }
-    let (init, capping) = (scripts.join("init.sh"), scripts.join("capping.sh"));
-    for (name, file) in [("bin/agent", agent), ("bin/busybox", busybox), ("init", &init), ("capping.sh", &capping)] {
-        archive.add(name, PROGRAM, &fs::read(file).with_context(|| file.display().to_string())?)?;
+    let scripts = [("init", "init.sh"), ("capping.sh", "capping.sh"), ("cycles.sh", "cycles.sh")]
+        .map(|(name, file)| (name.to_owned(), scripts.join(file)));
+    let programs = programs.iter().map(|(name, file)| (format!("bin/{name}"), file.clone()));
+    for (name, file) in programs.chain(scripts) {
+        archive.add(&name, PROGRAM, &fs::read(&file).with_context(|| file.display().to_string())?)?;
     }
     archive.add("TRAILER!!!", 0, &[])?;
     Ok(archive.bytes)

@@ -7,13 +7,12 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::build::Arch;
 use crate::checked;
 use crate::tools::apt;
 
 /// Suites with kernels, from 5.10 to the newest.
 const SUITES: [&str; 5] = ["bullseye", "bookworm", "trixie", "trixie-backports", "sid"];
-/// Made for virtual machines: everything that is needed is built in.
-const FLAVOUR: &str = "-cloud-amd64";
 /// From 7.0 on an image's package is empty, and its file is in the other one.
 const PACKAGES: [&str; 2] = ["linux-binary-", "linux-image-"];
 
@@ -24,16 +23,16 @@ pub struct Kernel {
 }
 
 /// The kernels of these beginnings of versions; those that are kept are not looked for again, unless `refresh`.
-pub fn fetch(wanted: &[String], refresh: bool) -> Vec<(String, Result<Kernel>)> {
+pub fn fetch(arch: Arch, wanted: &[String], refresh: bool) -> Vec<(String, Result<Kernel>)> {
     let mut archive = None;
     let mut fetched = Vec::new();
     for wanted in wanted {
-        let folder = super::folder().join("kernels").join(wanted);
+        let folder = super::folder().join("kernels").join(arch.name()).join(wanted);
         let kept = if refresh { None } else { kept(&folder) };
         let kernel = match kept {
             Some(kernel) => Ok(kernel),
             None => {
-                let archive = archive.get_or_insert_with(|| Archive::open().map_err(|error| format!("{error:#}")));
+                let archive = archive.get_or_insert_with(|| Archive::open(arch).map_err(|error| format!("{error:#}")));
                 match archive {
                     Ok(archive) => archive.fetch(wanted, &folder),
                     Err(error) => Err(anyhow::anyhow!("{error}")),
@@ -59,11 +58,13 @@ struct Archive {
 }
 
 impl Archive {
-    fn open() -> Result<Self> {
-        let options = apt::of_suites(&super::folder().join("apt"), &SUITES)?;
+    fn open(arch: Arch) -> Result<Self> {
+        let options = apt::of_suites_for(arch, &super::folder().join("apt").join(arch.name()), &SUITES)?;
+        // Made for virtual machines: everything that is needed is built in.
+        let flavour = format!("-cloud-{}", arch.name());
         let mut packages = Vec::new();
         for prefix in PACKAGES {
-            packages.extend(apt::names(&options, prefix)?.into_iter().filter(|name| name.ends_with(FLAVOUR)));
+            packages.extend(apt::names(&options, prefix)?.into_iter().filter(|name| name.ends_with(&flavour)));
         }
         Ok(Self { options, packages })
     }
