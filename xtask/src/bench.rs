@@ -2,18 +2,18 @@
 //! within one run, because machines differ and drift.
 
 mod accuracy;
-mod agent;
+pub mod agent;
 mod capping;
 mod energy;
 mod footprint;
 mod gpus;
-mod page;
+pub mod page;
 mod pingpong;
 mod processes;
 mod scale;
 mod scrape;
 mod table;
-mod world;
+pub mod world;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
+pub use self::capping::kubelet;
 use crate::{cargo, checked};
 
 #[derive(Args)]

@@ -2,6 +2,7 @@
 
 mod bench;
 mod build;
+mod chaos;
 mod deb;
 mod deny;
 mod ebpf;
@@ -81,6 +82,10 @@ enum Task {
     ///
     /// Needs root and cgroup v2, and a machine that is otherwise quiet. A missed goal is a result, not an error.
     Bench(bench::Options),
+    /// Attack the agent for a minute or longer, and check that what it promises holds; docs/reliability.md.
+    ///
+    /// Needs root and cgroup v2. The last lines say what was broken and how to run it again.
+    Chaos(chaos::Options),
     /// Compare the agent with the counter of this machine's first NVIDIA GPU while two CUDA processes run on it.
     ///
     /// Prints what each call of the driver costs or does not offer, the processes' shares, and the cost of a tick.
@@ -109,6 +114,7 @@ fn main() -> ExitCode {
         Task::KubeApi => kube_api::build(),
         Task::Pictures { seconds, redraw } => pictures::draw(seconds, redraw),
         Task::Bench(options) => bench::run(&options),
+        Task::Chaos(options) => chaos::run(&options),
         Task::GpuCheck { library, seconds } => gpu::check(&library, seconds),
     };
     match outcome {

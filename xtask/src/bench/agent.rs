@@ -72,10 +72,7 @@ impl Agent {
     /// # Errors
     /// When the agent is gone.
     pub fn scraper(&self) -> Result<Scraper> {
-        let stream = TcpStream::connect(&self.address).with_context(|| format!("connecting to {}", self.address))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-        Ok(Scraper(BufReader::new(stream)))
+        Scraper::connect(&self.address)
     }
 
     /// A page whose tick began after this was called.
@@ -168,6 +165,15 @@ pub struct Answer {
 }
 
 impl Scraper {
+    /// # Errors
+    /// When nobody listens there.
+    pub fn connect(address: &str) -> Result<Self> {
+        let stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
     /// # Errors
     /// When the connection breaks or the answer is not a 200 with a length.
     pub fn get(&mut self, gzip: bool) -> Result<Answer> {

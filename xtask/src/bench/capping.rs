@@ -3,7 +3,7 @@
 pub mod cpu;
 pub mod edits;
 mod figures;
-mod kubelet;
+pub mod kubelet;
 mod load;
 mod node;
 mod plot;

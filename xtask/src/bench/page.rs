@@ -159,6 +159,41 @@ pub fn conserved(page: &Page) -> Result<Option<String>> {
     Ok(off.map(|((zone, source), (active, parts))| format!("{zone} {source}: active {active} uJ, parts {parts} uJ")))
 }
 
+/// The first counter that is lower on the later page, or is no finite number there. The label `state` is not compared: a
+/// workload that ends goes on counting from where it was.
+///
+/// # Errors
+/// When a value is no number.
+pub fn fallen(earlier: &Page, later: &Page) -> Result<Option<String>> {
+    let before = counters(earlier)?;
+    for (series, now) in counters(later)? {
+        if !now.is_finite() {
+            return Ok(Some(format!("{series} is {now}")));
+        }
+        if let Some(before) = before.get(&series).filter(|before| **before > now) {
+            return Ok(Some(format!("{series} fell from {before} to {now}")));
+        }
+    }
+    Ok(None)
+}
+
+fn counters(page: &Page) -> Result<BTreeMap<String, f64>> {
+    let mut counters = BTreeMap::new();
+    for line in page.0.lines().filter(|line| !line.starts_with('#')) {
+        let (series, value) = line.rsplit_once(' ').with_context(|| format!("a line without a value: {line:?}"))?;
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        if !["_total", "_bucket", "_sum", "_count"].iter().any(|end| name.ends_with(end)) {
+            continue;
+        }
+        let value: f64 = value.parse().with_context(|| format!("the value of {line:?}"))?;
+        let labels = ["running", "terminated"]
+            .iter()
+            .fold(labels.to_owned(), |labels, state| labels.replace(&format!("state=\"{state}\""), ""));
+        counters.insert(format!("{name}{{{labels}"), value);
+    }
+    Ok(counters)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,6 +228,18 @@ energy_agent_ticks_total 12
         };
         assert_eq!(conserved(&given("2.000001")).unwrap(), None);
         assert_eq!(conserved(&given("2.000002")).unwrap().unwrap(), "package rapl: idle 2000001 uJ, parts 2000002 uJ");
+    }
+
+    #[test]
+    fn a_counter_that_falls_is_found_whatever_its_state() {
+        let page = |state: &str, value: &str| {
+            Page::new(format!("# HELP a_total x\na_total{{state=\"{state}\",pod_id=\"b\"}} {value}\nwatts 3\n").into())
+                .unwrap()
+        };
+        assert_eq!(fallen(&page("running", "2"), &page("terminated", "2")).unwrap(), None);
+        let fell = fallen(&page("running", "2.5"), &page("terminated", "2")).unwrap().unwrap();
+        assert_eq!(fell, "a_total{,pod_id=\"b\"} fell from 2.5 to 2");
+        assert!(fallen(&page("running", "2"), &page("running", "NaN")).unwrap().is_some());
     }
 
     #[test]

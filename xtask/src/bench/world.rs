@@ -2,6 +2,7 @@
 //! the benchmark ends.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
@@ -34,6 +35,8 @@ pub struct World {
     dir: PathBuf,
     /// Where the `cpu` controller is in cgroup v1: the folder there for what has the same paths; not made yet.
     v1: Option<PathBuf>,
+    /// Where the example `load` is.
+    programs: PathBuf,
     warden: Child,
 }
 
@@ -41,6 +44,14 @@ impl World {
     /// # Errors
     /// When there is no cgroup v2, or it cannot be written.
     pub fn new() -> Result<Self> {
+        Self::of(release())
+    }
+
+    /// With the programs of this folder of `target/`.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of(programs: PathBuf) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let root = [Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified")]
             .into_iter()
@@ -64,10 +75,23 @@ impl World {
             .process_group(0) // Ctrl-C at the terminal is not for it.
             .spawn()
             .context("starting sh")?;
-        let world = Self { agent: dir.join("agent"), pods: dir.join("kubepods.slice"), dir, v1, warden };
+        let world = Self { agent: dir.join("agent"), pods: dir.join("kubepods.slice"), dir, v1, programs, warden };
         make(&world.agent)?;
         make(&world.pods)?;
         Ok(world)
+    }
+
+    /// A view of the cgroups in which there is only what this world has, made at `place`: the folder for `--path.cgroupfs`.
+    ///
+    /// # Errors
+    /// When the links cannot be made.
+    pub fn view(&self, place: &Path) -> Result<PathBuf> {
+        let Some(v1) = &self.v1 else { return Ok(self.dir.clone()) };
+        fs::create_dir_all(place)?;
+        fs::create_dir_all(v1)?;
+        symlink(&self.dir, place.join("unified"))?;
+        symlink(v1, place.join("cpu"))?;
+        Ok(place.to_owned())
     }
 
     /// A new pod with its sandbox and `containers` containers, by systemd's names.
@@ -91,7 +115,7 @@ impl World {
             make(&container.dir)?;
         }
         let sandbox = containers.remove(0);
-        Ok(Pod { uid, dir, containers, sandbox, loads: Vec::new() })
+        Ok(Pod { uid, dir, containers, sandbox, programs: self.programs.clone(), loads: Vec::new() })
     }
 
     /// Gives a pod a CPU quota that can be set, and four times the usual weight, so that what else runs matters less. Where
@@ -164,6 +188,7 @@ pub struct Pod {
     pub dir: PathBuf,
     pub containers: Vec<Container>,
     sandbox: Container,
+    programs: PathBuf,
     loads: Vec<Child>,
 }
 
@@ -173,7 +198,8 @@ impl Pod {
     /// # Errors
     /// When it cannot be started.
     pub fn run(&mut self, container: usize, arguments: &[&str]) -> Result<()> {
-        let child = load(Some(&self.containers[container].dir), arguments).spawn().context("starting load")?;
+        let child =
+            load(&self.programs, &self.containers[container].dir, arguments).spawn().context("starting load")?;
         self.loads.push(child);
         Ok(())
     }
@@ -207,7 +233,12 @@ impl Pod {
         self.kill();
         let folders = self.containers.iter().chain([&self.sandbox]).map(|container| &container.dir).chain([&self.dir]);
         for folder in folders {
-            fs::remove_dir(folder).with_context(|| format!("removing {}", folder.display()))?;
+            // A process leaves its cgroup a moment after it was waited for.
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while let Err(error) = fs::remove_dir(folder) {
+                ensure!(Instant::now() < deadline, "removing {}: {error}", folder.display());
+                thread::sleep(Duration::from_millis(1));
+            }
         }
         Ok(())
     }
@@ -219,13 +250,14 @@ impl Drop for Pod {
     }
 }
 
+fn release() -> PathBuf {
+    root().join("target/release")
+}
+
 /// The example `load` of energy-agent, started in a cgroup.
-pub fn load(cgroup: Option<&Path>, arguments: &[&str]) -> Command {
-    let mut command = Command::new(root().join("target/release/examples/load"));
-    if let Some(dir) = cgroup {
-        command.arg("--cgroup").arg(dir);
-    }
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+fn load(programs: &Path, cgroup: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(programs.join("examples/load"));
+    command.arg("--cgroup").arg(cgroup).args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
     command
 }
 
