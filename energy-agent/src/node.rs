@@ -171,7 +171,7 @@ impl Node {
         let interval = Interval {
             elapsed: sample.elapsed,
             zones: &sample.zones,
-            domains: &self.sampler.topology.domains,
+            domains: &self.sampler.metered_domains,
             loads: &sample.domains,
             usage: &usage,
         };

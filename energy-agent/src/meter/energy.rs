@@ -1,10 +1,11 @@
 //! The CPU energy meter of this node, chosen once at start: RAPL, else perf, else hwmon, else the estimate. Board sensors
 //! are read beside whichever it is.
 //!
-//! The choice is kept for the life of the process, also when a better meter appears later (a kernel module loaded after
-//! the estimate was chosen): a series never changes its source.
+//! A meter that measures is kept for the life of the process. The estimate gives way to one that appears later (a kernel
+//! module loaded after the start): series of the new source begin, those of the estimate stand. A series never changes its
+//! source.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::counter::ZoneCounts;
@@ -15,6 +16,9 @@ use super::perf::PerfPower;
 use super::rapl::Rapl;
 use super::{DomainLoad, MeterState, ZoneEnergy, ZoneKind};
 use crate::config::CpuMeter;
+
+/// Between two looks for meters that were not there.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
 
 /// What the choice depends on; fields as the flags of the same meaning.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +38,19 @@ pub struct EnergyMeter {
     board: Option<Hwmon>,
     /// Why the meters that were not chosen were not.
     others: Vec<MeterState>,
+    later: Later,
+}
+
+/// What is needed to look again for meters that were not there.
+struct Later {
+    sysfs: PathBuf,
+    meter: CpuMeter,
+    guest: bool,
+    mirrored_dies: bool,
+    patience: Duration,
+    since_look: Duration,
+    /// Sensors that were there at the last look, usable or not.
+    sensors: Vec<PathBuf>,
 }
 
 enum Chosen {
@@ -85,7 +102,16 @@ impl EnergyMeter {
         } else {
             others.push(not_wanted(CpuMeter::Estimate, meter));
         }
-        let opened = Self { chosen, board, others };
+        let later = Later {
+            sysfs: sysfs.to_owned(),
+            meter,
+            guest,
+            mirrored_dies,
+            patience,
+            since_look: Duration::ZERO,
+            sensors: Hwmon::files(sysfs),
+        };
+        let opened = Self { chosen, board, others, later };
         opened.log(meter);
         Ok(opened)
     }
@@ -102,7 +128,50 @@ impl EnergyMeter {
         };
         let board = self.board.as_mut().map(|board| board.read(elapsed)).unwrap_or_default();
         zones.extend(board.into_iter().filter(|energy| energy.zone.kind == ZoneKind::Platform));
+        self.later.since_look = self.later.since_look.saturating_add(elapsed);
+        if self.later.since_look >= LOOK_EVERY {
+            self.later.since_look = Duration::ZERO;
+            self.look();
+        }
         zones
+    }
+
+    /// Whether a sensor shows the power of the whole machine, or of a module.
+    #[must_use]
+    pub fn has_board(&self) -> bool {
+        let hwmon = if let Chosen::Hwmon(hwmon) = &self.chosen { Some(hwmon) } else { self.board.as_ref() };
+        hwmon.is_some_and(Hwmon::has_platform)
+    }
+
+    /// Takes up what came since: a measurement in place of the estimate or of nothing, and sensors of the board.
+    fn look(&mut self) {
+        let sensors = match &self.chosen {
+            Chosen::Hwmon(_) => return,
+            _ => Hwmon::files(&self.later.sysfs),
+        };
+        let more = sensors != self.later.sensors;
+        self.later.sensors = sensors;
+        let measures = !matches!(self.chosen, Chosen::Estimate(_) | Chosen::None);
+        if !measures && let Some(chosen) = self.later.measure(more) {
+            self.chosen = chosen;
+            if matches!(self.chosen, Chosen::Hwmon(_)) {
+                self.board = None;
+            }
+            let state = self.chosen_state().expect("it was chosen");
+            self.others.retain(|other| other.meter != state.meter);
+            if self.others.iter().all(|other| other.meter != "estimate") {
+                self.others.push(not_wanted(CpuMeter::Estimate, self.later.meter));
+            }
+            tracing::info!(
+                meter = state.meter,
+                detail = state.detail,
+                "a CPU energy meter came, it is used from now on"
+            );
+        }
+        if more && self.board.is_none() && !matches!(self.chosen, Chosen::Hwmon(_)) {
+            let Later { sysfs, patience, .. } = &self.later;
+            self.board = Hwmon::open(sysfs, *patience).ok().filter(Hwmon::has_platform);
+        }
     }
 
     /// The machine was suspended. Counters may have been cleared meanwhile, passed their range unseen, or gone on with
@@ -180,6 +249,28 @@ impl EnergyMeter {
             (_, None) if asked == CpuMeter::None => tracing::info!("CPU energy is off (--meter.cpu=none)"),
             (_, None) => tracing::warn!(tried, "no CPU energy: the meter named by --meter.cpu does not work"),
         }
+    }
+}
+
+impl Later {
+    /// The first of the wanted meters that can read a package now. In a guest only sensors can be one. `sensors` says that there
+    /// are others than the last time.
+    fn measure(&self, sensors: bool) -> Option<Chosen> {
+        let wants = |meter| self.meter == CpuMeter::Auto || self.meter == meter;
+        let rapl = || open_rapl(&self.sysfs, self.mirrored_dies).ok();
+        let perf = || PerfPower::open(&self.sysfs, self.mirrored_dies).ok().map(Chosen::Perf);
+        let hwmon = || Hwmon::open(&self.sysfs, self.patience).ok().filter(Hwmon::has_package).map(Chosen::Hwmon);
+        let mut found = None;
+        if wants(CpuMeter::Rapl) && !self.guest {
+            found = rapl();
+        }
+        if found.is_none() && wants(CpuMeter::Perf) && !self.guest {
+            found = perf();
+        }
+        if found.is_none() && wants(CpuMeter::Hwmon) && sensors {
+            found = hwmon();
+        }
+        found
     }
 }
 

@@ -1,35 +1,47 @@
 //! Energy from hwmon sensors: energy counters as they are, power sensors integrated over time by the trapezoid rule.
 //! Sensors of CPU packages and of the whole machine are used, told by chip name and label; all others are ignored.
 
+mod find;
 mod slow_file;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::find::{Found, Identity, find, text};
 use self::slow_file::SlowFile;
 use super::counter::{Counter, ZoneCounts};
 use super::denial::{self, Need};
+use super::still::{self, Still};
 use super::told::Told;
 use super::watch::DEADLINE;
-use super::{MeterState, Source, Zone, ZoneEnergy, ZoneKind};
+use super::{MeterState, Zone, ZoneEnergy, ZoneKind};
 use crate::units::{Microjoules, nanos};
 
 /// No machine draws more; a sensor that says so shows garbage. Microwatts.
 const MAX_POWER_UW: u64 = 1_000_000_000_000;
 
+/// Between two looks for sensors that came, went, or have another number now.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
+/// The same while one cannot be read.
+const LOOK_SOONER: Duration = Duration::from_secs(5);
+
 /// One sensor that could be placed.
 #[derive(Debug)]
 struct Sensor {
+    /// As it was found first: a sensor that comes back under another number goes on with its series.
     zone: Arc<Zone>,
+    identity: Identity,
     file: SlowFile,
     reading: Reading,
     /// Why the last reading failed; empty while it works.
     error: String,
-    /// Whether it could not be read.
-    told: Told<bool>,
+    still: Still,
+    /// It stands still, and cannot have used nothing.
+    frozen: bool,
+    /// Why it is not used: it stands still, or it could not be read.
+    told: Told<Option<&'static str>>,
 }
 
 #[derive(Debug)]
@@ -52,9 +64,11 @@ struct Integral {
 /// The hwmon sensors that measure a CPU package or the machine.
 #[derive(Debug)]
 pub struct Hwmon {
+    sysfs: PathBuf,
     sensors: Vec<Sensor>,
     counts: ZoneCounts,
     patience: Duration,
+    since_look: Duration,
 }
 
 impl Hwmon {
@@ -64,30 +78,58 @@ impl Hwmon {
     /// # Errors
     /// State `absent` when there is no usable sensor.
     pub fn open(sysfs: &Path, patience: Duration) -> Result<Self, MeterState> {
-        let root = sysfs.join("class/hwmon");
-        let mut sensors = Vec::new();
-        for chip in sorted(&root) {
-            // Old drivers keep their attributes in the device's own folder.
-            for folder in [chip.join("device"), chip] {
-                let name = text(&folder.join("name")).or_else(|_| text(&folder.join("../name"))).unwrap_or_default();
-                sensors.extend(sensors_of(sysfs, &folder, &name, patience));
-            }
-        }
-        if sensors.is_empty() {
+        let mut hwmon = Self {
+            sysfs: sysfs.to_owned(),
+            sensors: Vec::new(),
+            counts: ZoneCounts::default(),
+            patience,
+            since_look: Duration::ZERO,
+        };
+        hwmon.look();
+        if hwmon.sensors.is_empty() {
+            let root = sysfs.join("class/hwmon");
             let detail = format!("no energy or power sensor of a CPU package or the machine in {}", root.display());
             return Err(MeterState { meter: "hwmon", up: false, reason: "absent", detail });
         }
-        // Energy counters first; then only what nothing before covers.
-        sensors.sort_by_key(|sensor| matches!(sensor.reading, Reading::Power(_)));
-        let mut kept: Vec<Sensor> = Vec::new();
-        for sensor in sensors {
-            if !kept.iter().any(|other| other.covers(&sensor)) {
-                kept.push(sensor);
-            }
-        }
-        let mut hwmon = Self { sensors: kept, counts: ZoneCounts::default(), patience };
         hwmon.try_all();
         Ok(hwmon)
+    }
+
+    /// The files of all sensors that are there now; looked at without reading a sensor.
+    #[must_use]
+    pub fn files(sysfs: &Path) -> Vec<PathBuf> {
+        find(sysfs).into_iter().map(|found| found.file).collect()
+    }
+
+    /// Takes up sensors that are new, and those that have another number now.
+    fn look(&mut self) {
+        self.since_look = Duration::ZERO;
+        let mut found = find(&self.sysfs);
+        // Those that are where they were first, so that of two alike each keeps its own.
+        let mut moved: Vec<&mut Sensor> = Vec::new();
+        for sensor in &mut self.sensors {
+            let same = |it: &Found| it.file == sensor.file.path && it.identity == sensor.identity;
+            match found.iter().position(same) {
+                Some(place) => _ = found.remove(place),
+                None => moved.push(sensor),
+            }
+        }
+        for sensor in moved {
+            let alike = |it: &Found| it.identity == sensor.identity && it.zone.socket == sensor.zone.socket;
+            if let Some(place) = found.iter().position(alike) {
+                sensor.move_to(&found.remove(place).file, self.patience);
+            }
+        }
+        // Energy counters first; then only what nothing before covers.
+        for found in found {
+            if self.sensors.iter().any(|known| known.covers(&found)) {
+                continue;
+            }
+            if !self.sensors.is_empty() {
+                tracing::info!(file = %found.file.display(), kind = found.zone.kind.as_str(), "hwmon sensor found");
+            }
+            self.sensors.push(Sensor::new(found, self.patience));
+        }
     }
 
     /// Reads every sensor once, so that it is known which can be read. All together have the time after which one hangs.
@@ -138,7 +180,32 @@ impl Hwmon {
                 None => sensor.wait(elapsed),
             }
         }
+        self.leave_out_still(&mut zones, elapsed);
+        self.since_look = self.since_look.saturating_add(elapsed);
+        let failing = self.sensors.iter().any(|sensor| !sensor.error.is_empty() && !sensor.frozen);
+        if self.since_look >= if failing { LOOK_SOONER } else { LOOK_EVERY } {
+            self.look();
+        }
         zones
+    }
+
+    /// Takes energies away of sensors that stand still, and says so.
+    fn leave_out_still(&mut self, zones: &mut Vec<ZoneEnergy>, elapsed: Duration) {
+        let mut places = Vec::with_capacity(zones.len());
+        for ZoneEnergy { zone, energy, gap } in zones.iter() {
+            let sensor = self.sensors.iter_mut().find(|sensor| Arc::ptr_eq(&sensor.zone, zone));
+            let sensor = sensor.expect("each energy is a sensor's");
+            sensor.still.read(energy.0 > 0 || *gap && !sensor.frozen, elapsed);
+            places.push(((zone.kind, zone.socket, zone.die), sensor.still));
+        }
+        let mut broken = still::broken(&places).into_iter();
+        zones.retain(|energy| {
+            let broken = broken.next().unwrap_or_default();
+            if let Some(sensor) = self.sensors.iter_mut().find(|it| Arc::ptr_eq(&it.zone, &energy.zone)) {
+                sensor.freeze(broken);
+            }
+            !broken
+        });
     }
 
     /// The machine was suspended: the next reading of each sensor is a first one.
@@ -200,6 +267,7 @@ impl Hwmon {
                     &denial::explain(Need::Files, Path::new("/sys")).unwrap_or_else(|| "run as root".to_owned()),
                 );
             }
+            "frozen" => detail.push_str("; load its driver anew, or choose another meter by --meter.cpu"),
             "hanging" => {
                 detail.push_str("; see the kernel's log for errors of ACPI or IPMI, or unload the sensor's driver");
             }
@@ -212,40 +280,74 @@ impl Hwmon {
 impl Sensor {
     /// Whether `later` would measure again what this sensor measures. Sensors of one kind in different chips that name
     /// no socket are one per socket (fam15h_power) or power supply.
-    fn covers(&self, later: &Self) -> bool {
+    fn covers(&self, later: &Found) -> bool {
         let (ours, theirs) = (&self.zone, &later.zone);
         let same = ours.socket == theirs.socket;
-        let counter = matches!(self.reading, Reading::Energy(_)) && matches!(later.reading, Reading::Power(_));
+        let counter = matches!(self.reading, Reading::Energy(_)) && !later.counts;
         ours.kind == theirs.kind
             && if counter {
                 same || ours.socket.is_none() || theirs.socket.is_none()
             } else {
-                same && (ours.socket.is_some() || self.file.path.parent() == later.file.path.parent())
+                same && (ours.socket.is_some() || self.file.path.parent() == later.file.parent())
             }
     }
 
+    fn new(found: Found, patience: Duration) -> Self {
+        let Found { file, identity, counts, zone } = found;
+        let reading = if counts { Reading::Energy(Counter::new(None)) } else { Reading::Power(Integral::default()) };
+        let file = SlowFile::new(&file, patience);
+        let (error, still, told) = (String::new(), Still::default(), Told::default());
+        Self { zone: Arc::new(zone), identity, file, reading, error, still, frozen: false, told }
+    }
+
+    /// The kernel gave its chip another number. What it counted meanwhile is not known.
+    fn move_to(&mut self, file: &Path, patience: Duration) {
+        tracing::info!(from = %self.file.path.display(), to = %file.display(), "hwmon sensor has another number");
+        self.file = SlowFile::new(file, patience);
+        (self.still, self.frozen) = (Still::default(), false);
+        match &mut self.reading {
+            Reading::Energy(counter) => counter.restart(),
+            Reading::Power(integral) => integral.restart(),
+        }
+    }
+
     fn advance(&mut self, value: u64, elapsed: Duration, counts: &mut ZoneCounts) -> Option<ZoneEnergy> {
-        self.error.clear();
-        self.tell();
+        if !self.frozen {
+            self.error.clear();
+            self.tell();
+        }
         let (energy, gap) = match &mut self.reading {
             Reading::Energy(counter) => {
                 counter.advance(value, elapsed, counts).map(|delta| (delta.energy, delta.gap))?
             }
             Reading::Power(integral) => integral.advance(value, elapsed)?,
         };
-        Some(ZoneEnergy { zone: Arc::clone(&self.zone), energy, gap })
+        // What it gained when it goes on may have been used long before.
+        Some(ZoneEnergy { zone: Arc::clone(&self.zone), energy, gap: gap || self.frozen })
+    }
+
+    /// Whether it is broken by standing still.
+    fn freeze(&mut self, frozen: bool) {
+        self.frozen = frozen;
+        self.error.clear();
+        if frozen {
+            self.error = format!("{}: {}", self.file.path.display(), self.still.describe());
+        }
+        self.tell();
     }
 
     /// The reading failed.
     fn fail(&mut self, why: String, elapsed: Duration) {
         self.error = why;
+        (self.still, self.frozen) = (Still::default(), false);
         self.tell();
         self.miss(elapsed);
     }
 
     /// Logs a change of state, where that is due.
     fn tell(&mut self) {
-        match self.told.due(!self.error.is_empty(), Instant::now()) {
+        let state = (!self.error.is_empty()).then(|| self.reason());
+        match self.told.due(state, Instant::now()) {
             None => {}
             Some(changes) if self.error.is_empty() => {
                 tracing::info!(file = %self.file.path.display(), changes, "hwmon sensor readable again");
@@ -273,6 +375,7 @@ impl Sensor {
     fn reason(&self) -> &'static str {
         match &self.error {
             _ if self.file.hangs() => "hanging",
+            _ if self.frozen => "frozen",
             error if error.contains("ermission denied") => "permission",
             _ => "error",
         }
@@ -305,64 +408,6 @@ impl Integral {
     }
 }
 
-/// The usable sensors in one folder of a chip called `chip`.
-fn sensors_of(sysfs: &Path, folder: &Path, chip: &str, patience: Duration) -> Vec<Sensor> {
-    let mut sensors = Vec::new();
-    for file in sorted(folder) {
-        let Some(name) = file.file_name().and_then(|name| name.to_str()) else { continue };
-        let (prefix, reading) = if let Some(prefix) = name.strip_suffix("_input").filter(|it| numbered(it, "energy")) {
-            (prefix, Reading::Energy(Counter::new(None)))
-        } else if let Some(prefix) = name.strip_suffix("_average").filter(|it| numbered(it, "power")) {
-            (prefix, Reading::Power(Integral::default()))
-        } else if let Some(prefix) = name.strip_suffix("_input").filter(|it| numbered(it, "power"))
-            && !folder.join(format!("{prefix}_average")).exists()
-        {
-            (prefix, Reading::Power(Integral::default()))
-        } else {
-            continue;
-        };
-        let label = text(&folder.join(format!("{prefix}_label"))).unwrap_or_default();
-        let Some((kind, socket)) = place(chip, &label) else { continue };
-        let path = file.strip_prefix(sysfs).unwrap_or(&file).display().to_string();
-        let zone = Arc::new(Zone { kind, socket, die: None, source: Source::Hwmon, path });
-        let file = SlowFile::new(&file, patience);
-        sensors.push(Sensor { zone, file, reading, error: String::new(), told: Told::default() });
-    }
-    sensors
-}
-
-/// What a sensor measures, and on which socket, by its chip's name and its label; `None` for anything else.
-fn place(chip: &str, label: &str) -> Option<(ZoneKind, Option<u32>)> {
-    let (chip, label) = (chip.to_lowercase(), label.to_lowercase());
-    let has = |words: &[&str]| words.iter().any(|word| label.contains(word));
-    if has(&["gpu", "dimm", "dram", "mem", "core", "soc power", "vdd", "fan", "disk"]) {
-        return None;
-    }
-    for word in ["package", "socket", "cpu"] {
-        if let Some((_, after)) = label.split_once(word) {
-            return Some((ZoneKind::Package, socket(after)));
-        }
-    }
-    if chip == "fam15h_power" {
-        return Some((ZoneKind::Package, None));
-    }
-    let board = ["acpi_power_meter", "power_meter"].contains(&chip.as_str()) || has(&["total", "board", "system"]);
-    board.then_some((ZoneKind::Platform, None))
-}
-
-/// The number after `socket`, `cpu` or `package id`; not that of a voltage such as `cpu 12v`.
-fn socket(after: &str) -> Option<u32> {
-    let text = after.trim_start_matches([' ', '_', '-', '#']);
-    let text = text.strip_prefix("id").unwrap_or(text).trim_start();
-    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, rest) = text.split_at(end);
-    if rest.starts_with(char::is_alphanumeric) { None } else { digits.parse().ok() }
-}
-
-fn numbered(text: &str, word: &str) -> bool {
-    text.strip_prefix(word).is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
 /// A sensor's value. Not a number, negative or beyond all sense is an error.
 fn number(file: &Path) -> io::Result<u64> {
     let text = text(file)?;
@@ -371,16 +416,6 @@ fn number(file: &Path) -> io::Result<u64> {
         Ok(value) if !is_power || value <= MAX_POWER_UW => Ok(value),
         _ => Err(io::Error::other(format!("{text:?} is no reading"))),
     }
-}
-
-fn text(file: &Path) -> io::Result<String> {
-    Ok(fs::read_to_string(file)?.trim().to_owned())
-}
-
-fn sorted(folder: &Path) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path()).collect();
-    paths.sort();
-    paths
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ pub mod powercap;
 pub mod process;
 pub mod rapl;
 pub mod sampler;
+mod sockets;
+mod still;
 pub mod told;
 pub mod watch;
 
@@ -77,7 +79,7 @@ pub enum ZoneKind {
     Gpu,
     /// The whole platform as RAPL sees it; contains the packages, never added to them.
     Psys,
-    /// The whole machine as a board sensor sees it; contains the packages, never added to them.
+    /// The whole machine, or one of its modules, as a board sensor sees it; contains packages, never added to them.
     Platform,
 }
 
@@ -187,7 +189,7 @@ pub struct MeterState {
     /// `rapl`, `perf`, `hwmon`, `board`, `estimate`, `ebpf`, `cgroupfs`, `nvml`, ...
     pub meter: &'static str,
     pub up: bool,
-    /// A word from a fixed set (`ok`, `absent`, `permission`, `guest`, `error`, `off`, `unused`; for NVML also `starting`,
+    /// A word from a fixed set (`ok`, `absent`, `permission`, `guest`, `frozen`, `error`, `off`, `unused`; for NVML also `starting`,
     /// `version_mismatch`, `static_build` and `symbol`, for NVML and hwmon `hanging`), bounded for use as a label.
     pub reason: &'static str,
     /// For people: what is missing, which file, and the remedy. Never a label.

@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 use super::counter::{Counter, Delta, ZoneCounts};
 use super::cpu::{self, Domain};
 use super::denial::{self, Need};
+use super::still::{self, Still};
 use super::told::Told;
 use super::{MeterState, Source, Zone, ZoneEnergy, ZoneKind, perf_event};
 use crate::units::{Microjoules, floor_u64};
@@ -55,8 +56,11 @@ struct Reader {
     opened: Option<perf_event::Counter>,
     /// Of the energy that was counted since the event was opened. It has no range: the kernel sums up in 64 bits.
     counter: Counter,
-    /// Whether it could not be read.
-    told: Told<bool>,
+    still: Still,
+    /// It stands still, and cannot have used nothing.
+    frozen: bool,
+    /// Why it is not used.
+    told: Told<Option<&'static str>>,
 }
 
 /// The opened events of the `power` PMU.
@@ -87,8 +91,18 @@ impl PerfPower {
             match event.open(pmu.kind, cpu) {
                 Ok(reading) => {
                     let (zone, counter) = (Arc::new(zone), Counter::new(None));
-                    let told = Told::default();
-                    opened.readers.push(Reader { zone, cpu, event, opened: Some(reading), counter, told });
+                    let (still, frozen, told) = (Still::default(), false, Told::default());
+                    let opened_event = Some(reading);
+                    opened.readers.push(Reader {
+                        zone,
+                        cpu,
+                        event,
+                        opened: opened_event,
+                        counter,
+                        still,
+                        frozen,
+                        told,
+                    });
                 }
                 Err(error) => {
                     opened.refused.push(format!("{} on CPU {cpu}: {error}", event.path));
@@ -120,31 +134,55 @@ impl PerfPower {
     /// Energy of every zone since the previous call, `elapsed` ago; a zone is missing at its first reading and when
     /// unreadable.
     pub fn read(&mut self, elapsed: Duration) -> Vec<ZoneEnergy> {
-        let mut zones = Vec::with_capacity(self.readers.len());
+        let mut gained: Vec<Option<Delta>> = Vec::with_capacity(self.readers.len());
         let now = Instant::now();
-        for Reader { zone, cpu, event, opened, counter, told } in &mut self.readers {
+        for Reader { zone, cpu, event, opened, counter, still, frozen, told } in &mut self.readers {
             match event.read(self.kind, *cpu, opened) {
                 Ok(total) => {
-                    if let Some(changes) = told.due(false, now) {
-                        tracing::info!(
-                            path = zone.path,
-                            socket = zone.socket,
-                            changes,
-                            "perf energy event readable again"
-                        );
-                    }
-                    if let Some(Delta { energy, gap }) = counter.advance(total.0, elapsed, &mut self.counts) {
-                        zones.push(ZoneEnergy { zone: Arc::clone(zone), energy, gap });
-                    }
+                    let delta = counter.advance(total.0, elapsed, &mut self.counts);
+                    gained.push(delta.map(|delta| {
+                        still.read(delta.energy.0 > 0 || delta.gap && !*frozen, elapsed);
+                        Delta { gap: delta.gap || *frozen, ..delta }
+                    }));
                 }
                 Err(error) => {
                     self.counts.read_errors += 1;
                     *opened = None;
-                    if let Some(changes) = told.due(true, now) {
+                    (*still, *frozen) = (Still::default(), false);
+                    gained.push(None);
+                    if let Some(changes) = told.due(Some("error"), now) {
                         let (path, socket) = (&zone.path, zone.socket);
                         tracing::warn!(path, socket, changes, %error, "perf energy event unreadable");
                     }
                     counter.restart();
+                }
+            }
+        }
+        self.judge(&gained, now)
+    }
+
+    /// The energies of the events that count; of the others it is said that they stand still.
+    fn judge(&mut self, gained: &[Option<Delta>], now: Instant) -> Vec<ZoneEnergy> {
+        let places = self.readers.iter().map(|Reader { zone, still, .. }| ((zone.kind, zone.socket, zone.die), *still));
+        let broken = still::broken(&places.collect::<Vec<_>>());
+        let mut zones = Vec::with_capacity(gained.len());
+        for ((Reader { zone, still, frozen, told, .. }, delta), broken) in
+            self.readers.iter_mut().zip(gained).zip(broken)
+        {
+            let Some(Delta { energy, gap }) = *delta else { continue };
+            *frozen = broken;
+            if !broken {
+                zones.push(ZoneEnergy { zone: Arc::clone(zone), energy, gap });
+            }
+            match told.due(broken.then_some("frozen"), now) {
+                None => {}
+                Some(changes) if broken => {
+                    let (path, socket) = (&zone.path, zone.socket);
+                    tracing::warn!(path, socket, changes, why = still.describe(), "perf energy event stands still");
+                }
+                Some(changes) => {
+                    let (path, socket) = (&zone.path, zone.socket);
+                    tracing::info!(path, socket, changes, "perf energy event readable again");
                 }
             }
         }
@@ -159,14 +197,23 @@ impl PerfPower {
     #[must_use]
     pub fn state(&self) -> MeterState {
         let reading = self.readers.iter().filter(|reader| reader.opened.is_some()).count();
-        let package = |reader: &Reader| reader.zone.kind == ZoneKind::Package && reader.opened.is_some();
+        let packages = || self.readers.iter().filter(|reader| reader.zone.kind == ZoneKind::Package);
+        let open = || packages().filter(|reader| reader.opened.is_some());
         let mut detail = format!("{reading} of {} perf energy events read", self.readers.len() + self.refused.len());
         for refused in &self.refused {
             detail.push_str("; ");
             detail.push_str(refused);
         }
-        let up = self.readers.iter().any(package);
-        MeterState { meter: "perf", up, reason: if up { "ok" } else { "error" }, detail }
+        if let Some(frozen) = packages().find(|reader| reader.frozen) {
+            detail.push_str(&format!("; {}: {}", frozen.zone.path, frozen.still.describe()));
+        }
+        let up = open().any(|reader| !reader.frozen);
+        let reason = match () {
+            () if up => "ok",
+            () if open().next().is_some() => "frozen",
+            () => "error",
+        };
+        MeterState { meter: "perf", up, reason, detail }
     }
 
     #[must_use]

@@ -72,8 +72,18 @@ pub fn scan(sysfs: &Path) -> Scan {
             None => scan.unknown.push((dir, label)),
         }
     }
+    number_platforms(&mut scan.entries);
     scan.entries.sort();
     scan
+}
+
+/// Where a socket has a `psys` of its own, such as `psys-1`, the one without a number is that of socket 0.
+fn number_platforms(entries: &mut [Entry]) {
+    let numbered: Vec<Source> =
+        entries.iter().filter(|it| it.kind == ZoneKind::Psys && it.socket.is_some()).map(|it| it.source).collect();
+    for entry in entries.iter_mut().filter(|it| it.kind == ZoneKind::Psys && numbered.contains(&it.source)) {
+        entry.socket.get_or_insert(0);
+    }
 }
 
 /// Adds the zone folders in `folder` and below to `dirs`, each once, whatever links lead to it.
@@ -133,8 +143,11 @@ fn parse_name(label: &str) -> Option<(ZoneKind, Option<u32>, Option<u32>)> {
         "dram" => ZoneKind::Dram,
         "psys" => ZoneKind::Psys,
         _ => {
-            let numbers = label.strip_prefix("package-")?;
             let number = |text: &str| u32::try_from(parse_decimal(text.as_bytes()).ok()?).ok();
+            if let Some(socket) = label.strip_prefix("psys-") {
+                return Some((ZoneKind::Psys, Some(number(socket)?), None));
+            }
+            let numbers = label.strip_prefix("package-")?;
             let (socket, die) = match numbers.split_once("-die-") {
                 Some((socket, die)) => (number(socket)?, Some(number(die)?)),
                 None => (number(numbers)?, None),

@@ -16,11 +16,12 @@ use tracing::{info, warn};
 use crate::meter::counter::{Counter, Delta, ZoneCounts};
 use crate::meter::denial::{self, Need};
 use crate::meter::powercap::{self, Entry};
+use crate::meter::still::{self, Still};
 use crate::meter::told::Told;
 use crate::meter::{MeterState, Zone, ZoneEnergy, ZoneKind};
 
-/// Reads between two looks for zones that appeared (module loaded, socket brought online).
-const READS_PER_SCAN: u32 = 60;
+/// Between two looks for zones that appeared (module loaded, socket brought online).
+const SCAN_EVERY: Duration = Duration::from_secs(15);
 
 /// Energy counters of the CPU packages and their parts.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub struct Rapl {
     counts: ZoneCounts,
     /// Folders whose trouble has been logged.
     reported: BTreeSet<PathBuf>,
-    reads_since_scan: u32,
+    since_scan: Duration,
 }
 
 impl Rapl {
@@ -50,7 +51,7 @@ impl Rapl {
             zones: Vec::new(),
             counts: ZoneCounts::default(),
             reported: BTreeSet::new(),
-            reads_since_scan: 0,
+            since_scan: Duration::ZERO,
         };
         let problems = rapl.scan();
         if rapl.zones.is_empty() {
@@ -66,33 +67,54 @@ impl Rapl {
     /// them at the first call, later those that cannot be read or have just appeared.
     pub fn read(&mut self, elapsed: Duration) -> Vec<ZoneEnergy> {
         let now = Instant::now();
-        let mut energies = Vec::with_capacity(self.zones.len());
+        let mut gained: Vec<Option<Delta>> = Vec::with_capacity(self.zones.len());
         let mut changed = false;
         for tracked in &mut self.zones {
             if tracked.is_gone() {
                 changed |= tracked.energy_uj.exists();
                 tracked.tell(now);
+                gained.push(None);
                 continue;
             }
             match tracked.read() {
                 Ok(raw) => {
-                    tracked.fault = None;
-                    if let Some(Delta { energy, gap }) = tracked.counter.advance(raw, elapsed, &mut self.counts) {
-                        energies.push(ZoneEnergy { zone: Arc::clone(&tracked.zone), energy, gap });
-                    }
+                    tracked.fault.take_if(|fault| fault.reason != Reason::Frozen);
+                    let delta = tracked.counter.advance(raw, elapsed, &mut self.counts);
+                    gained.push(delta.map(|delta| tracked.gained(delta, elapsed)));
                 }
                 Err(error) => {
                     self.counts.read_errors += 1;
                     changed |= tracked.fail(Fault::from(error), elapsed);
+                    gained.push(None);
                 }
             }
-            tracked.tell(now);
         }
-        self.reads_since_scan += 1;
-        if changed || self.reads_since_scan >= READS_PER_SCAN {
+        let energies = self.judge(gained, now);
+        self.since_scan = self.since_scan.saturating_add(elapsed);
+        if changed || self.since_scan >= SCAN_EVERY {
             for (path, fault) in self.scan() {
                 self.report(path, &fault);
             }
+        }
+        energies
+    }
+
+    /// The energies of the zones whose counters count; of the others it is said that they stand still.
+    fn judge(&mut self, gained: Vec<Option<Delta>>, now: Instant) -> Vec<ZoneEnergy> {
+        let places = self.zones.iter().map(|Tracked { zone, still, .. }| ((zone.kind, zone.socket, zone.die), *still));
+        let broken = still::broken(&places.collect::<Vec<_>>());
+        let mut energies = Vec::with_capacity(gained.len());
+        for ((tracked, delta), broken) in self.zones.iter_mut().zip(gained).zip(broken) {
+            if let Some(Delta { energy, gap }) = delta {
+                if broken {
+                    let why = format!("{}: {}", tracked.energy_uj.display(), tracked.still.describe());
+                    tracked.fault = Some(Fault { reason: Reason::Frozen, error: anyhow::Error::msg(why) });
+                } else {
+                    tracked.fault = None;
+                    energies.push(ZoneEnergy { zone: Arc::clone(&tracked.zone), energy, gap });
+                }
+            }
+            tracked.tell(now);
         }
         energies
     }
@@ -131,7 +153,7 @@ impl Rapl {
 
     /// Takes up zones that are new or back, and returns what could not be read on the way.
     fn scan(&mut self) -> Vec<(PathBuf, Fault)> {
-        self.reads_since_scan = 0;
+        self.since_scan = Duration::ZERO;
         let powercap::Scan { entries, unknown, problems } = powercap::scan(&self.sysfs);
         for (dir, label) in unknown {
             if self.reported.insert(dir.clone()) {
@@ -147,6 +169,8 @@ impl Rapl {
             let zone = zone_of(entry, self.mirrored_dies);
             let place = self.zones.iter().position(|tracked| {
                 (tracked.zone.kind, tracked.zone.socket, tracked.zone.die) == (zone.kind, zone.socket, zone.die)
+                    // A psys that got its number when that of another socket came.
+                    || zone.kind == ZoneKind::Psys && tracked.zone.path == zone.path && !tracked.is_gone()
             });
             if let Some(known) = place.map(|place| &self.zones[place])
                 && !(known.is_gone() && known.zone.source == zone.source)
@@ -199,6 +223,7 @@ struct Tracked {
     counter: Counter,
     /// Why the last read failed.
     fault: Option<Fault>,
+    still: Still,
     told: Told<Option<Reason>>,
     /// Why it is not known where the counter wraps.
     no_range: Option<String>,
@@ -218,6 +243,7 @@ impl Tracked {
             file: None,
             counter: Counter::new(range),
             fault: None,
+            still: Still::default(),
             told: Told::default(),
             no_range,
         };
@@ -236,6 +262,13 @@ impl Tracked {
         let raw = powercap::read_number_again(&file, &self.energy_uj)?;
         self.file = Some(file);
         Ok(raw)
+    }
+
+    /// What the counter gained in `elapsed`, which is not what was used then where it had stood still.
+    fn gained(&mut self, delta: Delta, elapsed: Duration) -> Delta {
+        let stood = self.fault.as_ref().is_some_and(|fault| fault.reason == Reason::Frozen);
+        self.still.read(delta.energy.0 > 0 || delta.gap && !stood, elapsed);
+        Delta { gap: delta.gap || stood, ..delta }
     }
 
     /// Whether the zone went away; it is then taken up again by a scan, which looks at its name.
@@ -263,6 +296,7 @@ impl Tracked {
         } else {
             self.counter.miss(elapsed);
         }
+        self.still = Still::default();
         let changed = self.fault.as_ref().is_none_or(|known| known.reason != fault.reason);
         self.fault = Some(fault);
         changed
@@ -274,6 +308,8 @@ impl Tracked {
 enum Reason {
     /// It is not there (any more).
     Absent,
+    /// Its counter stands still.
+    Frozen,
     Error,
     Permission,
 }
@@ -282,6 +318,7 @@ impl Reason {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Absent => "absent",
+            Self::Frozen => "frozen",
             Self::Error => "error",
             Self::Permission => "permission",
         }
@@ -316,6 +353,11 @@ impl fmt::Display for Fault {
                 Some(cause) => write!(f, "; {cause}")?,
                 None => f.write_str("; run as root or add CAP_DAC_READ_SEARCH")?,
             }
+        }
+        if self.reason == Reason::Frozen {
+            f.write_str(
+                "; in a virtual machine leave --meter.trust-guest out, else choose another meter by --meter.cpu",
+            )?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! All meters of the node, read together: energy, busy time and usage become one [`Sample`].
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -7,15 +8,16 @@ use anyhow::{Context, Result};
 use tracing::{info, warn};
 
 use super::cgroupfs::CgroupFiles;
-use super::cpu::{CpuModel, CpuStat, Topology};
+use super::cpu::{CpuModel, CpuStat, Domain, Topology};
 use super::ebpf::{self, Ebpf};
 use super::energy::{self, EnergyMeter};
 use super::gpu::{self, GpuHealth, GpuMeter};
 use super::interrupts::Interrupts;
 use super::process::Process;
+use super::sockets::Numbering;
 use super::told::Told;
 use super::watch::PATIENCE;
-use super::{CgroupId, DomainLoad, MeterState, Sample, boottime_ns, monotonic_ns};
+use super::{CgroupId, DomainLoad, MeterState, Sample, Source, ZoneEnergy, boottime_ns, monotonic_ns};
 use crate::config::{Config, EbpfMode, GpuMode, Level};
 use crate::snapshot::Health;
 use crate::workload::tree;
@@ -38,6 +40,11 @@ enum UsageMeter {
 /// The meters that were chosen at the start, and when they were last read.
 pub struct Sampler {
     pub topology: Topology,
+    /// The domains with sockets as the energy meter numbers them.
+    pub metered_domains: Vec<Domain>,
+    /// Sockets that it has shown energy of, and what that means.
+    metered: BTreeSet<u32>,
+    numbering: Numbering,
     stat: Option<CpuStat>,
     stat_told: Told<bool>,
     energy: EnergyMeter,
@@ -113,6 +120,9 @@ impl Sampler {
         }
         let mut sampler = Self {
             online: topology.online().to_vec(),
+            metered_domains: topology.domains.clone(),
+            metered: BTreeSet::new(),
+            numbering: Numbering::Same,
             topology,
             stat: stat.ok(),
             stat_told: Told::default(),
@@ -159,6 +169,7 @@ impl Sampler {
         let mut sample = Sample { elapsed, ..Sample::default() };
         sample.domains = self.loads(elapsed);
         sample.zones = self.energy.read(elapsed, &sample.domains, &self.topology.domains);
+        self.number_sockets(&sample.zones);
         let error = self.read_usage(&mut sample).err().map(|error| format!("{error:#}"));
         if let (Some(_), Some(error)) = (self.usage_told.due(error.is_some(), now), &error) {
             warn!(error, "usage cannot be read");
@@ -166,6 +177,24 @@ impl Sampler {
         self.usage_error = error;
         sample.gpus = self.gpus.take(now, late);
         sample
+    }
+
+    /// Keeps [`Self::metered_domains`] up to date.
+    fn number_sockets(&mut self, zones: &[ZoneEnergy]) {
+        let known = self.metered.len();
+        // An estimate takes its numbers from the topology.
+        let divided =
+            zones.iter().filter(|energy| energy.zone.kind.attributed() && energy.zone.source != Source::Estimate);
+        self.metered.extend(divided.filter_map(|energy| energy.zone.socket));
+        if self.metered.len() == known && self.metered_domains.len() == self.topology.domains.len() {
+            return;
+        }
+        let numbering = Numbering::of(&self.metered, &self.topology.domains);
+        self.metered_domains = numbering.renumber(&self.topology.domains);
+        if numbering != self.numbering {
+            numbering.log();
+            self.numbering = numbering;
+        }
     }
 
     fn loads(&mut self, elapsed: Duration) -> Vec<DomainLoad> {

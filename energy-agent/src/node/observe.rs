@@ -71,7 +71,10 @@ fn key<'a>(pod: &'a Pod, used: &BTreeMap<&Arc<str>, Used>) -> &'a Arc<str> {
 /// Power of the packages and their memory, where all of it was measured. A zone that is not read any more makes it unknown,
 /// not lower: less power than there is would open what holds it.
 fn node_cpu_power(snapshot: &Snapshot) -> Option<Watts> {
-    let cpu = snapshot.zones.iter().filter(|totals| is_cpu(totals.zone.kind));
+    let cpu = || snapshot.zones.iter().filter(|totals| is_cpu(totals.zone.kind));
+    // An estimate that a measurement took the place of stands for nothing any more.
+    let measured = cpu().any(|totals| totals.zone.source != Source::Estimate);
+    let cpu = cpu().filter(|totals| !measured || totals.zone.source != Source::Estimate);
     let powers: Vec<f64> = cpu
         .map(|totals| Some(totals.power.filter(|power| !stands_still(&totals.zone, *power))?.0))
         .collect::<Option<_>>()?;

@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use super::find::place;
 use super::*;
+use std::fs;
 
 const SECOND: Duration = Duration::from_secs(1);
 
