@@ -4,6 +4,7 @@
 pub mod attribution;
 pub mod capping;
 pub mod config;
+mod errand;
 pub mod export;
 pub mod ledger;
 mod memory;

@@ -157,7 +157,7 @@ impl FileKnobs {
         let kept = self.kept.get(knob).is_some_and(|(epoch, raw)| (*epoch, raw) == (found.epoch, &found.raw));
         let refused = match self.writable.get(knob) {
             Some(epoch) if *epoch == found.epoch => None,
-            _ => attribute::writable(&self.file(knob)?).err(),
+            _ => self.writable(knob).err(),
         };
         let trouble = if refused.is_some() {
             refused
@@ -177,6 +177,17 @@ impl FileKnobs {
             found.state = *state;
         }
         Ok((found, trouble))
+    }
+
+    /// Whether it may be written.
+    fn writable(&self, knob: &Knob) -> Result<(), KnobError> {
+        match knob {
+            Knob::CpuFrequency(policy) => self.cpufreq.writable(*policy),
+            Knob::RaplLimit(zone) => self.power_limits.writable(zone),
+            // The kernel itself answers, at once.
+            Knob::CpuQuota(_) => attribute::writable(&self.file(knob)?),
+            Knob::GpuClock(_) | Knob::GpuPower(_) => Err(no_file(knob)),
+        }
     }
 
     /// The file that is written.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::errand;
 use crate::meter::{Source, ZoneKind};
 
 /// The folders of one control type begin with its name and a colon; kernel names.
@@ -159,19 +160,24 @@ fn parse_name(label: &str) -> Option<(ZoneKind, Option<u32>, Option<u32>)> {
 }
 
 fn read_text(path: &Path) -> Result<String> {
-    let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let file = path.to_owned();
+    let bytes = errand::run(path, move || fs::read(file))
+        .and_then(|bytes| bytes)
+        .with_context(|| format!("reading {}", path.display()))?;
     Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
 /// The number in an attribute file.
 ///
 /// # Errors
-/// When the file is missing, unreadable or not a decimal number.
+/// When the file is missing, unreadable, does not answer, or is not a decimal number.
 pub fn read_number(path: &Path) -> Result<u64> {
-    read_number_again(&open(path)?, path)
+    let file = path.to_owned();
+    let number = errand::run(path, move || read_number_again(&open(&file)?, &file));
+    number.with_context(|| format!("reading {}", path.display()))?
 }
 
-/// Opens an attribute file for [`read_number_again`].
+/// Opens an attribute file for [`read_number_again`]; both may hang.
 ///
 /// # Errors
 /// When it is missing or may not be read.

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use tracing::{info, warn};
 
+use crate::errand::{self, Errand};
 use crate::meter::counter::{Counter, Delta, ZoneCounts};
 use crate::meter::denial::{self, Need};
 use crate::meter::powercap::{self, Entry};
@@ -69,14 +70,15 @@ impl Rapl {
         let now = Instant::now();
         let mut gained: Vec<Option<Delta>> = Vec::with_capacity(self.zones.len());
         let mut changed = false;
-        for tracked in &mut self.zones {
-            if tracked.is_gone() {
+        let asked: Vec<_> = self.zones.iter_mut().map(|tracked| (!tracked.is_gone()).then(|| tracked.ask())).collect();
+        for (tracked, asked) in self.zones.iter_mut().zip(asked) {
+            let Some(asked) = asked else {
                 changed |= tracked.energy_uj.exists();
                 tracked.tell(now);
                 gained.push(None);
                 continue;
-            }
-            match tracked.read() {
+            };
+            match tracked.take(asked) {
                 Ok(raw) => {
                     tracked.fault.take_if(|fault| fault.reason != Reason::Frozen);
                     let delta = tracked.counter.advance(raw, elapsed, &mut self.counts);
@@ -247,19 +249,26 @@ impl Tracked {
             told: Told::default(),
             no_range,
         };
-        tracked.read()?;
+        let asked = tracked.ask();
+        tracked.take(asked)?;
         Ok(tracked)
     }
 
-    /// The counter's value now.
-    fn read(&mut self) -> Result<u64> {
+    /// Asks for the counter's value. All zones are asked at once; one that hangs costs the others nothing.
+    fn ask(&mut self) -> Errand<Result<(File, u64)>> {
         // sysfs never replaces a file, but a copy of it elsewhere may: the old one would stand still for ever.
         let current = |file: &File| file.metadata().is_ok_and(|metadata| metadata.nlink() > 0);
-        let file = match self.file.take().filter(current) {
-            Some(file) => file,
-            None => powercap::open(&self.energy_uj)?,
-        };
-        let raw = powercap::read_number_again(&file, &self.energy_uj)?;
+        let (open, path) = (self.file.take().filter(current), self.energy_uj.clone());
+        errand::send(&self.energy_uj, move || {
+            let file = open.map_or_else(|| powercap::open(&path), Ok)?;
+            let raw = powercap::read_number_again(&file, &path)?;
+            Ok((file, raw))
+        })
+    }
+
+    /// The counter's value that was asked for.
+    fn take(&mut self, asked: Errand<Result<(File, u64)>>) -> Result<u64> {
+        let (file, raw) = asked.answer().with_context(|| format!("reading {}", self.energy_uj.display()))??;
         self.file = Some(file);
         Ok(raw)
     }
@@ -311,6 +320,8 @@ enum Reason {
     /// Its counter stands still.
     Frozen,
     Error,
+    /// No answer.
+    Hanging,
     Permission,
 }
 
@@ -320,6 +331,7 @@ impl Reason {
             Self::Absent => "absent",
             Self::Frozen => "frozen",
             Self::Error => "error",
+            Self::Hanging => "hanging",
             Self::Permission => "permission",
         }
     }
@@ -337,6 +349,7 @@ impl From<anyhow::Error> for Fault {
         let reason = match error.downcast_ref::<io::Error>() {
             Some(error) if error.kind() == io::ErrorKind::PermissionDenied => Reason::Permission,
             Some(error) if error.kind() == io::ErrorKind::NotFound => Reason::Absent,
+            Some(error) if error.kind() == io::ErrorKind::TimedOut => Reason::Hanging,
             // What a file that is still open answers once its device is gone.
             Some(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => Reason::Absent,
             _ => Reason::Error,

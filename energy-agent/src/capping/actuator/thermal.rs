@@ -5,12 +5,20 @@
 use std::fs;
 use std::path::Path;
 
+use crate::errand;
+
 /// Types of cooling devices that act on CPU clocks: `thermal/cpufreq_cooling.c`, `drivers/acpi/processor_thermal.c`.
 const COOLERS: [&str; 2] = ["cpufreq-", "processor"];
 
 /// Whether a cooling device is at work, or the firmware allows no more than `khz`.
 #[must_use]
 pub fn holds_down(sysfs: &Path, policy: u32, khz: u64) -> bool {
+    let tree = sysfs.to_owned();
+    // Whose driver hangs says nothing.
+    errand::run(&sysfs.join("class/thermal"), move || look(&tree, policy, khz)).unwrap_or(false)
+}
+
+fn look(sysfs: &Path, policy: u32, khz: u64) -> bool {
     let number = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let bios = sysfs.join(format!("devices/system/cpu/cpufreq/policy{policy}/bios_limit"));
     if number(&bios).is_some_and(|limit| limit <= khz) {

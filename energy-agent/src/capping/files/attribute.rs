@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::capping::knob::KnobError;
 use crate::capping::observation::KnobState;
+use crate::errand;
 
 /// Its text without the line feed.
 ///
@@ -68,6 +69,18 @@ pub fn writable(path: &Path) -> Result<(), KnobError> {
     }
 }
 
+/// Does `work` on files of a driver, which may hang: see [`errand`]. `path` stands for all of them; what hangs there
+/// keeps the rest of the same device waiting, so that writes stay in order.
+///
+/// # Errors
+/// As `work`; also when it does not come back in time.
+pub fn by_errand<T: Send + 'static>(
+    path: &Path,
+    work: impl FnOnce() -> Result<T, KnobError> + Send + 'static,
+) -> Result<T, KnobError> {
+    errand::run(path, work).unwrap_or_else(|error| Err(failure("waiting for", path, &error)))
+}
+
 /// Inode of a folder: sysfs and cgroupfs give a folder that is made anew another one. 0 where there is none.
 pub fn inode(folder: &Path) -> u64 {
     fs::metadata(folder).map_or(0, |metadata| metadata.ino())
@@ -75,6 +88,8 @@ pub fn inode(folder: &Path) -> u64 {
 
 fn failure(doing: &str, path: &Path, error: &io::Error) -> KnobError {
     let (state, remedy) = match error.raw_os_error() {
+        // It may have been read or written, or may yet be.
+        None if error.kind() == io::ErrorKind::TimedOut => (KnobState::Unreachable, ""),
         Some(libc::EROFS) => (
             KnobState::NoPermission,
             "; in a container, mount the host's /sys (and /sys/fs/cgroup) read-write and name them with --path.sysfs \

@@ -13,8 +13,8 @@ use crate::capping::observation::KnobState;
 /// the driver has a table, the kernel takes the highest entry that is not above.
 const ROUNDING_KHZ: u64 = 100;
 
-/// The policies below a sysfs.
-#[derive(Debug)]
+/// The policies below a sysfs. Each may hang with its driver, by which the others are not held up.
+#[derive(Clone, Debug)]
 pub struct Cpufreq {
     folder: PathBuf,
 }
@@ -41,11 +41,13 @@ impl Cpufreq {
     /// that is not there or has none online.
     #[must_use]
     pub fn cpus(&self, policy: u32) -> Vec<u32> {
-        let list = |name| {
-            let text = attribute::read(&self.attribute(policy, name)).ok()?;
+        let this = self.clone();
+        let list = move |name| {
+            let text = attribute::read(&this.attribute(policy, name)).ok()?;
             text.split_whitespace().map(str::parse).collect::<Result<Vec<u32>, _>>().ok()
         };
-        list("affected_cpus").or_else(|| list("related_cpus")).unwrap_or_default()
+        let read = move || Ok(list("affected_cpus").or_else(|| list("related_cpus")).unwrap_or_default());
+        attribute::by_errand(&self.file(policy), read).unwrap_or_default()
     }
 
     /// The file that is written.
@@ -61,8 +63,22 @@ impl Cpufreq {
     /// shows theirs, and nothing shows what was asked for.
     ///
     /// # Errors
-    /// When the policy has gone, or its CPUs are offline, or a file holds no clock.
+    /// When the policy has gone, or its CPUs are offline, or a file holds no clock, or the driver hangs.
     pub fn read(&self, policy: u32) -> Result<Found, KnobError> {
+        let this = self.clone();
+        attribute::by_errand(&self.file(policy), move || this.read_now(policy))
+    }
+
+    /// Whether the file may be written.
+    ///
+    /// # Errors
+    /// As [`attribute::writable`], and when the driver hangs.
+    pub fn writable(&self, policy: u32) -> Result<(), KnobError> {
+        let file = self.file(policy);
+        attribute::by_errand(&self.file(policy), move || attribute::writable(&file))
+    }
+
+    fn read_now(&self, policy: u32) -> Result<Found, KnobError> {
         let file = self.file(policy);
         let raw = attribute::read(&file)?;
         let value = attribute::number(&raw, &file)?;
@@ -85,13 +101,18 @@ impl Cpufreq {
     /// # Errors
     /// As [`Self::read`]; also when the file may not be written or what is to be restored is no clock.
     pub fn write(&self, policy: u32, value: &Value) -> Result<Found, KnobError> {
-        let before = self.read(policy)?;
+        let (this, value) = (self.clone(), value.clone());
+        attribute::by_errand(&self.file(policy), move || this.write_now(policy, &value))
+    }
+
+    fn write_now(&self, policy: u32, value: &Value) -> Result<Found, KnobError> {
+        let before = self.read_now(policy)?;
         let (khz, restoring) = match value {
             Value::Set(khz) => ((*khz).min(before.max).max(before.min), false),
             Value::Restore(raw) => (super::number(raw)?, true),
         };
         attribute::write(&self.file(policy), &khz.to_string())?;
-        let mut found = self.read(policy)?;
+        let mut found = self.read_now(policy)?;
         let shown = found.value.unwrap_or(u64::MAX);
         let too_high = shown > khz.saturating_add(ROUNDING_KHZ);
         let too_low = restoring && shown.saturating_add(ROUNDING_KHZ) < khz.min(found.max);

@@ -27,7 +27,7 @@ pub struct PowerLimits {
 }
 
 /// Constraints go by number in the names of their files and by what they are in the file `constraint_N_name`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Zone {
     folder: PathBuf,
     long_term: u32,
@@ -58,7 +58,7 @@ impl PowerLimits {
     /// # Errors
     /// When there is no such zone.
     pub fn file(&self, name: &str) -> Result<PathBuf, KnobError> {
-        self.zone(name).map(|zone| zone.attribute(zone.long_term, "power_limit_uw"))
+        self.zone(name).map(Zone::file)
     }
 
     /// The range ends at the zone's `max_power_uw`, where it is known, and at the `short_term` limit, which the long one
@@ -67,22 +67,17 @@ impl PowerLimits {
     /// # Errors
     /// When the zone has gone or its limit cannot be read.
     pub fn read(&self, name: &str) -> Result<Found, KnobError> {
-        let zone = self.zone(name)?;
-        let limit = attribute::read_number(&zone.attribute(zone.long_term, "power_limit_uw"))?;
-        let short = zone.short_term.and_then(|short| attribute::known(&zone.attribute(short, "power_limit_uw")));
-        let highest = attribute::known(&zone.attribute(zone.long_term, "max_power_uw"));
-        let least = attribute::known(&zone.attribute(zone.long_term, "min_power_uw")).unwrap_or(UNIT_UW);
-        let value = Some(limit).filter(|&limit| limit > 0);
-        let bound = highest.into_iter().chain(short).min().or(value);
-        Ok(Found {
-            min: least,
-            max: bound.unwrap_or(0),
-            step: UNIT_UW,
-            value,
-            raw: if zone.disabled() { format!("{limit} {DISABLED}") } else { limit.to_string() },
-            state: if bound.is_some_and(|bound| bound >= least) { KnobState::Ok } else { KnobState::Unsupported },
-            epoch: attribute::inode(&zone.folder),
-        })
+        let zone = self.zone(name)?.clone();
+        attribute::by_errand(&zone.file(), move || zone.read())
+    }
+
+    /// Whether the limit may be written.
+    ///
+    /// # Errors
+    /// As [`attribute::writable`]; also when the zone has gone or hangs.
+    pub fn writable(&self, name: &str) -> Result<(), KnobError> {
+        let file = self.file(name)?;
+        attribute::by_errand(&self.file(name)?, move || attribute::writable(&file))
     }
 
     /// Sets a limit, brought into the range, and sees to it that it is in force (`enabled`); or restores both as they were.
@@ -91,39 +86,8 @@ impl PowerLimits {
     /// As [`Self::read`]; also when the file may not be written (a limit that the firmware has locked answers with EACCES),
     /// or what is to be restored is no limit.
     pub fn write(&self, name: &str, value: &Value) -> Result<Found, KnobError> {
-        let zone = self.zone(name)?;
-        let file = zone.attribute(zone.long_term, "power_limit_uw");
-        let enabled = zone.folder.join("enabled");
-        let before = self.read(name)?;
-        let (wanted, disabled) = match value {
-            Value::Set(_) if before.state != KnobState::Ok => {
-                let detail = format!("setting {}: neither its greatest nor its present value is known", file.display());
-                return Err(KnobError { state: before.state, detail });
-            }
-            Value::Set(limit) => ((*limit).min(before.max).max(before.min), false),
-            Value::Restore(raw) => match raw.split_once(' ') {
-                Some((limit, DISABLED)) => (super::number(limit)?, true),
-                _ => (super::number(raw)?, false),
-            },
-        };
-        // A zone is never in force with a limit that is neither the old nor the new one.
-        if disabled && !zone.disabled() {
-            attribute::write(&enabled, "0")?;
-        }
-        attribute::write(&file, &wanted.to_string())?;
-        if !disabled
-            && zone.disabled()
-            && let Err(error) = attribute::write(&enabled, "1")
-        {
-            attribute::write(&file, &before.value.unwrap_or(0).to_string())?;
-            return Err(error);
-        }
-        let mut found = self.read(name)?;
-        let shown = found.value.unwrap_or(0);
-        if shown.abs_diff(wanted) >= UNIT_UW || zone.disabled() != disabled {
-            found.state = KnobState::NotEffective;
-        }
-        Ok(found)
+        let (zone, value) = (self.zone(name)?.clone(), value.clone());
+        attribute::by_errand(&zone.file(), move || zone.write(&value))
     }
 
     fn zone(&self, name: &str) -> Result<&Zone, KnobError> {
@@ -139,6 +103,11 @@ const DISABLED: &str = "disabled";
 
 impl Zone {
     fn open(folder: PathBuf) -> Option<Self> {
+        let whole = folder.clone();
+        attribute::by_errand(&whole, move || Ok(Self::open_now(folder))).ok().flatten()
+    }
+
+    fn open_now(folder: PathBuf) -> Option<Self> {
         let name = |index: u32| attribute::read(&folder.join(format!("constraint_{index}_name"))).ok();
         // The kernel has at most three (long, short, peak); a number may be left out.
         let position = |wanted: &str| (0..8).find(|&index| name(index).as_deref() == Some(wanted));
@@ -146,6 +115,64 @@ impl Zone {
         let short_term = position("short_term");
         let zone = Self { folder, long_term, short_term };
         zone.attribute(long_term, "power_limit_uw").exists().then_some(zone)
+    }
+
+    /// The file that is written.
+    fn file(&self) -> PathBuf {
+        self.attribute(self.long_term, "power_limit_uw")
+    }
+
+    fn read(&self) -> Result<Found, KnobError> {
+        let limit = attribute::read_number(&self.attribute(self.long_term, "power_limit_uw"))?;
+        let short = self.short_term.and_then(|short| attribute::known(&self.attribute(short, "power_limit_uw")));
+        let highest = attribute::known(&self.attribute(self.long_term, "max_power_uw"));
+        let least = attribute::known(&self.attribute(self.long_term, "min_power_uw")).unwrap_or(UNIT_UW);
+        let value = Some(limit).filter(|&limit| limit > 0);
+        let bound = highest.into_iter().chain(short).min().or(value);
+        Ok(Found {
+            min: least,
+            max: bound.unwrap_or(0),
+            step: UNIT_UW,
+            value,
+            raw: if self.disabled() { format!("{limit} {DISABLED}") } else { limit.to_string() },
+            state: if bound.is_some_and(|bound| bound >= least) { KnobState::Ok } else { KnobState::Unsupported },
+            epoch: attribute::inode(&self.folder),
+        })
+    }
+
+    fn write(&self, value: &Value) -> Result<Found, KnobError> {
+        let file = self.file();
+        let enabled = self.folder.join("enabled");
+        let before = self.read()?;
+        let (wanted, disabled) = match value {
+            Value::Set(_) if before.state != KnobState::Ok => {
+                let detail = format!("setting {}: neither its greatest nor its present value is known", file.display());
+                return Err(KnobError { state: before.state, detail });
+            }
+            Value::Set(limit) => ((*limit).min(before.max).max(before.min), false),
+            Value::Restore(raw) => match raw.split_once(' ') {
+                Some((limit, DISABLED)) => (super::number(limit)?, true),
+                _ => (super::number(raw)?, false),
+            },
+        };
+        // A zone is never in force with a limit that is neither the old nor the new one.
+        if disabled && !self.disabled() {
+            attribute::write(&enabled, "0")?;
+        }
+        attribute::write(&file, &wanted.to_string())?;
+        if !disabled
+            && self.disabled()
+            && let Err(error) = attribute::write(&enabled, "1")
+        {
+            attribute::write(&file, &before.value.unwrap_or(0).to_string())?;
+            return Err(error);
+        }
+        let mut found = self.read()?;
+        let shown = found.value.unwrap_or(0);
+        if shown.abs_diff(wanted) >= UNIT_UW || self.disabled() != disabled {
+            found.state = KnobState::NotEffective;
+        }
+        Ok(found)
     }
 
     fn attribute(&self, constraint: u32, name: &str) -> PathBuf {

@@ -20,6 +20,7 @@ use super::attribute;
 use super::hierarchy::Hierarchy;
 use crate::capping::knob::{Found, KnobError, Value};
 use crate::capping::observation::KnobState;
+use crate::errand;
 use crate::meter::cpu::parse_list;
 use crate::workload::tree;
 
@@ -77,7 +78,9 @@ impl Quotas {
 
     /// Follows CPU hotplug and forgets pods that have gone.
     pub fn refresh(&mut self) {
-        let online = fs::read_to_string(&self.online).ok().and_then(|text| parse_list(&text).ok());
+        let file = self.online.clone();
+        let online = errand::run(&self.online, move || fs::read_to_string(file)).and_then(|text| text).ok();
+        let online = online.and_then(|text| parse_list(&text).ok());
         let count = online.map_or(0, |cpus| cpus.len());
         let count = if count > 0 { count } else { thread::available_parallelism().map_or(1, usize::from) };
         self.max = u64::try_from(count).unwrap_or(u64::MAX).saturating_mul(1000);

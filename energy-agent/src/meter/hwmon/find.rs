@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::errand;
 use crate::meter::{Source, Zone, ZoneKind};
 
 /// A file that measures something of interest.
@@ -31,7 +32,7 @@ pub fn find(sysfs: &Path) -> Vec<Found> {
     for chip in sorted(&sysfs.join("class/hwmon")) {
         // Old drivers keep their attributes in the device's own folder, as does the kernel's of ACPI power meters.
         for folder in [chip.join("device"), chip.clone()] {
-            let name = text(&folder.join("name")).or_else(|_| text(&chip.join("name"))).unwrap_or_default();
+            let name = attribute(&folder.join("name")).or_else(|_| attribute(&chip.join("name"))).unwrap_or_default();
             found.extend(in_folder(sysfs, &folder, &name));
         }
     }
@@ -79,7 +80,8 @@ fn in_folder(sysfs: &Path, folder: &Path, chip: &str) -> Vec<Found> {
             continue;
         };
         // An ACPI power meter has no label; its firmware's name for it is elsewhere.
-        let label = ["label", "oem_info"].iter().find_map(|end| text(&folder.join(format!("{prefix}_{end}"))).ok());
+        let label =
+            ["label", "oem_info"].iter().find_map(|end| attribute(&folder.join(format!("{prefix}_{end}"))).ok());
         let label = label.unwrap_or_default();
         let Some((kind, socket)) = place(chip, &label) else { continue };
         let path = file.strip_prefix(sysfs).unwrap_or(&file).display().to_string();
@@ -127,6 +129,12 @@ fn socket(after: &str) -> Option<u32> {
 
 fn numbered(text: &str, word: &str) -> bool {
     text.strip_prefix(word).is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The text of a file beside the reading, which may hang as that may.
+fn attribute(file: &Path) -> io::Result<String> {
+    let path = file.to_owned();
+    errand::run(file, move || text(&path))?
 }
 
 pub(super) fn text(file: &Path) -> io::Result<String> {
