@@ -1,18 +1,26 @@
 //! The command: flags, logging, and which part of the library to run.
 
-use std::io::{self, IsTerminal};
-use std::process::ExitCode;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{self, ExitCode};
 use std::sync::Arc;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use energy_agent::config::{Capping, Cli, Command, Config, LogFormat, LogLevel};
 use energy_agent::export::protection::ProtectionSource;
 use energy_agent::export::selection_source::at_start;
-use energy_agent::report;
+use energy_agent::logging::Log;
 use energy_agent::static_build::look_up_names_without_modules;
+use energy_agent::{Ended, panics, report};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// How long the last lines of the log may take at the end.
+const LAST_LINES: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     look_up_names_without_modules();
@@ -41,9 +49,36 @@ fn run(config: &Config) -> anyhow::Result<ExitCode> {
                        --capping.configmap-selector";
         Cli::command().error(ErrorKind::MissingRequiredArgument, problem).exit();
     }
-    log_to_stderr(config);
-    energy_agent::run(config)?;
-    Ok(ExitCode::SUCCESS)
+    let mut log = Log::to_stderr().context("the log")?;
+    log_to(config, log.clone());
+    panics::watch();
+    let code = match energy_agent::run(config) {
+        Ok(Ended::InOrder) => ExitCode::SUCCESS,
+        Ok(Ended::WithLimits) => ExitCode::FAILURE,
+        Ok(Ended::Unfinished(why)) => {
+            // Another program, as what hangs has the journal. It takes the place of this one, and its process too.
+            let say = format!("error: {why}; energy-agent restore goes on from here\n");
+            let _ = log.write(say.as_bytes());
+            log.flush(LAST_LINES);
+            let _ = log.write(format!("error: energy-agent restore: {}\n", restore()).as_bytes());
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            let _ = log.write(format!("error: {error:#}\n").as_bytes());
+            ExitCode::FAILURE
+        }
+    };
+    log.flush(LAST_LINES);
+    Ok(code)
+}
+
+/// Becomes `energy-agent restore` with the flags of this program; comes back only if that cannot be.
+fn restore() -> io::Error {
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == "run") {
+        arguments.remove(0);
+    }
+    process::Command::new("/proc/self/exe").arg("restore").args(arguments).exec()
 }
 
 /// Prints what clap has to say; for an unknown flag also the ones there are. Exit code 2.
@@ -63,7 +98,7 @@ fn usage_error(mut error: clap::Error) -> ! {
     error.exit()
 }
 
-fn log_to_stderr(config: &Config) {
+fn log_to(config: &Config, log: Log) {
     let level = match config.log_level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -75,7 +110,7 @@ fn log_to_stderr(config: &Config) {
     let libraries = if level >= LevelFilter::DEBUG { level } else { LevelFilter::OFF };
     let quiet = ["kube_client", "kube_core", "tower", "tower_http", "hyper", "hyper_util", "rustls"];
     let targets = Targets::new().with_default(level).with_targets(quiet.map(|library| (library, libraries)));
-    let log = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
+    let log = tracing_subscriber::fmt::layer().with_writer(move || log.clone()).with_target(false);
     let registry = tracing_subscriber::registry();
     match config.log_format {
         LogFormat::Text => registry.with(log.with_ansi(io::stderr().is_terminal()).with_filter(targets)).init(),

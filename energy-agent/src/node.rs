@@ -29,6 +29,7 @@ use crate::capping::source::InForce;
 use crate::config::{Config, IdleMethod};
 use crate::ledger::Ledger;
 use crate::ledger::idle::IdleLedger;
+use crate::logging;
 use crate::meter::cpu::{CpuInfo, cpu_info};
 use crate::meter::sampler::Sampler;
 use crate::meter::{MeterState, Sample, Source};
@@ -229,6 +230,7 @@ impl Node {
         let mut health = self.sampler.health();
         health.unknown_cgroups = self.owners.as_ref().map_or(0, Owners::unknown_cgroups);
         health.late_ticks = self.late_ticks;
+        health.log_lines_lost = logging::lost();
         health.process_exe_errors = self.processes.exe_errors();
         let mut snapshot = Snapshot {
             taken: SystemTime::now(),
@@ -279,14 +281,14 @@ impl Node {
         self.ledger.workloads().filter_map(|workload| workload.pod_uid()).filter(|uid| !self.names.knows(uid))
     }
 
-    /// Gives back what is capped, and keeps what was learned for the next start.
-    pub fn close(&mut self, told: &Told) {
-        if let Some(capper) = &mut self.capper {
-            capper.close(&told.pods, self.sampler.gpus());
-        }
+    /// Restores what is capped, and keeps what was learned for the next start. Returns whether all is restored.
+    pub fn close(&mut self, told: &Told) -> bool {
+        let gpus = self.sampler.gpus();
+        let all = self.capper.as_mut().is_none_or(|capper| capper.close(&told.pods, gpus));
         if self.idle_method == IdleMethod::Learned {
             self.state.save(&self.idle);
         }
+        all
     }
 }
 

@@ -210,6 +210,8 @@ pub struct Health {
     pub ebpf_run_ns: Option<u64>,
     /// Ticks that began more than half an interval late.
     pub late_ticks: u64,
+    /// Lines of the log that nobody read in time.
+    pub log_lines_lost: u64,
 }
 
 /// Everything a scrape needs. Rows are ordered by workload, zones by zone.

@@ -110,11 +110,16 @@ impl Agent {
         self.log().into_iter().filter(|line| line.contains(text)).collect()
     }
 
+    /// Sends the signal, which should not end it.
+    pub fn send(&self, signal: &str) {
+        let sent = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "kill -s {signal}");
+    }
+
     /// Sends the signal and waits for the end; the exit status and how long it took.
     pub fn end(&mut self, signal: &str) -> (ExitStatus, Duration) {
         let start = Instant::now();
-        let sent = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
-        assert!(sent.is_ok_and(|status| status.success()), "kill -s {signal}");
+        self.send(signal);
         let status = wait_until("the agent to end", Duration::from_millis(5), || self.child.try_wait().unwrap());
         (status, start.elapsed())
     }

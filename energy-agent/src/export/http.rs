@@ -190,7 +190,10 @@ async fn metrics(State(web): State<Arc<Web>>, headers: HeaderMap) -> Response {
     let format = negotiate::format(&joined(&headers, ACCEPT));
     let coding = negotiate::coding(&joined(&headers, ACCEPT_ENCODING));
     web.scrapers.note(format, coding, start);
-    let published = Arc::clone(&web.snapshots.borrow());
+    let mut published = Arc::clone(&web.snapshots.borrow());
+    if published.is_stale(web.interval) {
+        published = Arc::new(published.without_measurements());
+    }
     let body = match published.ready_body(format, coding) {
         Some(body) => body,
         None => {
@@ -241,6 +244,11 @@ async fn readyz(State(web): State<Arc<Web>>) -> Response {
 
 async fn status_of_policies(State(web): State<Arc<Web>>, uri: Uri, headers: HeaderMap) -> Response {
     let published = Arc::clone(&web.snapshots.borrow());
+    if published.is_stale(web.interval) {
+        let seconds = published.completed.elapsed().as_secs();
+        let text = format!("no tick for {seconds} s: how policies stand is not known\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    }
     policies::answer(&published.snapshot, &uri, &joined(&headers, ACCEPT))
 }
 

@@ -284,6 +284,8 @@ metrics! {
         "Cgroups that used CPU time but whose path was never learned.";
     EBPF_RUN = "energy_agent_ebpf_run_seconds_total" Counter None, &[],
         "CPU time of the agent's eBPF programs as the kernel counts it; absent while kernel.bpf_stats_enabled is 0.";
+    LOG_LOST = "energy_agent_log_lines_lost_total" Counter None, &[],
+        "Lines of the log that were lost because nobody read standard error; the agent does not wait for a reader.";
     DUPLICATES = "energy_agent_duplicate_series_total" Counter None, &[],
         "Series left out of a page because it had them already; more than 0 is a bug in the agent.";
     EXPORT_VALID = "energy_agent_export_config_valid" Gauge None, &[],

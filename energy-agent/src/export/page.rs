@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use flate2::write::GzDecoder;
@@ -13,6 +13,7 @@ use crate::export::own::SelfMetrics;
 use crate::export::selection_source::InForce;
 use crate::export::series;
 use crate::export::text::{Format, Writer};
+use crate::meter::MeterState;
 use crate::snapshot::Snapshot;
 
 /// What the tick loop hands to the web server after each tick, and once before the first.
@@ -43,6 +44,30 @@ impl Published {
         }
         let [text, open_metrics] = [Page::default(), Page::default()];
         Self { snapshot, completed: Instant::now(), export, text, open_metrics }
+    }
+
+    /// Whether ticks have come to a stand: nothing of it may be taken for what is measured now.
+    #[must_use]
+    pub fn is_stale(&self, interval: Duration) -> bool {
+        self.completed.elapsed() > stale_after(interval)
+    }
+
+    /// What is served in its place once it is stale: the agent's own series, and why there are no others.
+    #[must_use]
+    pub fn without_measurements(&self) -> Self {
+        let Snapshot { node, taken, elapsed, ticks, meters, health, .. } = &self.snapshot;
+        let detail = format!("no tick for {} s", self.completed.elapsed().as_secs());
+        let ticker = MeterState { meter: "tick", up: false, reason: "hanging", detail };
+        let snapshot = Snapshot {
+            taken: *taken,
+            elapsed: *elapsed,
+            ticks: *ticks,
+            meters: meters.iter().cloned().chain([ticker]).collect(),
+            health: *health,
+            ..Snapshot::empty(node)
+        };
+        let [text, open_metrics] = [Page::default(), Page::default()];
+        Self { snapshot, completed: self.completed, export: Arc::clone(&self.export), text, open_metrics }
     }
 
     /// The metrics page, encoded on the first call for this format and coding; everyone after gets the same bytes.
@@ -82,6 +107,11 @@ impl Published {
             Format::OpenMetrics => &self.open_metrics,
         }
     }
+}
+
+/// A page without a tick for this long is stale: five intervals, and at least five seconds.
+fn stale_after(interval: Duration) -> Duration {
+    (interval * 5).max(Duration::from_secs(5))
 }
 
 fn gunzip(coded: &[u8]) -> Bytes {

@@ -27,6 +27,7 @@ use self::document::{Document, Pem};
 pub use self::tls::Validity;
 use self::users::Users;
 use crate::export::own::SelfMetrics;
+use crate::signals::Reload;
 
 /// Time between two looks at the files.
 const LOOK: Duration = Duration::from_millis(500);
@@ -135,8 +136,12 @@ impl ProtectionSource {
         };
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut reload = Reload::subscribe();
         loop {
-            looks.tick().await;
+            tokio::select! {
+                _ = looks.tick() => {}
+                () = reload.asked() => {}
+            }
             let Ok(mut found) = read().await else { return };
             while found.sum() != self.seen {
                 tokio::time::sleep(SETTLE).await;

@@ -19,6 +19,7 @@ use crate::export::settings::{Setting, Settings, terms};
 use crate::export::settings_file;
 use crate::news::News;
 use crate::settle::{self, Look};
+use crate::signals::Reload;
 use crate::workload::configmaps::{Told, Which};
 
 /// Time between two looks at the file.
@@ -105,6 +106,7 @@ impl SelectionSource {
         if let Some(told) = &mut told {
             told.mark_changed();
         }
+        let mut reload = Reload::subscribe();
         loop {
             let is_told = async {
                 match &mut told {
@@ -114,6 +116,7 @@ impl SelectionSource {
             };
             tokio::select! {
                 _ = looks.tick(), if self.file.is_some() => self.look().await,
+                () = reload.asked(), if self.file.is_some() => self.look().await,
                 changed = is_told => match (changed, &mut told) {
                     (Ok(()), Some(receiver)) => {
                         let now = receiver.borrow_and_update().clone();

@@ -350,6 +350,7 @@ fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
         single(writer, &m::EVENT_DROPS, Value::Integer(health.event_drops));
     }
     single(writer, &m::UNKNOWN_CGROUPS, Value::Integer(health.unknown_cgroups));
+    single(writer, &m::LOG_LOST, Value::Integer(health.log_lines_lost));
     if let Some(ns) = health.ebpf_run_ns {
         single(writer, &m::EBPF_RUN, Value::Time(ns));
     }

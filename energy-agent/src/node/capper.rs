@@ -201,21 +201,22 @@ impl Capper {
         }
     }
 
-    /// Gives everything back, and says so.
-    pub fn close(&mut self, pods: &Pods, gpus: &mut GpuMeter) {
+    /// Restores everything, and says so. Returns whether all is as it was.
+    pub fn close(&mut self, pods: &Pods, gpus: &mut GpuMeter) -> bool {
         let all = self.actuator.close(self.started.elapsed(), Instant::now() + CLOSE, &mut self.files, gpus);
         // Limits before pods, of which there may be more than can be told at once.
         self.tell(Vec::new(), &[], pods);
         if all {
             let ended = self.controller.end();
             self.tell(ended, &[], pods);
-            return;
+            return true;
         }
         let left = change::of_end(self.actuator.held().map(|track| &track.knob));
         left.log();
         if let Some(events) = &mut self.events {
             events.post(left);
         }
+        false
     }
 
     /// Rows of `energy_agent_meter_up`: where policies come from, and whether anything may be written.

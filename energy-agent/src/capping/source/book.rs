@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use super::{InForce, SourceState, Sourced};
 use crate::capping::policy::document::{Document, parse};
 use crate::capping::policy::{Policy, PolicyName};
 use crate::capping::status::Problem;
+use crate::panics;
 
 /// Where a document lies. The order decides between two policies of one name: the first one counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -154,7 +154,7 @@ impl Entry {
         let refused = |message| Document { policies: Vec::new(), problems: vec![(None, message)] };
         let document = match &content {
             // No text may stop the others.
-            Ok(text) => catch_unwind(|| parse(text, namespace))
+            Ok(text) => panics::caught(|| parse(text, namespace))
                 .unwrap_or_else(|_| refused("cannot be read: the agent's reader of policies failed on it".to_owned())),
             Err(problem) => refused(problem.clone()),
         };

@@ -17,6 +17,7 @@ use super::files::{self, Failure};
 use crate::config::Config;
 use crate::news::News;
 use crate::settle::{self, Look};
+use crate::signals::Reload;
 use crate::workload::configmaps::{self, Told, Which};
 use crate::workload::kubernetes::Credentials;
 
@@ -124,8 +125,12 @@ async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>) 
     let mut seen = None;
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut reload = Reload::subscribe();
     loop {
-        looks.tick().await;
+        tokio::select! {
+            _ = looks.tick() => {}
+            () = reload.asked() => {}
+        }
         let path = path.clone();
         let title = path.display().to_string();
         let found = {

@@ -13,9 +13,10 @@ use ratatui::{DefaultTerminal, Frame};
 
 use crate::report::top::Agent;
 use crate::report::top::table::{Column, Order, Table};
+use crate::signals;
 
-/// Shows the table, beginning with `first`, until the user quits. The terminal is given back as it was, on errors and
-/// panics too.
+/// Shows the table, beginning with `first`, until the user quits or a signal comes. The terminal is restored, on errors
+/// and panics too.
 pub(super) fn run(mut agent: Agent, first: Table, interval: Duration) -> Result<()> {
     let mut view = View::new(agent.url.clone(), first);
     let (send, pages) = mpsc::channel();
@@ -28,15 +29,24 @@ pub(super) fn run(mut agent: Agent, first: Table, interval: Duration) -> Result<
             }
         }
     });
+    let ended = signals::end()?;
     let mut terminal = ratatui::try_init().context("preparing the terminal")?;
-    let result = show(&mut terminal, &mut view, &pages);
+    let result = show(&mut terminal, &mut view, &pages, &ended);
     ratatui::restore();
     result
 }
 
-fn show(terminal: &mut DefaultTerminal, view: &mut View, pages: &Receiver<Result<Table>>) -> Result<()> {
+fn show(
+    terminal: &mut DefaultTerminal,
+    view: &mut View,
+    pages: &Receiver<Result<Table>>,
+    ended: &Receiver<String>,
+) -> Result<()> {
     let mut changed = true;
     loop {
+        if ended.try_recv().is_ok() {
+            return Ok(());
+        }
         while let Ok(page) = pages.try_recv() {
             view.update(page);
             changed = true;

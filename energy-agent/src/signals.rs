@@ -1,0 +1,163 @@
+//! Signals: which of them end the agent in order, and what SIGHUP means.
+//!
+//! Every signal whose default action would end the process ends it in order. Left to the kernel are SIGKILL and those
+//! that a bug in the program raises (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT): after such a crash the next start
+//! restores. SIGPIPE stays ignored, as Rust has it.
+//!
+//! SIGHUP has the files read again. On a terminal it means that the terminal is gone, so an agent that was started with a
+//! controlling terminal ends. One that was started with SIGHUP ignored (`nohup`) goes on ignoring it.
+
+use std::fs;
+use std::future::{pending, poll_fn};
+use std::sync::{LazyLock, mpsc};
+use std::task::Poll;
+use std::thread;
+
+use anyhow::{Context as _, Result};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+/// Signals that end the agent in order, beside the real-time signals.
+const ENDS: [(libc::c_int, &str); 15] = [
+    (libc::SIGTERM, "SIGTERM"),
+    (libc::SIGINT, "SIGINT"),
+    (libc::SIGQUIT, "SIGQUIT"),
+    (libc::SIGUSR1, "SIGUSR1"),
+    (libc::SIGUSR2, "SIGUSR2"),
+    (libc::SIGALRM, "SIGALRM"),
+    (libc::SIGVTALRM, "SIGVTALRM"),
+    (libc::SIGPROF, "SIGPROF"),
+    (libc::SIGIO, "SIGIO"),
+    (libc::SIGPWR, "SIGPWR"),
+    (libc::SIGXCPU, "SIGXCPU"),
+    (libc::SIGXFSZ, "SIGXFSZ"),
+    (libc::SIGSTKFLT, "SIGSTKFLT"),
+    (libc::SIGTRAP, "SIGTRAP"),
+    (libc::SIGSYS, "SIGSYS"),
+];
+
+static RELOADS: LazyLock<watch::Sender<()>> = LazyLock::new(|| watch::Sender::new(()));
+
+/// What a signal asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// The agent ends; the signal's name.
+    End(String),
+    /// Files are read again.
+    Reload,
+}
+
+/// The signals of this process, from the moment on at which this is made.
+pub struct Signals {
+    ends: Vec<(String, Signal)>,
+    /// `None`: SIGHUP ends the agent, or is ignored.
+    reload: Option<Signal>,
+}
+
+impl Signals {
+    /// Needs a runtime.
+    ///
+    /// # Errors
+    /// When the kernel refuses a handler.
+    pub fn listen() -> Result<Self> {
+        let on =
+            |number, name: &str| signal(SignalKind::from_raw(number)).with_context(|| format!("waiting for {name}"));
+        let mut ends = Vec::new();
+        for (number, name) in ENDS {
+            ends.push((name.to_owned(), on(number, name)?));
+        }
+        for number in libc::SIGRTMIN()..=libc::SIGRTMAX() {
+            let name = format!("SIGRTMIN+{}", number - libc::SIGRTMIN());
+            let signal = on(number, &name)?;
+            ends.push((name, signal));
+        }
+        let mut reload = None;
+        if !is_hangup_ignored() {
+            let hangup = on(libc::SIGHUP, "SIGHUP")?;
+            if has_terminal() {
+                ends.push(("SIGHUP".to_owned(), hangup));
+            } else {
+                reload = Some(hangup);
+            }
+        }
+        Ok(Self { ends, reload })
+    }
+
+    /// The next signal that means something.
+    pub async fn next(&mut self) -> Meaning {
+        poll_fn(|context| {
+            for (name, signal) in &mut self.ends {
+                if signal.poll_recv(context).is_ready() {
+                    return Poll::Ready(Meaning::End(name.clone()));
+                }
+            }
+            let reload = self.reload.as_mut().is_some_and(|signal| signal.poll_recv(context).is_ready());
+            if reload { Poll::Ready(Meaning::Reload) } else { Poll::Pending }
+        })
+        .await
+    }
+}
+
+/// The name of the first signal that ends the program, SIGHUP too, for a program without a runtime.
+///
+/// # Errors
+/// When the kernel refuses a handler, or there is no thread to be had.
+pub fn end() -> Result<mpsc::Receiver<String>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("starting the runtime")?;
+    let mut signals = {
+        let _inside = runtime.enter();
+        Signals::listen()?
+    };
+    let (send, ended) = mpsc::channel();
+    let wait = move || {
+        let name = runtime.block_on(async {
+            loop {
+                if let Meaning::End(name) = signals.next().await {
+                    return name;
+                }
+            }
+        });
+        // It may have ended otherwise.
+        let _ = send.send(name);
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(wait).context("thread for signals")?;
+    Ok(ended)
+}
+
+/// Tells all that follow files to look at them now.
+pub fn reload() {
+    RELOADS.send_replace(());
+}
+
+/// Notices when files are to be read again.
+#[derive(Debug)]
+pub struct Reload(watch::Receiver<()>);
+
+impl Reload {
+    #[must_use]
+    pub fn subscribe() -> Self {
+        Self(RELOADS.subscribe())
+    }
+
+    /// Comes back when the files are to be read again.
+    pub async fn asked(&mut self) {
+        if self.0.changed().await.is_err() {
+            pending::<()>().await;
+        }
+    }
+}
+
+/// Whether SIGHUP was ignored when the program was started, as `nohup` has it.
+fn is_hangup_ignored() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 1 == 1))
+}
+
+/// Whether the process has a controlling terminal, whose end the kernel says by SIGHUP.
+fn has_terminal() -> bool {
+    // Number 7 is `tty_nr`; the second, the name, may have blanks and brackets.
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    fields.split_whitespace().nth(4).is_some_and(|terminal| terminal != "0")
+}
