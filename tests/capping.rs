@@ -7,6 +7,8 @@
 
 #[path = "capping/budgets.rs"]
 mod budgets;
+#[path = "capping/clock_locks.rs"]
+mod clock_locks;
 mod common;
 #[path = "capping/conflicts.rs"]
 mod conflicts;

@@ -15,6 +15,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
+use energy_agent::capping::stated::StatedClocks;
 use energy_agent::meter::gpu::{GpuMeter, Options};
 use nvml_wrapper::enum_wrappers::device::{Clock, Sampling, TemperatureSensor};
 use nvml_wrapper::error::NvmlError;
@@ -106,8 +107,12 @@ fn calls(when: &str, device: &Device<'_>) {
 /// The meter alone, as the tick uses it.
 fn meter(library: &str, seconds: u64, device: &Device<'_>, names: &BTreeMap<u32, &str>) {
     println!("\nthe meter, {seconds} readings a second apart:");
-    let options =
-        Options { library: library.to_owned(), procfs: PathBuf::from("/proc"), interval: Duration::from_secs(1) };
+    let options = Options {
+        library: library.to_owned(),
+        procfs: PathBuf::from("/proc"),
+        interval: Duration::from_secs(1),
+        stated: StatedClocks::default(),
+    };
     let mut meter = GpuMeter::open(Some(options));
     sleep(Duration::from_secs(2));
     let mut work: BTreeMap<u32, u64> = BTreeMap::new();

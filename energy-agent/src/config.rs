@@ -6,6 +6,7 @@ mod command;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr as _;
 use std::time::Duration;
 
 use clap::Args;
@@ -14,6 +15,7 @@ pub use self::choice::{
     Capping, CpuMeter, CyclesEvent, EbpfMode, GpuMode, IdleMethod, IdlePolicy, Level, LogFormat, LogLevel, PodsSource,
 };
 pub use self::command::{Cli, Command, DoctorArgs, Login, PolicyCommand, ReportFormat, RestoreArgs, TopArgs};
+use crate::capping::stated::StatedClocks;
 use crate::static_build::IS_STATIC;
 
 /// What the NVIDIA driver calls its library.
@@ -163,6 +165,20 @@ pub struct Config {
         value_name = "NAMESPACE/LABELS"
     )]
     pub capping_selector: Option<LabelledObjects>,
+    /// What to restore GPU clocks to after a cap: MIN-MAX in MHz, as nvidia-smi --lock-gpu-clocks sets them, or `open`.
+    ///
+    /// No driver tells whether somebody has locked the clocks, or to what. Without this flag a cap ends with the driver's
+    /// reset, which also drops a lock of before. With a range, clocks are never set above MAX, and every restore locks
+    /// them to the range again: at the end of a cap or the agent, after a crash, and by `restore`. With `open`, a GPU
+    /// that runs below its highest clock without a reason is not taken for locked. For one GPU: UUID=MIN-MAX; several with
+    /// commas, as in `345-1200,GPU-fd585786-3c80-50f9-8a72-731ad8419df6=open`.
+    #[arg(
+        long = "capping.gpu-clock-before",
+        env = "ENERGY_AGENT_CAPPING_GPU_CLOCK_BEFORE",
+        value_parser = StatedClocks::from_str,
+        value_name = "[UUID=]MIN-MAX,..."
+    )]
+    pub gpu_clock_before: Option<StatedClocks>,
     /// Metric levels to export. What a level leaves out is still part of the sums above it.
     ///
     /// With one zone a unit and a pod have 4 series, a container 5, a process 3; a zone more is two more. Processes also

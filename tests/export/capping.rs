@@ -40,7 +40,7 @@ fn subject(pod: Option<PodId>, state: SubjectState, budget: f64, power: Option<f
 fn cap(knob: Knob, state: KnobState, values: [Option<u64>; 3], by: Option<&str>) -> CapStatus {
     let [wanted, found, original] = values;
     let writes = Writes { ok: 7, failed: 1, restored: 2, deferred: 3 };
-    CapStatus { knob, state, wanted, found, original, policy: by.map(policy), clamped: false, writes }
+    CapStatus { knob, state, wanted, found, original, policy: by.map(policy), clamped: false, detail: None, writes }
 }
 
 /// Two policies, of which the second lost a pod to the first; a refused one; a cap of each unit.

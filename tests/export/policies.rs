@@ -42,7 +42,7 @@ fn a_program_gets_the_policies_as_json_in_base_units() {
             json!({
                 "actuator": "gpu_power_limit", "device": GPU, "unit": "watts", "state": "ok",
                 "policy": {"namespace": "", "name": "train-cap"}, "wanted": 300.0, "found": 300.0, "original": 700.0,
-                "clamped": false, "writes": {"ok": 7, "failed": 1, "restored": 2, "deferred": 3},
+                "clamped": false, "detail": null, "writes": {"ok": 7, "failed": 1, "restored": 2, "deferred": 3},
             })
         );
         assert_eq!(told["limits"][0]["wanted"], 1_215_000_000);

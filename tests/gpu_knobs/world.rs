@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use energy_agent::capping::knob::{Found, Knob, KnobError, Value};
+use energy_agent::capping::stated::StatedClocks;
 use energy_agent::meter::gpu::reading::GpuReading;
 use energy_agent::meter::gpu::{GpuMeter, Options, Written};
 
@@ -25,7 +26,8 @@ impl World {
     pub fn start(nvml: FakeNvml) -> Self {
         nvml.play();
         let library = nvml.library().display().to_string();
-        let options = Options { library, procfs: PathBuf::from("/proc"), interval: TICK };
+        let options =
+            Options { library, procfs: PathBuf::from("/proc"), interval: TICK, stated: StatedClocks::default() };
         let mut world = Self { meter: GpuMeter::open(Some(options)), nvml };
         let knobs = 2 * world.nvml.state.gpus.len();
         world.until("every GPU to be probed", |world| world.meter.knobs().len() == knobs);

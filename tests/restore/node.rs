@@ -156,6 +156,7 @@ impl Driver {
             library: config.nvml_library.clone(),
             procfs: config.procfs.clone(),
             interval: config.interval,
+            stated: config.gpu_clock_before.clone().unwrap_or_default(),
         });
         Self {
             actuator: open(config),

@@ -22,7 +22,7 @@ use self::track::{Action, Track};
 use super::files::FileKnobs;
 use super::journal::{Intent, Journal};
 use super::knob::{Found, Knob, KnobError, Limit, Limits, Value};
-use super::observation::{KnobNow, KnobState};
+use super::observation::{ClockLook, KnobNow, KnobState};
 use super::status::CapStatus;
 use crate::config::Config;
 use crate::meter::gpu::{GpuMeter, Written};
@@ -61,6 +61,8 @@ pub struct Seen {
     pub ended: Vec<Knob>,
     /// SM clocks by UUID: whether a lock is obeyed shows nowhere else.
     pub clocks_mhz: BTreeMap<Arc<str>, u32>,
+    /// New readings of them by UUID: whether somebody else has locked them shows nowhere else.
+    pub looks: BTreeMap<Arc<str>, ClockLook>,
 }
 
 impl Actuator {
@@ -188,7 +190,10 @@ impl Actuator {
         }
         for track in self.tracks.values_mut() {
             match &track.knob {
-                Knob::GpuClock(uuid) => track.clock_mhz = seen.clocks_mhz.get(uuid).copied(),
+                Knob::GpuClock(uuid) => {
+                    track.clock_mhz = seen.clocks_mhz.get(uuid).copied();
+                    track.look = seen.looks.get(uuid).copied();
+                }
                 Knob::CpuFrequency(policy) => {
                     let lower = track.found.as_ref().and_then(|found| found.value).filter(|&now| track.is_above(now));
                     track.lowered = lower.is_some_and(|khz| thermal::holds_down(&self.sysfs, *policy, khz));
@@ -248,11 +253,13 @@ impl Actuator {
     /// Notes in the journal what is about to be written. Without that, nothing is.
     fn intend(&mut self, sets: &[(Knob, u64)], limits: &Limits) -> bool {
         let Some(journal) = &mut self.journal else { return false };
+        let found: Vec<Option<Found>> =
+            sets.iter().map(|(knob, _)| self.tracks.get(knob).and_then(Track::before)).collect();
         let intents: Vec<Intent<'_>> = sets
             .iter()
-            .filter_map(|(knob, value)| {
-                let found = self.tracks.get(knob)?.found.as_ref()?;
-                Some(Intent { knob, found, value: *value, policy: &limits.get(knob)?.policy })
+            .zip(&found)
+            .filter_map(|((knob, value), found)| {
+                Some(Intent { knob, found: found.as_ref()?, value: *value, policy: &limits.get(knob)?.policy })
             })
             .collect();
         match journal.intend(&intents) {
@@ -319,6 +326,7 @@ impl Actuator {
     /// journal.
     pub fn close(&mut self, now: Duration, until: Instant, files: &mut FileKnobs, gpus: &mut GpuMeter) -> bool {
         let began = Instant::now();
+        self.tracks.values_mut().for_each(Track::stop_doubting);
         loop {
             let moment = now + began.elapsed();
             self.look(moment, Seen::default(), files, gpus);

@@ -162,6 +162,9 @@ pub fn of_knobs(changes: Vec<knobs::Change>) -> Vec<Change> {
             knobs::ChangeKind::Foreign => {
                 (ChangeKind::ForeignChange, "somebody else writes it, left to them for 10 minutes: ")
             }
+            // Of a GPU that no policy is about, the log is enough.
+            knobs::ChangeKind::Locked if policy.is_none() => continue,
+            knobs::ChangeKind::Locked => (ChangeKind::ForeignChange, "its clocks are left alone while this shows: "),
             knobs::ChangeKind::Restored => (ChangeKind::Restored, "given back: "),
             knobs::ChangeKind::RestoreFailed => (ChangeKind::RestoreFailed, "cannot be given back, tried again: "),
             knobs::ChangeKind::Refused(_) => (ChangeKind::NoActuator, "cannot be limited, tried again: "),

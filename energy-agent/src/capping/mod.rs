@@ -12,4 +12,5 @@ pub mod observation;
 pub mod policy;
 pub mod quantity;
 pub mod source;
+pub mod stated;
 pub mod status;

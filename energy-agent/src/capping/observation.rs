@@ -5,9 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+
 use super::knob::Knob;
+use crate::meter::gpu::reading::GpuState;
 use crate::units::Watts;
 use crate::workload::names::Pod;
+
+/// A GPU that works for so much of the time runs at the highest clock that it may.
+const BUSY_PPM: u32 = 500_000;
 
 /// The node at one tick.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +63,43 @@ pub struct GpuDevice {
     /// SM clock of the moment, MHz. A cut starts from it: behind a power limit the clock is below its ceiling, and a step
     /// takes up to five ticks instead of three where it is not known.
     pub clock_mhz: Option<u32>,
+    /// What the clock says of locks; `None`: nothing new since the last tick.
+    pub look: Option<ClockLook>,
+}
+
+/// A GPU's clock in one reading, and why it is not higher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockLook {
+    pub mhz: u32,
+    pub why: Why,
+}
+
+/// Why a GPU's clock is not the highest, where it is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It works, and the driver names nothing, or that somebody has set the clocks.
+    Unexplained,
+    /// It does little or nothing.
+    Idle,
+    /// The driver names something else (power, heat, other GPUs), or does not say enough.
+    Explained,
+}
+
+impl ClockLook {
+    /// `None` where the driver does not tell the clock.
+    #[must_use]
+    pub fn of(state: &GpuState) -> Option<Self> {
+        let mhz = u32::try_from(state.sm_clock_hertz? / 1_000_000).ok()?;
+        let (idle, setting) = (ThrottleReasons::GPU_IDLE, ThrottleReasons::APPLICATIONS_CLOCKS_SETTING);
+        let why = match (state.throttle_reasons, state.utilization_ppm) {
+            (Some(reasons), _) if reasons & !(idle | setting).bits() != 0 => Why::Explained,
+            (Some(reasons), _) if reasons & idle.bits() != 0 => Why::Idle,
+            (Some(_), Some(busy_ppm)) if busy_ppm >= BUSY_PPM => Why::Unexplained,
+            (Some(_), Some(_)) => Why::Idle,
+            (None, _) | (_, None) => Why::Explained,
+        };
+        Some(Self { mhz, why })
+    }
 }
 
 /// A pod on a GPU.
@@ -116,5 +159,43 @@ impl KnobState {
             Self::Unreachable => "unreachable",
             Self::Error => "error",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_unexplained_where_a_busy_gpu_has_no_reason_or_a_setting() {
+        let look = |reasons: Option<u64>, busy_percent: Option<u32>| {
+            let state = GpuState {
+                sm_clock_hertz: Some(600_000_000),
+                throttle_reasons: reasons,
+                utilization_ppm: busy_percent.map(|percent| percent * 10_000),
+                ..GpuState::default()
+            };
+            let ClockLook { mhz, why } = ClockLook::of(&state).unwrap();
+            assert_eq!(mhz, 600);
+            why
+        };
+        // 1 idle, 2 the clocks that somebody has set.
+        for (reasons, busy, why) in [
+            (Some(0), Some(100), Why::Unexplained),
+            (Some(2), Some(50), Why::Unexplained),
+            (Some(0), Some(49), Why::Idle),
+            (Some(1), Some(100), Why::Idle),
+            (Some(3), Some(100), Why::Idle),
+            (None, Some(100), Why::Explained),
+            (Some(0), None, Why::Explained),
+        ] {
+            assert_eq!(look(reasons, busy), why, "{reasons:?} {busy:?}");
+        }
+        // Power, slowdown, sync boost, heat, heat, brake, display, and what newer drivers name.
+        for bit in [2, 3, 4, 5, 6, 7, 8, 9, 12, 63] {
+            assert_eq!(look(Some(1 << bit), Some(100)), Why::Explained, "bit {bit}");
+            assert_eq!(look(Some(1 << bit | 2), Some(100)), Why::Explained, "bit {bit}");
+        }
+        assert_eq!(ClockLook::of(&GpuState::default()), None);
     }
 }

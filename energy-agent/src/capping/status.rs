@@ -138,6 +138,8 @@ pub struct CapStatus {
     pub policy: Option<PolicyName>,
     /// Raised to the least that the device allows.
     pub clamped: bool,
+    /// For people, with the remedy: what the state alone does not say.
+    pub detail: Option<String>,
     pub writes: Writes,
 }
 

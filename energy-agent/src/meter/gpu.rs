@@ -18,7 +18,7 @@ mod session;
 mod worker;
 mod writes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -41,6 +41,7 @@ use super::MeterState;
 use super::counter::ZoneCounts;
 use super::watch::{PATIENCE, Watch};
 use crate::capping::knob::Knob;
+use crate::capping::stated::StatedClocks;
 
 /// The library, and GPUs that are missing, are looked for this often; more often where ticks are close.
 const RETRY: Duration = Duration::from_secs(10);
@@ -54,6 +55,8 @@ pub struct Options {
     pub library: String,
     pub procfs: PathBuf,
     pub interval: Duration,
+    /// What the clocks of GPUs were before anything was written.
+    pub stated: StatedClocks,
 }
 
 /// Whether one GPU can be read; a row of `energy_agent_gpu_up`.
@@ -97,6 +100,8 @@ pub struct GpuMeter {
     counts: ZoneCounts,
     ignored: Ignored,
     written: Vec<Written>,
+    /// GPUs by UUID that `--capping.gpu-clock-before` names and that were not seen yet.
+    named: BTreeSet<String>,
 }
 
 impl GpuMeter {
@@ -108,11 +113,12 @@ impl GpuMeter {
             Some(options) => ("starting", format!("{} is being loaded", options.library)),
             None => ("off", "switched off by --gpu=off".to_owned()),
         };
+        let named = options.iter().flat_map(|options| options.stated.uuids()).map(str::to_owned).collect();
         let interval = options.as_ref().map_or(RETRY, |options| options.interval);
         let retry = RETRY.min(interval * RETRY_TICKS);
-        let commands = options.and_then(|Options { library, procfs, interval }| {
+        let commands = options.and_then(|Options { library, procfs, interval, stated }| {
             let (commands, incoming) = channel();
-            let opener = Opener { library, procfs, interval, retry, answers: send, nvml: None, workers: 0 };
+            let opener = Opener { library, procfs, interval, stated, retry, answers: send, nvml: None, workers: 0 };
             let thread = thread::Builder::new().name("nvml".to_owned()).spawn(move || opener.run(&incoming));
             thread.inspect_err(|error| warn!(%error, "no thread for NVML, GPUs are not read")).ok().map(|_| commands)
         });
@@ -130,6 +136,7 @@ impl GpuMeter {
             counts: ZoneCounts::default(),
             ignored: Ignored::default(),
             written: Vec::new(),
+            named,
         };
         meter.command(Instant::now());
         meter
@@ -351,6 +358,12 @@ impl GpuMeter {
             device.set_fault(&Failure { fault: Fault::Absent, detail, reopen: false });
         }
         self.unreadable = unreadable;
+        self.named.retain(|uuid| !self.devices.contains_key(&**uuid));
+        if self.unreadable.is_empty() {
+            for uuid in std::mem::take(&mut self.named) {
+                warn!(uuid, "--capping.gpu-clock-before names a GPU that is not here (nvidia-smi -L lists them)");
+            }
+        }
         let plural = if count == 1 { "" } else { "s" };
         let now = match count {
             0 => state("nvml", Fault::Absent, format!("no GPU, driver {driver}")),

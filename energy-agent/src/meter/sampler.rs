@@ -113,6 +113,7 @@ impl Sampler {
             library: config.nvml_library.clone(),
             procfs: config.procfs.clone(),
             interval: config.interval,
+            stated: config.gpu_clock_before.clone().unwrap_or_default(),
         }));
         let stat = CpuStat::open(&config.procfs);
         if let Err(error) = &stat {

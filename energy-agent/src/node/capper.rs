@@ -160,6 +160,7 @@ impl Capper {
         let mut known = self.find_knobs(&mut seen, owners);
         let clocks = seen.gpus.iter().filter_map(|gpu| Some((Arc::clone(&gpu.uuid), gpu.clock_mhz?)));
         known.clocks_mhz = clocks.collect();
+        known.looks = seen.gpus.iter().filter_map(|gpu| Some((Arc::clone(&gpu.uuid), gpu.look?))).collect();
         self.actuator.look(now, known, &mut self.files, gpus);
         seen.knobs = self.actuator.knobs();
         let Outcome { mut limits, clamped, unusable, policies, changes } = self.controller.step(&self.in_force, &seen);

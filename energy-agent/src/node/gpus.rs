@@ -9,7 +9,7 @@ use crate::attribution::gpu::{self, Allocation, GpuDivision, GpuUse};
 use crate::attribution::idle::IdleModel;
 use crate::attribution::usage::{Share, Usage};
 use crate::attribution::{Division, Idle, Weight, ZoneAttribution};
-use crate::capping::observation::{GpuDevice, GpuUser};
+use crate::capping::observation::{ClockLook, GpuDevice, GpuUser};
 use crate::config::{Config, IdleMethod};
 use crate::meter::gpu::reading::{Gpu, GpuEnergy, GpuProcess, GpuReading};
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
@@ -271,6 +271,7 @@ impl Gpus {
                         .sm_clock_hertz
                         .filter(|_| current)
                         .and_then(|hertz| u32::try_from(hertz / 1_000_000).ok()),
+                    look: (seen.read == now).then(|| ClockLook::of(&seen.now.state)).flatten(),
                 }
             })
             .collect()

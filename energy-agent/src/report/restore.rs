@@ -85,7 +85,8 @@ fn print(text: &str, all: bool) -> Result<ExitCode> {
 fn gpu_options(config: &Config, actuator: &Actuator) -> Option<Options> {
     let wanted = config.gpu == GpuMode::Auto && actuator.held().any(|track| is_gpu(&track.knob));
     let (library, procfs, interval) = (config.nvml_library.clone(), config.procfs.clone(), config.interval);
-    wanted.then_some(Options { library, procfs, interval })
+    let stated = config.gpu_clock_before.clone().unwrap_or_default();
+    wanted.then_some(Options { library, procfs, interval, stated })
 }
 
 /// Looks until every GPU in the journal is there, or time is over; returns the actuator's time.

@@ -20,6 +20,8 @@ pub struct Change {
 pub enum ChangeKind {
     /// Somebody else wrote it; it is left to them.
     Foreign,
+    /// Somebody else has locked a GPU's clocks; they are left alone while that shows.
+    Locked,
     /// It had lost what was written, which is written again.
     Reverted,
     /// It is as it was before the first write.
@@ -40,6 +42,9 @@ impl Change {
         match kind {
             ChangeKind::Foreign => {
                 warn!(%knob, policy, "somebody else writes it and it is left to them for 10 minutes: {detail}");
+            }
+            ChangeKind::Locked => {
+                warn!(%knob, policy, "its clocks are left alone while this shows: {detail}");
             }
             ChangeKind::Reverted => info!(%knob, policy, "set again: {detail}"),
             ChangeKind::Restored => info!(%knob, policy, "given back: {detail}"),

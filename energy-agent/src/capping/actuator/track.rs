@@ -2,6 +2,7 @@
 //! how it went.
 
 mod clock;
+mod lock;
 mod outcome;
 mod view;
 
@@ -11,9 +12,10 @@ use std::time::Duration;
 use self::clock::Clock;
 use super::super::journal::entry::Entry;
 use super::super::knob::{Found, Knob, KnobError, Limit, Value};
-use super::super::observation::KnobState;
+use super::super::observation::{ClockLook, KnobState};
 use super::super::policy::PolicyName;
 use super::super::quantity::Quantity;
+use super::super::stated::Stated;
 use super::super::status::Writes;
 use super::change::{Change, ChangeKind};
 use super::fault::Fault;
@@ -45,6 +47,8 @@ pub struct Track {
     pub followed: bool,
     /// What a GPU runs at, MHz.
     pub clock_mhz: Option<u32>,
+    /// A new reading of that; `None`: none since the last tick.
+    pub look: Option<ClockLook>,
     pub restore_failures: u64,
     /// A write that was sent and is not answered yet, and since when.
     pending: Option<(Value, Duration)>,
@@ -105,6 +109,7 @@ impl Track {
             lowered: false,
             followed: false,
             clock_mhz: None,
+            look: None,
             restore_failures: 0,
             pending: None,
             clamped: false,
@@ -201,6 +206,9 @@ impl Track {
         }
         forget_before(&mut self.written_at, now);
         forget_before(&mut self.reverted_at, now);
+        if let Some(action) = self.watch_lock(now, changes) {
+            return action;
+        }
         if limit.is_none() && !self.is_in_use() {
             self.deferred = None;
             return Action::Nothing;
@@ -212,6 +220,12 @@ impl Track {
                 return Action::Nothing;
             }
             self.pending = None;
+        }
+        // What the owner of the node states counts for more than what an earlier run knew.
+        if let Some(held) = self.held.as_mut().filter(|held| !readable && held.original_raw != found.raw)
+            && !found.raw.is_empty()
+        {
+            (held.original, held.original_raw) = (before(&self.knob, &found), found.raw.clone());
         }
         // Where nothing could be read, nothing is known of who wrote it.
         if !(readable && found.raw.is_empty())
@@ -293,7 +307,7 @@ impl Track {
             self.restore_fault = None;
             return Action::Forget;
         }
-        if self.restore_fault.as_ref().is_some_and(|fault| now < fault.retry) {
+        if self.restore_fault.as_ref().is_some_and(|fault| now < fault.retry) || self.doubts_lock(now) {
             return Action::Nothing;
         }
         Action::Restore
@@ -303,10 +317,10 @@ impl Track {
         let (mut value, clamped) = fit(&self.knob, found, limit.value);
         self.clamped = clamped;
         // Nothing is ever set above what it was.
-        let original = self.held.as_ref().map_or(found.value, |held| held.original);
+        let original = self.held.as_ref().map_or_else(|| before(&self.knob, found), |held| held.original);
         value = original.map_or(value, |original| value.min(original));
         let usable = matches!(found.state, KnobState::Ok | KnobState::NotEffective);
-        if !usable || self.yielded.is_some() {
+        if !usable || self.yielded.is_some() || self.clock.lock.is_foreign() {
             return Action::Nothing;
         }
         let current = self.current();
@@ -327,7 +341,16 @@ impl Track {
             return Action::Nothing;
         }
         self.deferred = None;
+        if self.doubts_lock(now) {
+            return Action::Nothing;
+        }
         Action::Set(value)
+    }
+
+    /// The knob as it is, or is said to be, before it is written for the first time.
+    #[must_use]
+    pub fn before(&self) -> Option<Found> {
+        self.found.clone().map(|found| Found { value: before(&self.knob, &found), ..found })
     }
 
     /// What is set now, as far as it is known; `None`: open.
@@ -361,6 +384,16 @@ const fn is_gpu(knob: &Knob) -> bool {
 /// A value of the knob for people.
 fn text(knob: &Knob, value: Option<u64>) -> String {
     value.map_or_else(|| "no limit".to_owned(), |value| Quantity::of(knob, value).to_string())
+}
+
+/// What a knob is before it is written for the first time. Of a GPU's clocks that is what the owner of the node states:
+/// [`Found::value`] is what the agent wrote last.
+fn before(knob: &Knob, found: &Found) -> Option<u64> {
+    match (knob, found.raw.parse()) {
+        (Knob::GpuClock(_), Ok(Stated::Locked(range))) => Some(range.max.into()),
+        (Knob::GpuClock(_), _) => None,
+        _ => found.value,
+    }
 }
 
 /// Drops the moments more than a minute ago.

@@ -121,6 +121,7 @@ impl World {
             foreign: false,
             idle: None,
             clock_mhz: None,
+            look: None,
         });
         self.seen.knobs.insert(clock_of(uuid), knob(345, 1980, 15));
         let power = KnobNow { original: Some(700_000), ..knob(200_000, 700_000, 1) };

@@ -175,12 +175,20 @@ fn write_caps(page: &mut String, caps: &[CapStatus], policies: &[PolicyStatus]) 
     }
     page.push_str(
         "<section><h2>Limits</h2>\n<p>What the agent writes or would write. \u{201c}Found\u{201d} was read back from the \
-         device; \u{201c}before\u{201d} is what it gets back at the end.</p>\n\
-         <table>\n<thead><tr><th>limit</th><th>device</th><th>for</th><th class=\"n\">wanted</th><th class=\"n\">found</th>\
+         device; \u{201c}before\u{201d} is what it gets back at the end.",
+    );
+    if caps.iter().any(|cap| is_clock(&cap.knob)) {
+        page.push_str(
+            " No driver tells whether GPU clocks were locked before: where <code>--capping.gpu-clock-before</code> does not \
+             state it, the end of a cap resets them.",
+        );
+    }
+    page.push_str(
+        "</p>\n<table>\n<thead><tr><th>limit</th><th>device</th><th>for</th><th class=\"n\">wanted</th><th class=\"n\">found</th>\
          <th class=\"n\">before</th><th>state</th><th>writes</th></tr></thead>\n<tbody>\n",
     );
     for cap in caps {
-        let CapStatus { knob, state, wanted, found, original, policy, clamped, writes } = cap;
+        let CapStatus { knob, state, wanted, found, original, policy, clamped, detail, writes } = cap;
         let words::State { name, meaning, tone } = words::knob_state(*state);
         let value = |value: &Option<u64>| value.map(|value| Quantity::of(knob, value).to_string());
         let whose = users.get(knob).map_or(&[][..], |pods| pods);
@@ -191,7 +199,7 @@ fn write_caps(page: &mut String, caps: &[CapStatus], policies: &[PolicyStatus]) 
         let line = format_args!(
             "<tr><td>{}</td><td><code>{}</code></td><td>{policy} <small>{}</small></td>\
              <td class=\"n\">{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-             <td><span class=\"chip {}\" title=\"{meaning}\">{name}</span></td><td>{}</td></tr>\n",
+             <td><span class=\"chip {}\" title=\"{meaning}\">{name}</span>{}</td><td>{}</td></tr>\n",
             words::knob(knob),
             escaped(&knob.device()),
             pods.join(", "),
@@ -202,13 +210,18 @@ fn write_caps(page: &mut String, caps: &[CapStatus], policies: &[PolicyStatus]) 
                 ""
             },
             value(found).unwrap_or_else(|| "\u{2013}".to_owned()),
-            value(original).unwrap_or_else(|| "open".to_owned()),
+            value(original).unwrap_or_else(|| if is_clock(knob) { "reset" } else { "open" }.to_owned()),
             tone.class(),
+            detail.as_ref().map(|detail| format!("<br><small>{}</small>", escaped(detail))).unwrap_or_default(),
             counts.join(", "),
         );
         write(page, line);
     }
     page.push_str("</tbody></table></section>\n");
+}
+
+const fn is_clock(knob: &Knob) -> bool {
+    matches!(knob, Knob::GpuClock(_))
 }
 
 fn write_sources(page: &mut String, sources: &[SourceState]) {

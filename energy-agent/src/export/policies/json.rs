@@ -58,7 +58,7 @@ fn subject(subject: &SubjectStatus) -> Value {
 }
 
 fn cap(cap: &CapStatus) -> Value {
-    let CapStatus { knob, state, wanted, found, original, policy, clamped, writes } = cap;
+    let CapStatus { knob, state, wanted, found, original, policy, clamped, detail, writes } = cap;
     let number = |value: &Option<u64>| value.map(|value| number(Quantity::of(knob, value)));
     json!({
         "actuator": knob.actuator(),
@@ -70,6 +70,7 @@ fn cap(cap: &CapStatus) -> Value {
         "found": number(found),
         "original": number(original),
         "clamped": clamped,
+        "detail": detail,
         "writes": writes.by_result().into_iter().map(|(result, count)| (result, json!(count))).collect::<Value>(),
     })
 }

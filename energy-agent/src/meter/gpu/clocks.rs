@@ -1,6 +1,6 @@
 //! The graphics clocks that a GPU can be locked to: as the driver lists them, or as the range that it tells.
 
-use std::ffi::c_uint;
+use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
@@ -97,6 +97,19 @@ pub fn supported(device: &Device<'_>, memory_mhz: u32) -> Result<Vec<u32>, NvmlE
     nvml_try(unsafe { call(device.handle(), memory_mhz, &raw mut count, all.as_mut_ptr()) })?;
     all.truncate(usize::try_from(count).unwrap_or(ROOM));
     Ok(all)
+}
+
+/// What keeps the clocks down, as NVML's bit mask. The wrapper's own function drops bits that it does not know, and a clock
+/// without a reason would be taken for locked.
+///
+/// # Errors
+/// As NVML says.
+pub fn reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetCurrentClocksThrottleReasons.as_ref())?;
+    let mut reasons: c_ulonglong = 0;
+    // SAFETY: the handle is of this library, which `device` borrows and so keeps open; the number is there for the call.
+    nvml_try(unsafe { call(device.handle(), &raw mut reasons) })?;
+    Ok(reasons)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use super::reader::{Memory, Probed, Reader};
 use super::reading::{Gpu, GpuReading};
 use super::samples::Ignored;
 use crate::capping::knob::{Found, Knob, KnobError, Value};
+use crate::capping::stated::Stated;
 use crate::meter::Source;
 use crate::meter::counter::ZoneCounts;
 
@@ -30,6 +31,8 @@ pub struct Task {
     pub gpu: Arc<Gpu>,
     /// What the GPU's energy series began with.
     pub chosen: Option<Source>,
+    /// What the clocks were before anything was written, where the owner of the node says it.
+    pub stated: Option<Stated>,
     pub procfs: PathBuf,
     pub interval: Duration,
     /// How long a GPU that was lost is left alone.

@@ -13,6 +13,7 @@ use super::clocks::{self, Clocks};
 use super::fault::{Failure, Fault};
 use crate::capping::knob::{Found, Knob, KnobError, Value};
 use crate::capping::observation::KnobState;
+use crate::capping::stated::{ClockRange, Stated};
 
 pub const LIMIT: &str = "nvmlDeviceGetPowerManagementLimit";
 const SET_LIMIT: &str = "nvmlDeviceSetPowerManagementLimit";
@@ -27,6 +28,8 @@ pub struct Knobs {
     uuid: Arc<str>,
     clocks: Result<Clocks, KnobError>,
     limit: Result<PowerLimit, KnobError>,
+    /// What the clocks were before anything was written, where the owner of the node says it.
+    stated: Option<Stated>,
     probed: Instant,
 }
 
@@ -44,15 +47,15 @@ impl Knobs {
     ///
     /// # Errors
     /// When the device as a whole is out of reach.
-    pub fn probe(device: &Device<'_>, uuid: &Arc<str>) -> Result<Self, Failure> {
+    pub fn probe(device: &Device<'_>, uuid: &Arc<str>, stated: Option<Stated>) -> Result<Self, Failure> {
         let mode = judge("nvmlDeviceGetVirtualizationMode", device.virtualization_mode())?;
         let (clocks, limit) = if matches!(mode, Ok(GpuVirtualizationMode::Vgpu)) {
             let error = unsupported("this is a vGPU, which only its host can lower".to_owned());
             (Err(error.clone()), Err(error))
         } else {
-            (lockable(device)?, limit(device)?)
+            (lockable(device)?.and_then(|clocks| possible(clocks, stated)), limit(device)?)
         };
-        Ok(Self { uuid: Arc::clone(uuid), clocks, limit, probed: Instant::now() })
+        Ok(Self { uuid: Arc::clone(uuid), clocks, limit, stated, probed: Instant::now() })
     }
 
     /// Whether a failure that may pass kept a knob from being probed, `after` which it is worth another look.
@@ -71,7 +74,7 @@ impl Knobs {
     /// As they are without a lock.
     #[must_use]
     pub fn found(&self) -> [(Knob, Found); 2] {
-        let clock = self.clocks.as_ref().map_or_else(unusable, |clocks| clock(clocks, None));
+        let clock = self.clock(None);
         let power = self.limit.as_ref().map_or_else(unusable, PowerLimit::found);
         [(Knob::GpuClock(Arc::clone(&self.uuid)), clock), (Knob::GpuPower(Arc::clone(&self.uuid)), power)]
     }
@@ -91,10 +94,12 @@ impl Knobs {
     pub fn write(&mut self, device: &mut Device<'_>, knob: &Knob, value: &Value) -> Result<Found, KnobError> {
         match (knob, value) {
             (Knob::GpuClock(_), Value::Set(ceiling_mhz)) => self.lock(device, *ceiling_mhz),
-            (Knob::GpuClock(_), Value::Restore(raw)) if raw.is_empty() => {
-                device.reset_gpu_locked_clocks().map_err(|error| refusal(RESET, &error))?;
-                Ok(self.clocks.as_ref().map_or_else(unusable, |clocks| clock(clocks, None)))
-            }
+            (Knob::GpuClock(_), Value::Restore(raw)) if raw.is_empty() => self.reset(device),
+            (Knob::GpuClock(_), Value::Restore(raw)) => match raw.parse() {
+                Ok(Stated::Open) => self.reset(device),
+                Ok(Stated::Locked(range)) => self.lock_again(device, range),
+                Err(_) => Err(stray(knob, raw)),
+            },
             (Knob::GpuPower(_), Value::Set(limit_mw)) => self.set_limit(device, *limit_mw),
             (Knob::GpuPower(_), Value::Restore(raw)) => {
                 let default = self.limit.as_ref().map_err(Clone::clone)?.default.filter(|_| raw.is_empty());
@@ -103,7 +108,6 @@ impl Knobs {
                     None => Err(stray(knob, raw)),
                 }
             }
-            (Knob::GpuClock(_), Value::Restore(raw)) => Err(stray(knob, raw)),
             (Knob::CpuFrequency(_) | Knob::CpuQuota(_) | Knob::RaplLimit(_), _) => {
                 Err(KnobError { state: KnobState::Error, detail: format!("{knob} is no knob of a GPU") })
             }
@@ -119,12 +123,39 @@ impl Knobs {
         };
         let setting = GpuLockedClocksSetting::Numeric { min_clock_mhz: clocks.lowest(), max_clock_mhz: ceiling };
         match device.set_gpu_locked_clocks(setting) {
-            Ok(()) => Ok(clock(clocks, Some(ceiling))),
+            Ok(()) => Ok(self.clock(Some(ceiling))),
             Err(NvmlError::InvalidArg) => {
                 Err(rejected(format!("{LOCK}: the driver refuses {} to {ceiling} MHz, {}", clocks.lowest(), range())))
             }
             Err(error) => Err(refusal(LOCK, &error)),
         }
+    }
+
+    fn reset(&self, device: &mut Device<'_>) -> Result<Found, KnobError> {
+        device.reset_gpu_locked_clocks().map_err(|error| refusal(RESET, &error))?;
+        Ok(self.clock(None))
+    }
+
+    /// Locks the clocks to what they were locked to before.
+    fn lock_again(&self, device: &mut Device<'_>, range: ClockRange) -> Result<Found, KnobError> {
+        let ClockRange { min, max } = range;
+        let setting = GpuLockedClocksSetting::Numeric { min_clock_mhz: min, max_clock_mhz: max };
+        device.set_gpu_locked_clocks(setting).map_err(|error| refusal(LOCK, &error))?;
+        Ok(self.clock(None))
+    }
+
+    /// The clocks with the upper end that was written; `None`: as they were.
+    fn clock(&self, locked: Option<u32>) -> Found {
+        let raw = self.stated.map_or_else(String::new, |stated| stated.to_string());
+        self.clocks.as_ref().map_or_else(unusable, |clocks| Found {
+            min: clocks.min().into(),
+            max: clocks.max().into(),
+            step: clocks.step().into(),
+            value: locked.map(u64::from),
+            raw,
+            state: KnobState::Ok,
+            epoch: 0,
+        })
     }
 
     fn set_limit(&mut self, device: &mut Device<'_>, limit_mw: u64) -> Result<Found, KnobError> {
@@ -161,20 +192,19 @@ impl PowerLimit {
     }
 }
 
-fn clock(clocks: &Clocks, locked: Option<u32>) -> Found {
-    Found {
-        min: clocks.min().into(),
-        max: clocks.max().into(),
-        step: clocks.step().into(),
-        value: locked.map(u64::from),
-        raw: String::new(),
-        state: KnobState::Ok,
-        epoch: 0,
-    }
-}
-
 fn unusable(error: &KnobError) -> Found {
     Found { min: 0, max: 0, step: 1, value: None, raw: String::new(), state: error.state, epoch: 0 }
+}
+
+/// The clocks, where the GPU can be locked to what is stated of it.
+fn possible(clocks: Clocks, stated: Option<Stated>) -> Result<Clocks, KnobError> {
+    let (least, most) = (clocks.lowest(), clocks.max());
+    match stated {
+        Some(Stated::Locked(ClockRange { min, max })) if !(least..=most).contains(&max) => Err(rejected(format!(
+            "--capping.gpu-clock-before: {min}-{max} MHz cannot be restored, the clocks are {least} to {most} MHz here"
+        ))),
+        _ => Ok(clocks),
+    }
 }
 
 /// The clocks that the GPU can be locked to.

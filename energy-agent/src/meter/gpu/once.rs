@@ -66,7 +66,7 @@ fn open(library: &str, by_gpu: BTreeMap<Arc<str>, Writes>, done: &Sender<(usize,
 
 fn write(nvml: &Nvml, uuid: &Arc<str>, writes: &Writes, done: &Sender<(usize, Outcome)>) {
     let device = nvml.device_by_uuid(&**uuid).map_err(|error| Failure::new("nvmlDeviceGetHandleByUUID", &error));
-    match device.and_then(|device| Knobs::probe(&device, uuid).map(|knobs| (device, knobs))) {
+    match device.and_then(|device| Knobs::probe(&device, uuid, None).map(|knobs| (device, knobs))) {
         Ok((mut device, mut knobs)) => {
             for (index, knob, value) in writes {
                 let outcome = knobs.write(&mut device, knob, value);

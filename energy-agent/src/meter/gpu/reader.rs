@@ -11,6 +11,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, EventSet};
 use tracing::{info, warn};
 
+use super::clocks;
 use super::device::Task;
 use super::energy::{EnergyWay, POWER_SAMPLES, POWER_USAGE, TOTAL_ENERGY};
 use super::fault::{Calls, Failure, Fault};
@@ -222,7 +223,7 @@ impl<'n> Reader<'n> {
     fn probe(&mut self, task: &Task) -> Result<(), Failure> {
         let anew = self.knobs.is_none();
         if self.knobs.as_ref().is_none_or(|knobs| knobs.is_doubtful(task.retry)) {
-            let knobs = Knobs::probe(&self.device, &task.gpu.uuid)?;
+            let knobs = Knobs::probe(&self.device, &task.gpu.uuid, task.stated)?;
             for KnobError { state, detail } in knobs.troubles().into_iter().filter(|_| anew) {
                 info!(
                     gpu = task.gpu.index,
@@ -296,8 +297,6 @@ fn state(device: &Device<'_>, calls: &mut Calls) -> Result<GpuState, Failure> {
         ),
         power: calls.ask(POWER_USAGE, || device.power_usage())?.map(watts),
         power_limit: calls.ask("nvmlDeviceGetEnforcedPowerLimit", || device.enforced_power_limit())?.map(watts),
-        throttle_reasons: calls
-            .ask("nvmlDeviceGetCurrentClocksThrottleReasons", || device.current_throttle_reasons())?
-            .map(|reasons| reasons.bits()),
+        throttle_reasons: calls.ask("nvmlDeviceGetCurrentClocksThrottleReasons", || clocks::reasons(device))?,
     })
 }

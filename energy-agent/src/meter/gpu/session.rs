@@ -15,6 +15,7 @@ use nvml_wrapper::error::NvmlError;
 use super::device::{self, Request, Task};
 use super::fault::{Failure, Fault};
 use super::reading::Gpu;
+use crate::capping::stated::StatedClocks;
 use crate::meter::Source;
 use crate::static_build::IS_STATIC;
 
@@ -81,6 +82,7 @@ pub struct Opener {
     pub library: String,
     pub procfs: PathBuf,
     pub interval: Duration,
+    pub stated: StatedClocks,
     pub retry: Duration,
     pub answers: Sender<Message>,
     pub nvml: Option<Arc<Nvml>>,
@@ -150,11 +152,13 @@ impl Opener {
     fn start(&mut self, nvml: Arc<Nvml>, gpu: Gpu, chosen: Option<Source>) -> Result<Started, Failure> {
         let gpu = Arc::new(gpu);
         self.workers += 1;
+        let stated = self.stated.of(&gpu.uuid);
         let task = Task {
             worker: self.workers,
             nvml,
             gpu: Arc::clone(&gpu),
             chosen,
+            stated,
             procfs: self.procfs.clone(),
             interval: self.interval,
             retry: self.retry,

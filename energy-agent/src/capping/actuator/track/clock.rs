@@ -6,6 +6,7 @@ use super::super::super::knob::{Found, Knob, KnobError};
 use super::super::super::observation::KnobState;
 use super::super::change::{Change, ChangeKind};
 use super::Track;
+use super::lock::Lock;
 
 /// Clocks take effect at once; what is shown may be a second old.
 const CLOCK_SETTLES: Duration = Duration::from_secs(3);
@@ -19,6 +20,7 @@ pub struct Clock {
     pub within: u32,
     /// It was set again already because it was over.
     pub insisted: bool,
+    pub lock: Lock,
 }
 
 impl Track {

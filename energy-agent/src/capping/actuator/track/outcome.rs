@@ -7,15 +7,14 @@ use super::super::super::knob::{Found, Knob, KnobError, Value};
 use super::super::super::observation::KnobState;
 use super::super::change::{Change, ChangeKind};
 use super::super::fault::Fault;
-use super::clock::Clock;
-use super::{Held, Track, text};
+use super::{Held, Track, before, text};
 
 impl Track {
     /// A write goes out; the journal has it.
     pub fn begin(&mut self, now: Duration, value: &Value) {
         if let (Value::Set(set), Some(found), Some(limit)) = (value, &self.found, &self.wanted) {
             let held = self.held.get_or_insert_with(|| Held {
-                original: found.value,
+                original: before(&self.knob, found),
                 original_raw: found.raw.clone(),
                 epoch: Some(found.epoch),
                 written: *set,
@@ -49,6 +48,7 @@ impl Track {
         changes: &mut Vec<Change>,
     ) -> bool {
         self.pending = None;
+        self.clock.lock.wrote(now);
         let result = result.and_then(|found| {
             self.found = Some(found.clone());
             let shows = text(&self.knob, found.value);
@@ -133,14 +133,15 @@ impl Track {
     fn given_back(&mut self, changes: &mut Vec<Change>) -> bool {
         self.writes.restored += 1;
         let shows = self.held.as_ref().map_or_else(String::new, |held| match (held.original, &self.knob) {
-            (_, Knob::GpuClock(_)) => "clocks are reset".to_owned(),
+            (None, Knob::GpuClock(_)) => "clocks are reset".to_owned(),
+            (Some(_), Knob::GpuClock(_)) => format!("clocks are locked to {} MHz, as stated", held.original_raw),
             (Some(value), _) => format!("back at {}", text(&self.knob, Some(value))),
             (None, _) => "open again".to_owned(),
         });
         self.say(ChangeKind::Restored, shows, changes);
         self.held = None;
         self.restore_fault = None;
-        self.clock = Clock { insisted: self.clock.insisted, ..Clock::default() };
+        (self.clock.over, self.clock.within) = (0, 0);
         true
     }
 }

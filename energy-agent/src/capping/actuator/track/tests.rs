@@ -1,5 +1,6 @@
 mod after_a_crash;
 mod gone;
+mod locks;
 
 use std::sync::Arc;
 

@@ -2,20 +2,22 @@
 
 use std::time::Duration;
 
+use super::super::super::knob::Knob;
 use super::super::super::observation::{KnobNow, KnobState};
 use super::super::super::status::{CapStatus, Writes};
 use super::super::floor::floor;
-use super::Track;
+use super::{Track, before};
 
 impl Track {
     /// For the controller; `None` where the knob is not there. A fault is over when it is time to try again.
     #[must_use]
     pub fn now(&self, now: Duration) -> Option<KnobNow> {
         let found = self.found.as_ref()?;
-        let original = self.held.as_ref().map_or(found.value, |held| held.original);
+        let original = self.held.as_ref().map_or_else(|| before(&self.knob, found), |held| held.original);
         let min = floor(&self.knob, found);
         let fault = self.fault.as_ref().filter(|fault| now < fault.retry);
         let state = match (found.state, fault) {
+            _ if self.clock.lock.is_foreign() => KnobState::Yielded,
             _ if self.yielded.as_ref().is_some_and(|(_, until)| now < *until) => KnobState::Yielded,
             (KnobState::Ok | KnobState::NotEffective, Some(fault)) => fault.error.state,
             (KnobState::NotEffective, None) => KnobState::Ok,
@@ -50,18 +52,24 @@ impl Track {
             (_, None, Some(_)) => KnobState::Ok,
             (_, None, None) => KnobState::Unreachable,
         };
+        // What was written last, and is not in force any more.
+        let is_gone = matches!(self.knob, Knob::GpuClock(_)) && self.held.is_none();
         CapStatus {
             knob: self.knob.clone(),
             state,
             wanted: self.wanted.as_ref().map(|limit| limit.value),
-            found: self.found.as_ref().and_then(|found| found.value),
-            original: self.held.as_ref().map_or_else(|| self.found.as_ref()?.value, |held| held.original),
+            found: self.found.as_ref().filter(|_| !is_gone).and_then(|found| found.value),
+            original: self
+                .held
+                .as_ref()
+                .map_or_else(|| self.found.as_ref().and_then(|found| before(&self.knob, found)), |held| held.original),
             policy: self
                 .wanted
                 .as_ref()
                 .map(|limit| limit.policy.clone())
                 .or_else(|| self.held.as_ref().map(|held| held.policy.clone())),
             clamped: self.clamped,
+            detail: self.why_locked(),
             writes: self.writes,
         }
     }

@@ -49,6 +49,7 @@ fn over_budget() -> CappingStatus {
         original: None,
         policy,
         clamped: false,
+        detail: None,
         writes: Writes::default(),
     };
     CappingStatus {
