@@ -14,6 +14,8 @@ mod kubernetes;
 mod log;
 #[path = "ends/manager.rs"]
 mod manager;
+#[path = "ends/panics.rs"]
+mod panics;
 #[allow(dead_code, reason = "a part of it is used here")]
 #[path = "capping_cpu/plant.rs"]
 mod plant;

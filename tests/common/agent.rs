@@ -120,8 +120,12 @@ impl Agent {
     pub fn end(&mut self, signal: &str) -> (ExitStatus, Duration) {
         let start = Instant::now();
         self.send(signal);
-        let status = wait_until("the agent to end", Duration::from_millis(5), || self.child.try_wait().unwrap());
-        (status, start.elapsed())
+        (self.wait(), start.elapsed())
+    }
+
+    /// Waits for the end, which something else has brought about.
+    pub fn wait(&mut self) -> ExitStatus {
+        wait_until("the agent to end", Duration::from_millis(5), || self.child.try_wait().unwrap())
     }
 
     /// Panics unless it runs and has not panicked.

@@ -9,7 +9,7 @@ use crate::plant::{Machine, Plant};
 use crate::world::{CpuPod, World, text};
 
 /// Nothing is low enough for it: both clocks go to 1 GHz.
-const POLICY: &str = "- name: node
+pub const POLICY: &str = "- name: node
   mode: Enforce
   selector: {selectAll: true}
   budget: {watts: 1, scope: PerNode, components: [cpu]}

@@ -1,7 +1,7 @@
 //! Every signal, and SIGHUP in each of its meanings.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Child, Command};
 
 use tempfile::TempDir;
 
@@ -126,6 +126,16 @@ fn an_agent_under_nohup_goes_on_ignoring_sighup() {
     assert_eq!(agent.end("TERM").0.code(), Some(0));
 }
 
+/// `script`, whose end closes the terminal.
+struct Terminal(Child);
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn sighup_ends_the_live_table_with_the_terminal_restored() {
     let _alone = alone();
@@ -133,7 +143,7 @@ fn sighup_ends_the_live_table_with_the_terminal_restored() {
     let folder = TempDir::new().unwrap();
     let (screen, pid) = (folder.path().join("screen"), folder.path().join("pid"));
     let shell = format!("stty rows 24 cols 80; echo $$ >{}; exec {PROGRAM} top {}", pid.display(), agent.address);
-    let mut terminal = Command::new("script")
+    let terminal = Command::new("script")
         .args(["--quiet", "--flush", "--command", &shell])
         .arg(&screen)
         .env("TERM", "xterm")
@@ -141,11 +151,12 @@ fn sighup_ends_the_live_table_with_the_terminal_restored() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
+    let mut terminal = Terminal(terminal);
     let shown = || String::from_utf8_lossy(&fs::read(&screen).unwrap_or_default()).into_owned();
     // xterm's other screen, entered and left.
     wait_for("the table", || Some(()).filter(|()| shown().contains("\u{1b}[?1049h") && shown().contains("quit")));
     let pid = fs::read_to_string(&pid).unwrap();
     assert!(Command::new("kill").args(["-HUP", pid.trim()]).status().unwrap().success());
-    wait_for("the end", || terminal.try_wait().unwrap());
+    wait_for("the end", || terminal.0.try_wait().unwrap());
     assert!(shown().contains("\u{1b}[?1049l"), "{:?}", shown());
 }
