@@ -4,14 +4,19 @@
 mod agent;
 mod churn;
 mod garbage;
+mod hangs;
 mod kill;
 mod machine;
 mod node;
 mod patience;
+mod signals;
 mod tally;
 
+use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
@@ -51,6 +56,10 @@ enum Attack {
     Churn,
     /// Random bytes, cut files and absurd values from the hardware, the driver and in the configuration.
     Garbage,
+    /// Every signal, alone and in bursts, before and while something is lowered.
+    Signals,
+    /// Files of the hardware and of the configuration that do not answer, and a driver that does not.
+    Hangs,
 }
 
 impl Attack {
@@ -64,6 +73,8 @@ impl Attack {
             Self::Kill => kill::round(place, rng),
             Self::Churn => churn::round(place, rng),
             Self::Garbage => garbage::round(place, rng),
+            Self::Signals => signals::round(place, rng),
+            Self::Hangs => hangs::round(place, rng),
         }
     }
 }
@@ -90,6 +101,7 @@ struct Course {
 /// # Errors
 /// When the programs do not build, or a promise was broken.
 pub fn run(options: &Options) -> Result<()> {
+    with_own_mounts()?;
     let programs = build(options.release)?;
     let seed = options.seed.unwrap_or_else(any_seed);
     let time = Duration::from_secs(options.minutes.map_or(options.seconds, |minutes| minutes * 60));
@@ -121,7 +133,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 impl Course {
-    fn step(&mut self, programs: &std::path::Path, seed: u64, round: u64) -> Result<()> {
+    fn step(&mut self, programs: &Path, seed: u64, round: u64) -> Result<()> {
         let place = Place { programs: programs.to_owned(), folder: folder(self.attack) };
         let _ = fs::remove_dir_all(&place.folder);
         fs::create_dir_all(&place.folder).with_context(|| format!("making {}", place.folder.display()))?;
@@ -142,6 +154,17 @@ impl Course {
         }
         Ok(())
     }
+}
+
+/// Goes on in a mount namespace of its own, so that no mount outlives this command, whatever ends it.
+fn with_own_mounts() -> Result<()> {
+    const VARIABLE: &str = "ENERGY_AGENT_CHAOS_MOUNTS";
+    if env::var_os(VARIABLE).is_some() {
+        return Ok(());
+    }
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--propagation=private"]).arg(env::current_exe()?).args(env::args_os().skip(1));
+    Err(unshare.env(VARIABLE, "own").exec()).context("starting unshare, which needs root")
 }
 
 /// The numbers of a round.

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -10,6 +10,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::patience::until;
 use crate::bench::agent::{Scraper, ticks};
 use crate::bench::page::Page;
+
+/// Each world has a node of its own: many agents may cap at the same time.
+const RUN_DIRECTORY: &str = "ENERGY_AGENT_RUN_DIRECTORY";
 
 pub struct Agent {
     process: Child,
@@ -26,11 +29,13 @@ impl Agent {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let log = folder.join(format!("agent-{}.log", COUNT.fetch_add(1, Ordering::Relaxed)));
         let process = Command::new("sh")
-            .args(["-c", r#"echo $$ > "$1/cgroup.procs" && shift && exec "$@""#, "agent"])
+            // Without the terminal that this command may have, whose end would be the agent's.
+            .args(["-c", r#"echo $$ > "$1/cgroup.procs" && shift && exec setsid "$@""#, "agent"])
             .arg(cgroup)
             .arg(programs.join("energy-agent"))
             .arg("--web.listen-address=127.0.0.1:0")
             .args(flags)
+            .env(RUN_DIRECTORY, folder.join("run"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log)?)
@@ -104,8 +109,8 @@ impl Agent {
     /// # Errors
     /// When there is no such process or signal.
     pub fn signal(&self, signal: &str) -> Result<()> {
-        let sent = Command::new("kill").args(["-s", signal, &self.process.id().to_string()]).status()?;
-        ensure!(sent.success(), "kill -s {signal} ended with {sent}");
+        let sent = Command::new("kill").args([&format!("-{signal}"), &self.process.id().to_string()]).status()?;
+        ensure!(sent.success(), "kill -{signal} ended with {sent}");
         Ok(())
     }
 
@@ -139,11 +144,21 @@ impl Drop for Agent {
     }
 }
 
+/// How `energy-agent restore` ended, and what it said.
+pub struct Restored {
+    pub said: String,
+    pub code: Option<i32>,
+}
+
 /// `energy-agent restore` to its end.
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn restore(programs: &Path, flags: &[String]) -> Result<Output> {
+pub fn restore(programs: &Path, folder: &Path, flags: &[String]) -> Result<Restored> {
     let mut command = Command::new(programs.join("energy-agent"));
-    command.arg("restore").args(flags).stdin(Stdio::null()).output().context("starting energy-agent restore")
+    command.arg("restore").args(flags).env(RUN_DIRECTORY, folder.join("run"));
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.context("starting energy-agent restore")?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    Ok(Restored { said, code: output.status.code() })
 }

@@ -24,11 +24,7 @@ pub fn round(place: &Place, rng: &mut Rng) -> Result<Tally> {
         let mut agent = node.agent(&[])?;
         let wait = Duration::from_millis(rng.u64(..300));
         if rng.u32(..4) > 0 {
-            until("something to be lowered", || {
-                agent.runs()?;
-                Ok((node.knobs()? != node.before).then_some(()))
-            })
-            .with_context(|| format!("kill {kill}"))?;
+            node.wait_until_lowered(&mut agent).with_context(|| format!("kill {kill}"))?;
             thread::sleep(wait);
         } else {
             thread::sleep(wait * 5);

@@ -12,7 +12,7 @@ use fake_nvml::state::{Gpu, Limits, Process, State};
 use fastrand::Rng;
 
 use super::Place;
-use super::agent::{Agent, restore};
+use super::agent::{Agent, Restored, restore};
 use super::machine::{Draw, Machine, replace};
 use super::patience::until;
 use crate::bench::kubelet::Kubelet;
@@ -149,15 +149,22 @@ impl Node {
         ]
     }
 
+    /// Runs `energy-agent restore`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn try_restore(&self) -> Result<Restored> {
+        let cgroups = format!("--path.cgroupfs={}", self.view.display());
+        restore(&self.programs, &self.place, &[self.flags(), vec![cgroups]].concat())
+    }
+
     /// Runs `energy-agent restore`, which has to say that all is well.
     ///
     /// # Errors
     /// When it does not.
     pub fn restore(&self) -> Result<()> {
-        let cgroups = format!("--path.cgroupfs={}", self.view.display());
-        let output = restore(&self.programs, &[self.flags(), vec![cgroups]].concat())?;
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        ensure!(output.status.success(), "restore ended with {}: {said}", output.status);
+        let Restored { code, said } = self.try_restore()?;
+        ensure!(code == Some(0), "restore ended with {code:?}: {said}");
         Ok(())
     }
 
@@ -195,14 +202,36 @@ impl Node {
         Ok(())
     }
 
+    /// Waits until something is lowered.
+    ///
     /// # Errors
-    /// When something is not as it was, or the journal still names something.
-    pub fn is_as_before(&self) -> Result<()> {
+    /// When nothing is, or the agent ends.
+    pub fn wait_until_lowered(&self, agent: &mut Agent) -> Result<()> {
+        until("something to be lowered", || {
+            agent.runs()?;
+            Ok((self.knobs()? != self.before).then_some(()))
+        })
+    }
+
+    /// # Errors
+    /// When a knob is not as it was.
+    pub fn knobs_are_as_before(&self) -> Result<()> {
         let now = self.knobs()?;
         for (name, before) in &self.before {
             ensure!(now[name] == *before, "{name} is {}, it was {before}", now[name]);
         }
-        let journal = fs::read_to_string(self.state_directory().join("capping-journal.jsonl")).unwrap_or_default();
+        Ok(())
+    }
+
+    pub fn journal(&self) -> PathBuf {
+        self.state_directory().join("capping-journal.jsonl")
+    }
+
+    /// # Errors
+    /// When something is not as it was, or the journal still names something.
+    pub fn is_as_before(&self) -> Result<()> {
+        self.knobs_are_as_before()?;
+        let journal = fs::read_to_string(self.journal()).unwrap_or_default();
         ensure!(journal.is_empty(), "everything is as it was, and the journal is not empty: {journal}");
         Ok(())
     }
