@@ -8,8 +8,12 @@ mod clocks;
 mod common;
 #[path = "capping_cpu/crash.rs"]
 mod crash;
+#[path = "capping_cpu/disks.rs"]
+mod disks;
 #[path = "common/kubernetes/mod.rs"]
 mod kubernetes;
+#[path = "capping_cpu/one_agent.rs"]
+mod one_agent;
 #[path = "capping_cpu/overlap.rs"]
 mod overlap;
 #[path = "capping_cpu/plant.rs"]

@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test panics, its helpers too")]
 
 mod common;
+#[path = "restore/damaged.rs"]
+mod damaged;
 #[path = "restore/gpus.rs"]
 mod gpus;
 #[path = "restore/killed.rs"]
@@ -106,7 +108,7 @@ fn without_a_folder_for_the_journal_nothing_is_written() {
     }
     assert_eq!(node.contents(), node.before);
     assert_eq!(agent.actuator.knobs()[&Knob::CpuFrequency(0)].state, KnobState::NoPermission);
-    assert!(agent.actuator.journal_error().unwrap().contains("--state.directory"));
+    assert!(agent.actuator.trouble().unwrap().detail.contains("--state.directory"));
 }
 
 #[test]
@@ -174,6 +176,7 @@ fn the_command_makes_nothing_where_there_is_nothing() {
     let outcome = node.restore(&[]);
     assert_eq!(outcome.code, Some(0), "{outcome:#?}");
     assert_eq!(fs::read_dir(node.state.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(node.run.path()).unwrap().count(), 0);
     fs::remove_dir(node.state.path()).unwrap();
     let outcome = node.restore(&[]);
     assert_eq!(outcome.code, Some(0), "{outcome:#?}");

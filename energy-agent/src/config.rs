@@ -15,6 +15,7 @@ pub use self::choice::{
     Capping, CpuMeter, CyclesEvent, EbpfMode, GpuMode, IdleMethod, IdlePolicy, Level, LogFormat, LogLevel, PodsSource,
 };
 pub use self::command::{Cli, Command, DoctorArgs, Login, PolicyCommand, ReportFormat, RestoreArgs, TopArgs};
+use crate::capping::journal::Folders;
 use crate::capping::stated::StatedClocks;
 use crate::static_build::IS_STATIC;
 
@@ -93,7 +94,7 @@ pub struct Config {
         value_name = "POLICY"
     )]
     pub idle_policy: IdlePolicy,
-    /// Folder for what is kept across restarts (the learned idle baseline).
+    /// Folder for what is kept across restarts (the learned idle baseline, the capping journal).
     #[arg(
         long = "state.directory",
         env = "ENERGY_AGENT_STATE_DIRECTORY",
@@ -101,6 +102,18 @@ pub struct Config {
         value_name = "DIR"
     )]
     pub state_directory: PathBuf,
+    /// Folder, on a file system that ends with the boot, for the lock by which one agent of the node caps and for the record
+    /// of what it has limited.
+    ///
+    /// Every agent of the node has to have the same folder here, so in a container it is a mount of the host's. Only root
+    /// may open it; it is made and kept so.
+    #[arg(
+        long = "run.directory",
+        env = "ENERGY_AGENT_RUN_DIRECTORY",
+        default_value = "/run/energy-agent",
+        value_name = "DIR"
+    )]
+    pub run_directory: PathBuf,
     /// Where pod names come from. `api`: a watch of the API server for this node's pods (list and watch on pods).
     /// `kubelet`: the node's kubelet, asked at an interval (nodes/proxy). `auto`: api where there is a service account or
     /// a kubeconfig, else `none`, which shows pods by uid and containers by id.
@@ -245,6 +258,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// Where capping keeps what has to come back.
+    #[must_use]
+    pub fn folders(&self) -> Folders {
+        Folders { state: self.state_directory.clone(), run: self.run_directory.clone() }
+    }
+
     /// Some source of policies is named.
     #[must_use]
     pub const fn has_policies(&self) -> bool {

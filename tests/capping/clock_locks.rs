@@ -169,6 +169,7 @@ fn clocks_that_are_stated_come_back_however_a_cap_ends() {
     let restore = Command::new(PROGRAM)
         .args(["restore", &world.nvml.flag()])
         .arg(format!("--state.directory={}", world.node.folder().join("state").display()))
+        .arg(format!("--run.directory={}", world.node.folder().join("run").display()))
         .output()
         .unwrap();
     let table = String::from_utf8(restore.stdout).unwrap();

@@ -178,6 +178,7 @@ impl World {
         flags.push(format!("--kubeconfig={}", self.node.kubeconfig.display()));
         flags.push(format!("--node.name={}", self.node.name));
         flags.push(format!("--state.directory={}", self.node.folder().join("state").display()));
+        flags.push(format!("--run.directory={}", self.node.folder().join("run").display()));
         if more.iter().all(|flag| !flag.starts_with("--interval")) {
             flags.push(interval);
         }

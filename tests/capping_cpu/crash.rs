@@ -182,7 +182,8 @@ fn an_agent_that_is_started_without_capping_gives_back_what_was_left() {
     let Some(node) = Node089::new() else { return };
     node.capping().end("KILL");
     let [sysfs, trust] = node.machine.flags();
-    let flags = [&node.world.state_flag(), &sysfs, &trust, &node.nvml.flag(), "--meter.cpu=rapl", "--capping=off"];
+    let [state, run] = node.world.folder_flags();
+    let flags = [&state, &run, &sysfs, &trust, &node.nvml.flag(), "--meter.cpu=rapl", "--capping=off"];
     let agent = node.world.node.agent(&flags);
     node.wait_for("given back", &node.before);
     wait_for("capping to be off", || {

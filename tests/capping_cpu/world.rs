@@ -21,6 +21,8 @@ pub const WATTS_PER_CPU: f64 = 100.0;
 pub struct World {
     pub node: Node,
     pub state: TempDir,
+    /// The folder of the node's lock.
+    pub run: TempDir,
     file: PathBuf,
     coefficients: PathBuf,
 }
@@ -53,11 +55,11 @@ impl Busy {
 
 impl World {
     pub fn new() -> Self {
-        let (node, state) = (Node::new(), TempDir::new().unwrap());
+        let (node, state, run) = (Node::new(), TempDir::new().unwrap(), TempDir::new().unwrap());
         let file = node.folder().join("policies.yaml");
         let coefficients = node.folder().join("coefficients.json");
         fs::write(&coefficients, r#"{"average": {"min_watts": 5, "max_watts": 105}}"#).unwrap();
-        Self { node, state, file, coefficients }
+        Self { node, state, run, file, coefficients }
     }
 
     /// A pod that exists in the API and as cgroups. `None`, said loudly, where quotas cannot be had.
@@ -94,14 +96,19 @@ impl World {
     /// Starts the agent with these meters.
     pub fn bare_agent(&self, more: &[&str]) -> Agent {
         let interval = if more.iter().any(|flag| flag.starts_with("--interval")) { "" } else { "--interval=500ms" };
-        let (file, state) = (format!("--capping.policy={}", self.file.display()), self.state_flag());
-        let mut flags = vec!["--capping=on", &file, &state];
+        let file = format!("--capping.policy={}", self.file.display());
+        let [state, run] = self.folder_flags();
+        let mut flags = vec!["--capping=on", &file, &state, &run];
         flags.extend([interval].into_iter().filter(|flag| !flag.is_empty()));
         self.node.agent(&[&flags, more].concat())
     }
 
-    pub fn state_flag(&self) -> String {
-        format!("--state.directory={}", self.state.path().display())
+    /// What the next run has to share with this one.
+    pub fn folder_flags(&self) -> [String; 2] {
+        [
+            format!("--state.directory={}", self.state.path().display()),
+            format!("--run.directory={}", self.run.path().display()),
+        ]
     }
 
     /// Text of the journal; empty where there is none.
@@ -111,10 +118,16 @@ impl World {
 
     /// Runs `energy-agent restore`; what it printed.
     pub fn restore(&self, more: &[&str]) -> String {
-        let output = Command::new(PROGRAM).args(["restore", &self.state_flag()]).args(more).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        let (code, text) = self.try_restore(more);
+        assert_eq!(code, Some(0), "{text}");
         text
+    }
+
+    /// The same with its exit code, and with what it wrote to standard error.
+    pub fn try_restore(&self, more: &[&str]) -> (Option<i32>, String) {
+        let output = Command::new(PROGRAM).arg("restore").args(self.folder_flags()).args(more).output().unwrap();
+        let [text, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), text + &errors)
     }
 }
 

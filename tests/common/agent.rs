@@ -24,6 +24,8 @@ pub struct Agent {
     log: Arc<Mutex<Vec<String>>>,
     /// Its `--state.directory`, unless the flags named another.
     pub state: TempDir,
+    /// Its `--run.directory`, in the same way: each agent has a node of its own.
+    pub run: TempDir,
 }
 
 impl Agent {
@@ -36,15 +38,18 @@ impl Agent {
 
     /// Starts it by `command` (`setpriv ... PROGRAM`), and waits until it listens.
     pub fn spawn(command: &[&str], flags: &[&str]) -> Self {
-        let state = TempDir::new().unwrap();
+        let (state, run) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         // The agent may run as another user.
-        fs::set_permissions(state.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        for folder in [&state, &run] {
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        }
         let mut start = Command::new(command[0]);
         start.args(&command[1..]).arg("--web.listen-address=127.0.0.1:0").args(flags);
         if !flags.iter().any(|flag| flag.starts_with("--state.directory")) {
             start.arg(format!("--state.directory={}", state.path().display()));
         }
         let mut child = start
+            .env("ENERGY_AGENT_RUN_DIRECTORY", run.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -53,7 +58,7 @@ impl Agent {
         let log = Arc::new(Mutex::new(Vec::new()));
         let (lines, kept) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&log));
         thread::spawn(move || lines.map_while(Result::ok).for_each(|line| kept.lock().unwrap().push(line)));
-        let mut agent = Self { child, address: String::new(), log, state };
+        let mut agent = Self { child, address: String::new(), log, state, run };
         agent.address = wait_for("the agent's address in its log", || {
             let log = agent.log();
             let listens = log.iter().find_map(|line| line.split_once(" listening address="));
@@ -152,6 +157,7 @@ pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let mut child = Command::new(PROGRAM)
         .args(arguments)
         .arg(format!("--state.directory={}", state.path().display()))
+        .env("ENERGY_AGENT_RUN_DIRECTORY", state.path().join("run"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(fs::File::create(&errors).unwrap())

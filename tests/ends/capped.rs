@@ -45,13 +45,15 @@ impl Capped {
         let node = &self.world.node;
         let [sysfs, trust] = self.machine.flags();
         let policies = node.folder().join("policies.yaml");
+        let [state, run] = self.world.folder_flags();
         vec![
             "--pods.source=api".to_owned(),
             format!("--kubeconfig={}", node.kubeconfig.display()),
             format!("--node.name={}", node.name),
             "--capping=on".to_owned(),
             format!("--capping.policy={}", policies.display()),
-            self.world.state_flag(),
+            state,
+            run,
             "--interval=500ms".to_owned(),
             sysfs,
             trust,

@@ -160,6 +160,7 @@ fn an_agent_whose_meters_hang_at_the_start_can_be_ended() {
     let mut child = Command::new(PROGRAM)
         .args(["--web.listen-address=127.0.0.1:0", "--log.level=debug", &powercap.sysfs_flag()])
         .arg(format!("--state.directory={}", state.path().display()))
+        .env("ENERGY_AGENT_RUN_DIRECTORY", state.path().join("run"))
         .stderr(fs::File::create(&log).unwrap())
         .stdout(std::process::Stdio::null())
         .spawn()

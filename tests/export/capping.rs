@@ -93,5 +93,6 @@ pub fn status() -> CappingStatus {
         }],
         restore_pending: 1,
         restore_failures: 2,
+        journal_repairs: 0,
     }
 }

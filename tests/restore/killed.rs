@@ -13,7 +13,7 @@ use energy_agent::capping::knob::{Knob, Limits};
 use crate::common::agent::wait_for;
 use crate::node::{Driver, Node, config, limits};
 
-/// What the child is told by: root, state directory and knobs.
+/// What the child is told by: root, state and run directory, and knobs.
 const CHILD: &str = "ENERGY_AGENT_TEST_CAPS";
 const KILLS: u32 = 100;
 
@@ -33,9 +33,9 @@ impl Numbers {
 /// Caps and gives back for ever, as fast as it can.
 fn cap(child: &str) -> ! {
     let mut words = child.split(' ');
-    let (root, state) = (words.next().unwrap(), words.next().unwrap());
+    let places = [(); 3].map(|()| words.next().unwrap().to_owned());
     let quota = words.next().map(|cgroup| Knob::CpuQuota(cgroup.into()));
-    let mut driver = Driver::open(&config(root, state));
+    let mut driver = Driver::open(&config(&places));
     let mut numbers = Numbers(0x9E37_79B9_7F4A_7C15 ^ u64::from(std::process::id()));
     loop {
         // Each knob with a value of its own, or none.
@@ -66,7 +66,7 @@ fn originals_come_back_whenever_the_agent_is_killed() {
         cap(&child);
     }
     let node = Node::new();
-    let mut told = format!("{} {}", node.tree.root().display(), node.state.path().display());
+    let mut told = node.places().join(" ");
     for knob in node.before.keys() {
         if let Knob::CpuQuota(cgroup) = knob {
             told = format!("{told} {cgroup}");
@@ -108,7 +108,7 @@ fn originals_come_back_whenever_the_agent_is_killed() {
 /// A plain file that was just truncated is empty; the kernel's attributes never are, they show the old value.
 fn heal(node: &Node) -> u32 {
     let boot = fs::read_to_string(node.config.procfs.join("sys/kernel/random/boot_id")).unwrap();
-    let journal = Journal::peek(node.state.path(), boot.trim()).unwrap();
+    let journal = Journal::peek(&node.config.folders(), boot.trim()).entries;
     let mut torn = 0;
     for (knob, content) in node.contents() {
         if content.is_empty() {

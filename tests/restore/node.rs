@@ -25,6 +25,8 @@ use crate::common::tree::Tree;
 pub struct Node {
     pub tree: Tree,
     pub state: TempDir,
+    /// The folder of the node's lock.
+    pub run: TempDir,
     pub pod: Option<QuotaPod>,
     /// Content of every knob's file before anything was written.
     pub before: BTreeMap<Knob, String>,
@@ -48,11 +50,11 @@ impl Node {
         if let Some(pod) = &pod {
             capped_to.insert(Knob::CpuQuota(pod.pod.cgroup.path.trim_start_matches('/').into()), 500);
         }
-        let state = TempDir::new().unwrap();
-        let config = config(&tree.root().display().to_string(), &state.path().display().to_string());
+        let (state, run) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let config = config(&[tree.root(), state.path(), run.path()].map(|path| path.display().to_string()));
         let (before, capped_to) = (BTreeMap::new(), limits(capped_to));
         let gpu_flags = vec!["--gpu=off".to_owned()];
-        let mut node = Self { tree, state, pod, before, capped_to, config, gpu_flags };
+        let mut node = Self { tree, state, run, pod, before, capped_to, config, gpu_flags };
         node.before = node.contents();
         node
     }
@@ -96,7 +98,7 @@ impl Node {
     pub fn command(&self, flags: &[&str]) -> Outcome {
         let output = Command::new(PROGRAM)
             .arg("restore")
-            .args(arguments(&self.tree.root().display().to_string(), &self.state.path().display().to_string()))
+            .args(arguments(&self.places()))
             .args(&self.gpu_flags)
             .args(flags)
             .output()
@@ -106,6 +108,11 @@ impl Node {
             text: String::from_utf8(output.stdout).unwrap(),
             errors: String::from_utf8(output.stderr).unwrap(),
         }
+    }
+
+    /// Root of the tree, state folder, run folder.
+    pub fn places(&self) -> [String; 3] {
+        [self.tree.root(), self.state.path(), self.run.path()].map(|path| path.display().to_string())
     }
 
     /// An agent's actuator.
@@ -138,7 +145,7 @@ fn is_own_lock(error: &str) -> bool {
 
 /// Opens the journal of a run before.
 fn open(config: &Config) -> Actuator {
-    let is_free = |actuator: &Actuator| !actuator.journal_error().is_some_and(is_own_lock);
+    let is_free = |actuator: &Actuator| !actuator.trouble().is_some_and(|trouble| is_own_lock(&trouble.detail));
     wait_for("the lock of the journal", || Some(Actuator::open(config)).filter(is_free))
 }
 
@@ -187,13 +194,18 @@ pub fn limits(values: impl IntoIterator<Item = (Knob, u64)>) -> Limits {
     values.into_iter().map(|(knob, value)| (knob, Limit { value, policy: policy.clone() })).collect()
 }
 
-pub fn config(root: &str, state: &str) -> Config {
+pub fn config(places: &[String; 3]) -> Config {
     let program = ["energy-agent".to_owned()];
-    let mut config = Cli::parse_from(program.into_iter().chain(arguments(root, state))).run;
+    let mut config = Cli::parse_from(program.into_iter().chain(arguments(places))).run;
     config.gpu = GpuMode::Off;
     config
 }
 
-fn arguments(root: &str, state: &str) -> [String; 3] {
-    [format!("--path.sysfs={root}/sys"), format!("--path.procfs={root}/proc"), format!("--state.directory={state}")]
+fn arguments([root, state, run]: &[String; 3]) -> [String; 4] {
+    [
+        format!("--path.sysfs={root}/sys"),
+        format!("--path.procfs={root}/proc"),
+        format!("--state.directory={state}"),
+        format!("--run.directory={run}"),
+    ]
 }

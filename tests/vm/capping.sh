@@ -51,7 +51,7 @@ enforce
 kill -9 $pid
 wait $pid
 is_capped || end "cpu.max is open after kill -9, when nobody was there to open it"
-agent restore --state.directory=/tmp --gpu=off >/tmp/restored || end "restore: $(cat /tmp/restored)"
+agent restore --state.directory=/tmp/state --gpu=off >/tmp/restored || end "restore: $(cat /tmp/restored)"
 is_open || end "cpu.max after kill -9 and the command restore: $(cat $pod/cpu.max)"
 
 start

@@ -52,7 +52,7 @@ httpd -p 127.0.0.1:10255 -h /www
 echo '{"average": {"min_watts": 5, "max_watts": 105}}' >/tmp/coefficients.json
 start() {
     agent --ebpf=on --interval=1s --meter.cpu=estimate --meter.estimate-coefficients=/tmp/coefficients.json \
-        --pods.source=kubelet --pods.kubelet-url=http://127.0.0.1:10255 --state.directory=/tmp \
+        --pods.source=kubelet --pods.kubelet-url=http://127.0.0.1:10255 --state.directory=/tmp/state \
         --capping=on --capping.policy=/tmp/policies.yaml >>/tmp/log 2>&1 &
     pid=$!
     await 240 wget -qO /dev/null http://127.0.0.1:9102/readyz || { tail -n 20 /tmp/log; end "the agent is not ready"; }

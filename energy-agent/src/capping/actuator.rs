@@ -20,7 +20,8 @@ use tracing::{info, warn};
 use self::change::Change;
 use self::track::{Action, Track};
 use super::files::FileKnobs;
-use super::journal::{Intent, Journal};
+use super::journal::known::{Known, Loss};
+use super::journal::{Folders, Intent, Journal, Refused};
 use super::knob::{Found, Knob, KnobError, Limit, Limits, Value};
 use super::observation::{ClockLook, KnobNow, KnobState};
 use super::status::CapStatus;
@@ -38,11 +39,14 @@ const CLOSING_STEP: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Actuator {
     sysfs: PathBuf,
-    directory: PathBuf,
+    folders: Folders,
     boot_id: String,
     /// `None`: nothing may be written.
     journal: Option<Journal>,
-    journal_error: Option<String>,
+    trouble: Option<Trouble>,
+    loss: Loss,
+    /// How often somebody else had removed or changed the journal or its record.
+    journal_repairs: u64,
     tracks: BTreeMap<Knob, Track>,
     changes: Vec<Change>,
     /// How many of them are in the log.
@@ -50,6 +54,36 @@ pub struct Actuator {
     now: Duration,
     next_list: Duration,
     next_journal: Duration,
+}
+
+/// Why nothing new is limited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    pub kind: TroubleKind,
+    /// With the remedy.
+    pub detail: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TroubleKind {
+    /// Another agent of the node caps.
+    OtherAgent,
+    /// Other agents of the node could not see that this one caps.
+    RunDirectory,
+    /// Nothing can be noted; what is noted can be restored.
+    Journal,
+}
+
+impl TroubleKind {
+    /// The value of the label `reason`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OtherAgent => "other_agent",
+            Self::RunDirectory => "run_directory",
+            Self::Journal => "journal",
+        }
+    }
 }
 
 /// What the tick knows of knobs beside their files and drivers.
@@ -66,8 +100,8 @@ pub struct Seen {
 }
 
 impl Actuator {
-    /// Takes the journal and what it says is written; writes nothing to any device. Where there is no journal to be had,
-    /// nothing will be, and the log says why.
+    /// Takes the journal and what it says is written; writes nothing to any device. Where another agent caps, nothing will
+    /// be; where the journal cannot be written, things are only restored. The log says why.
     #[must_use]
     pub fn open(config: &Config) -> Self {
         let mut actuator = Self::without_journal(config);
@@ -76,27 +110,29 @@ impl Actuator {
     }
 
     /// Knows what the journal says, which may be another process's, and can write nothing.
-    ///
-    /// # Errors
-    /// When the journal is there and cannot be read.
-    pub fn peek(config: &Config) -> Result<Self> {
+    #[must_use]
+    pub fn peek(config: &Config) -> Self {
         let mut actuator = Self::without_journal(config);
-        for (knob, entry) in Journal::peek(&actuator.directory, &actuator.boot_id)? {
+        let Known { entries, loss, .. } = Journal::peek(&actuator.folders, &actuator.boot_id);
+        for (knob, entry) in entries {
             actuator.tracks.insert(knob, Track::adopt(&entry));
         }
+        actuator.loss = loss;
         // It is not to be opened later on.
         actuator.next_journal = Duration::MAX;
-        Ok(actuator)
+        actuator
     }
 
     fn without_journal(config: &Config) -> Self {
         let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
         Self {
             sysfs: config.sysfs.clone(),
-            directory: config.state_directory.clone(),
+            folders: config.folders(),
             boot_id: boot_id.trim().to_owned(),
             journal: None,
-            journal_error: None,
+            trouble: None,
+            loss: Loss::default(),
+            journal_repairs: 0,
             tracks: BTreeMap::new(),
             changes: Vec::new(),
             said: 0,
@@ -107,7 +143,7 @@ impl Actuator {
     }
 
     fn open_journal(&mut self) {
-        match Journal::open(&self.directory, &self.boot_id) {
+        match Journal::open(&self.folders, &self.boot_id) {
             Ok(journal) => {
                 if !journal.entries().is_empty() {
                     info!(knobs = journal.entries().len(), "limits of an earlier run are taken over from the journal");
@@ -115,35 +151,75 @@ impl Actuator {
                 for (knob, entry) in journal.entries() {
                     self.tracks.insert(knob.clone(), Track::adopt(entry));
                 }
+                self.loss = journal.loss().clone();
                 self.journal = Some(journal);
-                self.journal_works();
+                self.see_journal();
             }
-            Err(error) => self.journal_fails(&error),
+            Err(refused) => self.refused(refused),
         }
     }
 
-    fn journal_fails(&mut self, error: &anyhow::Error) {
-        let error = format!("{error:#}");
-        if self.journal_error.as_ref() != Some(&error) {
-            warn!(error, "nothing is capped: what a limit was before could not be kept");
-        }
-        self.journal_error = Some(error);
+    fn refused(&mut self, refused: Refused) {
+        self.journal = None;
+        let (kind, detail) = match refused {
+            Refused::Held(by) => (TroubleKind::OtherAgent, by),
+            Refused::Unusable(why) => (TroubleKind::RunDirectory, why),
+        };
+        self.set_trouble(Some(Trouble { kind, detail }));
     }
 
-    fn journal_works(&mut self) {
-        if self.journal_error.take().is_some() {
-            info!("the capping journal can be written");
+    /// Says when the journal begins or ceases to be writable.
+    fn see_journal(&mut self) {
+        let Some(journal) = &self.journal else { return };
+        let trouble =
+            journal.problem().map(|problem| Trouble { kind: TroubleKind::Journal, detail: problem.to_owned() });
+        self.set_trouble(trouble);
+    }
+
+    fn set_trouble(&mut self, trouble: Option<Trouble>) {
+        match &trouble {
+            Some(_) if trouble == self.trouble => {}
+            Some(Trouble { kind: TroubleKind::OtherAgent, detail }) => {
+                warn!(detail, "nothing is capped: another agent caps on this node");
+            }
+            Some(Trouble { detail, .. }) => {
+                warn!(error = detail, "nothing new is capped: what a limit was before could not be kept");
+            }
+            None if self.trouble.is_some() => info!("the capping journal can be written"),
+            None => {}
         }
+        self.trouble = trouble;
+    }
+
+    /// Takes the journal once it is to be had, tries again to write one that cannot be, and mends what others have done to it.
+    fn look_after_journal(&mut self, now: Duration) {
+        let due = now >= self.next_journal;
+        if due && self.next_journal != Duration::MAX {
+            self.next_journal = now + JOURNAL_EVERY;
+        }
+        let Some(journal) = &mut self.journal else {
+            if due {
+                self.open_journal();
+            }
+            return;
+        };
+        match journal.look_after() {
+            Err(refused) => return self.refused(refused),
+            Ok(Some(changed)) => {
+                self.journal_repairs += 1;
+                warn!(files = changed, "somebody else has removed or changed the capping journal; it is written anew");
+            }
+            Ok(None) if due && journal.problem().is_some() => journal.retry(),
+            Ok(None) => {}
+        }
+        self.see_journal();
     }
 
     /// Looks at the knobs: those in use at each call, the others now and then. Before [`Self::knobs`] and
     /// [`Self::apply`] of a tick; `now` does not go backwards.
     pub fn look(&mut self, now: Duration, seen: Seen, files: &mut FileKnobs, gpus: &mut GpuMeter) {
         self.now = now;
-        if self.journal.is_none() && now >= self.next_journal {
-            self.next_journal = now + JOURNAL_EVERY;
-            self.open_journal();
-        }
+        self.look_after_journal(now);
         self.take_written(gpus);
         let mut found = gpus.knobs();
         if now >= self.next_list {
@@ -262,17 +338,9 @@ impl Actuator {
                 Some(Intent { knob, found: found.as_ref()?, value: *value, policy: &limits.get(knob)?.policy })
             })
             .collect();
-        match journal.intend(&intents) {
-            Ok(()) if intents.is_empty() => true,
-            Ok(()) => {
-                self.journal_works();
-                true
-            }
-            Err(error) => {
-                self.journal_fails(&error);
-                false
-            }
-        }
+        let noted = journal.intend(&intents).is_ok();
+        self.see_journal();
+        noted
     }
 
     /// Returns whether the knob leaves the journal.
@@ -294,9 +362,10 @@ impl Actuator {
         let shown = track.found.as_ref().and_then(|found| found.value);
         if let (Value::Set(_), false, Some(shown), Some(held)) = (value, gone, shown, &track.held)
             && held.is_ours(shown)
-            && let Some(Err(error)) = self.journal.as_mut().map(|journal| journal.shown(knob, shown))
+            && let Some(journal) = &mut self.journal
         {
-            self.journal_fails(&error);
+            let _ = journal.shown(knob, shown);
+            self.see_journal();
         }
         gone
     }
@@ -312,8 +381,9 @@ impl Actuator {
     }
 
     fn forget(&mut self, knobs: &[Knob]) {
-        if let Some(Err(error)) = self.journal.as_mut().map(|journal| journal.forget(knobs)) {
-            self.journal_fails(&error);
+        if let Some(journal) = &mut self.journal {
+            let _ = journal.forget(knobs);
+            self.see_journal();
         }
     }
 
@@ -364,9 +434,11 @@ impl Actuator {
     /// Every knob there is, for the controller.
     #[must_use]
     pub fn knobs(&self) -> BTreeMap<Knob, KnobNow> {
+        let is_closed = self.journal.as_ref().is_none_or(|journal| journal.problem().is_some());
         let now = |track: &Track| {
             let mut now = track.now(self.now)?;
-            if self.journal.is_none() && now.state == KnobState::Ok {
+            // What is limited stays so: a disk that fills up lifts no limit.
+            if is_closed && track.held.is_none() && now.state == KnobState::Ok {
                 now.state = KnobState::NoPermission;
             }
             Some(now)
@@ -406,10 +478,35 @@ impl Actuator {
         std::mem::take(&mut self.changes)
     }
 
-    /// Why nothing can be written, with the remedy.
+    /// Why nothing new can be limited.
     #[must_use]
-    pub fn journal_error(&self) -> Option<&str> {
-        self.journal_error.as_deref()
+    pub const fn trouble(&self) -> Option<&Trouble> {
+        self.trouble.as_ref()
+    }
+
+    /// Whether this process may write to devices, be it only to restore them.
+    #[must_use]
+    pub const fn may_restore(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    /// What the journal of an earlier run should have said, and did not.
+    #[must_use]
+    pub const fn loss(&self) -> &Loss {
+        &self.loss
+    }
+
+    /// People know what is lost.
+    pub fn loss_is_told(&mut self) {
+        if let Some(journal) = &mut self.journal {
+            journal.loss_is_told();
+        }
+    }
+
+    /// How often somebody else had removed or changed the journal since the start.
+    #[must_use]
+    pub const fn journal_repairs(&self) -> u64 {
+        self.journal_repairs
     }
 
     /// Knobs that could not be given back so far.

@@ -5,38 +5,76 @@
 //! half-written line, a full disk leaves the file as it was, and nothing has to be compacted. Before the first write of a
 //! knob, file and folder are synced. Later values are not: they outlive the agent's death in the page cache, and the
 //! machine's death takes what was written to the hardware along with it.
+//!
+//! To restore, the journal need only be read. Where it cannot be written nothing new is limited, and what is restored then
+//! leaves the [`record`] of the boot, which has a copy of every line.
 
 pub mod entry;
+pub mod known;
+pub mod record;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result};
 use tracing::{info, warn};
 
 use self::entry::{Entry, boot_of, is_whole};
+use self::known::{Known, Loss};
+use self::record::Record;
 use super::knob::{Found, Knob};
+use super::lock::{NodeLock, NotLocked};
 use super::policy::PolicyName;
+use crate::private;
 
 const FILE: &str = "capping-journal.jsonl";
-const LOCK: &str = "capping-journal.lock";
+/// The names of the agent's files in the state folder begin so; the last is the learned idle power.
+const FILES: [&str; 2] = ["capping-journal.", "idle.json"];
 /// A journal larger than this is not ours; a node with a thousand knobs has 300 kB.
 const MAX_BYTES: u64 = 16 << 20;
+
+/// Where the agent keeps what it knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folders {
+    /// `--state.directory`
+    pub state: PathBuf,
+    /// `--run.directory`
+    pub run: PathBuf,
+}
 
 /// The journal, held by this process alone.
 #[derive(Debug)]
 pub struct Journal {
+    folders: Folders,
     path: PathBuf,
     boot: String,
     entries: BTreeMap<Knob, Entry>,
     /// Whole lines that only a newer version understands.
     kept: Vec<String>,
-    /// Locked as long as it is open.
-    _lock: File,
+    record: Record,
+    /// What was missing when it was opened.
+    loss: Loss,
+    /// To be copied before anything is written.
+    damaged: Option<Vec<u8>>,
+    /// Both files as they were left.
+    left: [Option<Stamp>; 2],
+    /// Why nothing new may be limited.
+    problem: Option<String>,
+    /// `None`: no agent of this node can have one.
+    lock: Option<NodeLock>,
+}
+
+/// Why there is no journal.
+#[derive(Debug)]
+pub enum Refused {
+    /// Another agent caps.
+    Held(String),
+    /// Nothing can be limited here.
+    Unusable(String),
 }
 
 /// A write that is about to happen.
@@ -51,7 +89,7 @@ pub struct Intent<'a> {
 
 /// What is in a file.
 #[derive(Debug, Default)]
-struct Content {
+pub struct Content {
     entries: BTreeMap<Knob, Entry>,
     kept: Vec<String>,
     /// Lines that are torn or changed.
@@ -60,51 +98,90 @@ struct Content {
     past: usize,
 }
 
+/// A file as it was left: another one is somebody else's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    length: u64,
+    /// Seconds and nanoseconds of the last change.
+    changed: (i64, i64),
+}
+
+impl Folders {
+    /// Whether an agent has left anything in them, as far as it can be told.
+    #[must_use]
+    pub fn have_files(&self) -> bool {
+        let is_absent =
+            |path: &PathBuf| path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        ![self.state.join(FILE), Record::path(&self.run)].iter().all(is_absent)
+    }
+}
+
 impl Journal {
-    /// Takes the journal of `directory`, which is made if it is not there. What was written before the boot `boot_id`
-    /// is discarded: hardware and cgroups have forgotten it too.
+    /// Takes the lock of the node and what an earlier run left. What was written before the boot `boot_id` is discarded:
+    /// hardware and cgroups have forgotten it too. A journal that cannot be written has a [`Self::problem`].
     ///
     /// # Errors
-    /// When another process has it, or the folder cannot be written: then nothing may be written anywhere.
-    pub fn open(directory: &Path, boot_id: &str) -> Result<Self> {
-        ensure!(!boot_id.is_empty(), "sys/kernel/random/boot_id cannot be read; set --path.procfs to the host's /proc");
-        let remedy = "set --state.directory to a writable folder (in a container, a hostPath volume)";
-        fs::create_dir_all(directory).with_context(|| format!("creating {}; {remedy}", directory.display()))?;
-        let lock = lock(&directory.join(LOCK))?;
-        let path = directory.join(FILE);
-        let bytes = read(&path)?;
-        let content = Content::parse(&bytes, boot_id);
-        if content.damaged > 0 {
-            let copy = path.with_extension("damaged");
-            write_new(&copy, &bytes, false).with_context(|| format!("writing {}; {remedy}", copy.display()))?;
-            warn!(
-                lines = content.damaged,
-                copy = %copy.display(),
-                "lines of the capping journal are damaged and left out; compare the copy with the hardware's limits"
-            );
+    /// When another agent of the node has the lock, or cannot be seen: then nothing may be written anywhere.
+    pub fn open(folders: &Folders, boot_id: &str) -> Result<Self, Refused> {
+        if boot_id.is_empty() {
+            let unknown = "sys/kernel/random/boot_id cannot be read; set --path.procfs to the host's /proc";
+            return Err(Refused::Unusable(unknown.to_owned()));
         }
-        if content.past > 0 {
-            info!(entries = content.past, "the capping journal is of an earlier boot, which nothing has outlived");
+        let lock = take_lock(folders)?;
+        let Known { entries, kept, past, loss, head, damaged } = Known::read(folders, boot_id);
+        if past > 0 {
+            info!(entries = past, "the capping journal is of an earlier boot, which nothing has outlived");
         }
-        let Content { entries, kept, damaged: _, past: _ } = content;
-        let journal = Self { path, boot: boot_id.to_owned(), entries, kept, _lock: lock };
+        // The folder must be there to be known by.
+        let _ = private::folder(&folders.state, &FILES);
+        let mut record = Record::new(&folders.run, boot_id, &folders.state, head);
+        record.head.lost = loss.lines;
+        let mut journal = Self {
+            folders: folders.clone(),
+            path: folders.state.join(FILE),
+            boot: boot_id.to_owned(),
+            entries,
+            kept,
+            record,
+            loss,
+            damaged,
+            left: [None; 2],
+            problem: None,
+            lock,
+        };
+        journal.tell_loss();
         // Whether it can be written shows here, and not when something has to be.
-        journal.save(&journal.entries, false).context(remedy)?;
+        journal.retry();
         Ok(journal)
     }
 
-    /// The entries of a journal that may be another process's; empty where there is none.
-    ///
-    /// # Errors
-    /// When it is there and cannot be read.
-    pub fn peek(directory: &Path, boot_id: &str) -> Result<BTreeMap<Knob, Entry>> {
-        Ok(Content::parse(&read(&directory.join(FILE))?, boot_id).entries)
+    fn tell_loss(&self) {
+        let Loss { causes, recovered, lines } = &self.loss;
+        if self.loss.is_none() {
+            return;
+        }
+        let what = causes.join("; ");
+        if *lines == 0 {
+            warn!(
+                what,
+                knobs = recovered.len(),
+                "the capping journal was damaged; the record of this boot has its lines"
+            );
+        } else {
+            warn!(
+                what,
+                "lines of the capping journal are lost, and with them what some limits were before; `energy-agent restore` \
+                 lists limits that look lowered"
+            );
+        }
     }
 
-    /// Whether the folder has a journal.
+    /// What an earlier run left, which may be held by another process; makes and writes nothing.
     #[must_use]
-    pub fn exists(directory: &Path) -> bool {
-        directory.join(FILE).exists()
+    pub fn peek(folders: &Folders, boot_id: &str) -> Known {
+        Known::read(folders, boot_id)
     }
 
     #[must_use]
@@ -112,10 +189,29 @@ impl Journal {
         &self.entries
     }
 
+    /// What was missing when it was opened.
+    #[must_use]
+    pub const fn loss(&self) -> &Loss {
+        &self.loss
+    }
+
+    /// Why nothing new may be limited; what is limited can be restored all the same.
+    #[must_use]
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    /// People know what is lost.
+    pub fn loss_is_told(&mut self) {
+        if std::mem::take(&mut self.record.head.lost) > 0 {
+            self.retry();
+        }
+    }
+
     /// Notes what is about to be written, all at once; durable when it returns, for knobs that were not in it.
     ///
     /// # Errors
-    /// When the file cannot be written. Then nothing of it may be done.
+    /// When it cannot be noted. Then nothing of it may be done.
     pub fn intend(&mut self, intents: &[Intent<'_>]) -> Result<()> {
         if intents.is_empty() {
             return Ok(());
@@ -131,50 +227,133 @@ impl Journal {
                 entries.insert((*knob).clone(), Entry::new(knob, found, *value, policy, &self.boot, time));
             }
         }
-        self.save(&entries, first)?;
-        self.entries = entries;
-        Ok(())
+        let before = std::mem::replace(&mut self.entries, entries);
+        let noted = self.lock().and_then(|()| self.save_journal(first)).and_then(|()| self.save_record());
+        if noted.is_err() {
+            self.entries = before;
+        }
+        self.judge(noted)
     }
 
     /// Notes what a device made of the last written value, so that it is known for the agent's own.
     ///
     /// # Errors
-    /// When the file cannot be written; it is noted in memory.
+    /// When it cannot be noted but in memory.
     pub fn shown(&mut self, knob: &Knob, value: u64) -> Result<()> {
         match self.entries.get_mut(knob) {
             Some(entry) if !entry.ours.contains(&value) => entry.ours.push(value),
             _ => return Ok(()),
         }
-        self.save(&self.entries, false)
+        self.save()
     }
 
     /// Takes knobs out that are as they were, or are somebody else's.
     ///
     /// # Errors
-    /// When the file cannot be written; they are out in memory. At the next start they are found to be as they were.
+    /// When they cannot be taken out of both files; they are out in memory, and tried again by [`Self::retry`].
     pub fn forget(&mut self, knobs: &[Knob]) -> Result<()> {
         let before = self.entries.len();
         self.entries.retain(|knob, _| !knobs.contains(knob));
-        if self.entries.len() == before { Ok(()) } else { self.save(&self.entries, false) }
+        if self.entries.len() == before { Ok(()) } else { self.save() }
     }
 
-    fn save(&self, entries: &BTreeMap<Knob, Entry>, durable: bool) -> Result<()> {
-        let mut text = String::new();
-        for line in entries.values().map(Entry::to_line).chain(self.kept.iter().cloned()) {
-            text.push_str(&line);
-            text.push('\n');
+    /// Writes both files anew; [`Self::problem`] says how it went.
+    pub fn retry(&mut self) {
+        let _ = self.save();
+    }
+
+    /// Looks whether somebody else has removed or changed what was written, and writes it anew; what it was.
+    ///
+    /// # Errors
+    /// When another process has taken the place of a lock that was removed.
+    pub fn look_after(&mut self) -> Result<Option<String>, Refused> {
+        if self.lock.as_ref().is_some_and(|lock| !lock.is_in_place()) {
+            self.lock = take_lock(&self.folders)?;
         }
-        let next = self.path.with_extension("next");
-        write_new(&next, text.as_bytes(), durable).with_context(|| format!("writing {}", next.display()))?;
-        fs::rename(&next, &self.path).with_context(|| format!("replacing {}", self.path.display()))?;
-        if durable {
-            let folder = self.path.parent().context("state directory")?;
-            File::open(folder)
-                .and_then(|folder| folder.sync_all())
-                .with_context(|| format!("syncing {}", folder.display()))?;
+        let paths = [self.path.clone(), Record::path(&self.folders.run)];
+        // One that could not be written is tried now and then, not at each tick.
+        let changed = paths.into_iter().zip(self.left).filter(|(path, left)| left.is_some() && stamp(path) != *left);
+        let changed: Vec<String> = changed.map(|(path, _)| path.display().to_string()).collect();
+        if changed.is_empty() {
+            return Ok(None);
+        }
+        self.retry();
+        Ok(Some(changed.join(", ")))
+    }
+
+    /// The record first: see there.
+    fn save(&mut self) -> Result<()> {
+        let lock = self.lock();
+        let record = self.save_record();
+        let journal = self.save_journal(false);
+        self.judge(lock.and(record).and(journal))
+    }
+
+    fn judge(&mut self, outcome: Result<()>) -> Result<()> {
+        self.problem = outcome.as_ref().err().map(|error| format!("{error:#}"));
+        outcome
+    }
+
+    /// A lock that could not be had may be by now.
+    fn lock(&mut self) -> Result<()> {
+        if self.lock.is_none() {
+            self.lock = Some(NodeLock::take(&self.folders.run, &self.folders.state).map_err(|why| match why {
+                NotLocked::Held(why) | NotLocked::Unshared(why) => anyhow::Error::msg(why),
+                NotLocked::Unusable(error) => error,
+            })?);
         }
         Ok(())
     }
+
+    fn save_journal(&mut self, durable: bool) -> Result<()> {
+        let remedy =
+            "set --state.directory to a writable folder that only root can open (in a container, a hostPath volume)";
+        let saved = self.write_journal(durable).context(remedy);
+        self.left[0] = saved.is_ok().then(|| stamp(&self.path)).flatten();
+        saved
+    }
+
+    fn write_journal(&mut self, durable: bool) -> Result<()> {
+        private::folder(&self.folders.state, &FILES)?;
+        if let Some(damaged) = &self.damaged {
+            let copy = self.path.with_extension("damaged");
+            private::write_new(&copy, damaged, false).with_context(|| format!("writing {}", copy.display()))?;
+            warn!(copy = %copy.display(), "the damaged capping journal is kept");
+            self.damaged = None;
+        }
+        private::replace(&self.path, &self.path.with_extension("next"), text(self.lines()).as_bytes(), durable)
+    }
+
+    fn save_record(&mut self) -> Result<()> {
+        let saved = self.record.save(self.lines()).context("keeping the record of what is limited (--run.directory)");
+        self.left[1] = saved.is_ok().then(|| stamp(&Record::path(&self.folders.run))).flatten();
+        saved
+    }
+
+    fn lines(&self) -> impl Iterator<Item = String> {
+        self.entries.values().map(Entry::to_line).chain(self.kept.iter().cloned())
+    }
+}
+
+/// `None`: the lock cannot be used by any agent of the node, so that none caps meanwhile.
+fn take_lock(folders: &Folders) -> Result<Option<NodeLock>, Refused> {
+    match NodeLock::take(&folders.run, &folders.state) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(NotLocked::Held(by)) => Err(Refused::Held(by)),
+        Err(NotLocked::Unshared(why)) => Err(Refused::Unusable(why)),
+        Err(NotLocked::Unusable(_)) => Ok(None),
+    }
+}
+
+/// A line feed after each.
+fn text(lines: impl Iterator<Item = String>) -> String {
+    lines.map(|line| line + "\n").collect()
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    let (device, inode, length) = (metadata.dev(), metadata.ino(), metadata.len());
+    Some(Stamp { device, inode, length, changed: (metadata.mtime(), metadata.mtime_nsec()) })
 }
 
 impl Content {
@@ -197,60 +376,6 @@ impl Content {
         }
         content
     }
-}
-
-/// Locks the file and writes this process's id into it.
-fn lock(path: &Path) -> Result<File> {
-    let remedy = "set --state.directory to a writable folder (in a container, a hostPath volume)";
-    // Never through a link that somebody else put there: the agent may write everywhere.
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(path)
-        .with_context(|| format!("opening {}; {remedy}", path.display()))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let _ = file.read_to_string(&mut holder);
-            let pid = match holder.trim() {
-                "" => "another process".to_owned(),
-                pid => format!("process {pid}"),
-            };
-            bail!("{pid} caps by {}; end that energy-agent first, which restores everything", path.display());
-        }
-        Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("locking {}", path.display())),
-    }
-    file.set_len(0)
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .with_context(|| format!("writing {}", path.display()))?;
-    Ok(file)
-}
-
-/// Nothing where there is no file.
-fn read(path: &Path) -> Result<Vec<u8>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error).with_context(|| format!("opening {}", path.display())),
-    };
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes).with_context(|| format!("reading {}", path.display()))?;
-    Ok(bytes)
-}
-
-/// A new file in place of whatever is there, never through a link.
-fn write_new(path: &Path, content: &[u8], durable: bool) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = File::create_new(path)?;
-    file.write_all(content)?;
-    if durable { file.sync_all() } else { Ok(()) }
 }
 
 #[cfg(test)]

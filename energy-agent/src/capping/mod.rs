@@ -8,6 +8,7 @@ pub mod events;
 pub mod files;
 pub mod journal;
 pub mod knob;
+pub mod lock;
 pub mod observation;
 pub mod policy;
 pub mod quantity;

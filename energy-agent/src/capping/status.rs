@@ -24,6 +24,8 @@ pub struct CappingStatus {
     /// Entries of the journal that could not be restored so far.
     pub restore_pending: u64,
     pub restore_failures: u64,
+    /// Times that the journal was written anew because somebody else had removed or changed it.
+    pub journal_repairs: u64,
 }
 
 /// What is wrong with a document or one policy of it.

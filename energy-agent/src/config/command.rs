@@ -27,11 +27,12 @@ pub enum Command {
     ///
     /// Exit code 0: energy can be attributed to workloads. 1: it cannot, the table says why.
     Doctor(Box<DoctorArgs>),
-    /// Give back what an agent that has ended left lowered: clocks, limits and quotas, from the journal in
-    /// --state.directory.
+    /// Restore clocks, power limits and CPU quotas that a stopped or crashed agent left lowered, from the journal in
+    /// --state.directory and the record of this boot in --run.directory.
     ///
-    /// Does nothing where nothing is left, and what somebody else has set since stays. For systemd's ExecStopPost=, and for
-    /// people. Exit code 0: all is as it was. 1: something is not, the table says why; or an agent still runs.
+    /// Does nothing where nothing is left, and what somebody else has set since stays. Disks may be full or read-only. For
+    /// systemd's ExecStopPost=, and for people. Exit code 0: all is as it was. 1: something is not, and the text says why;
+    /// or the journal was damaged or deleted, and the text says what was lost; or an agent of this node still caps.
     Restore(Box<RestoreArgs>),
     /// Live table of pods, containers and services by watts, joules and CPU share; plain lines when not on a terminal.
     ///

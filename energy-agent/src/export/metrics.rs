@@ -250,6 +250,8 @@ metrics! {
         "Limits that were written, are not wanted any more and could not be given back so far.";
     CAP_RESTORE_FAILURES = "energy_agent_cap_restore_failures_total" Counter None, &[],
         "Tries to give back a limit that failed.";
+    JOURNAL_REPAIRS = "energy_agent_capping_journal_repairs_total" Counter None, &[],
+        "Times that somebody else had removed or changed the capping journal or the record of this boot, which was then written anew.";
     TICKS = "energy_agent_ticks_total" Counter None, &[],
         "Readings of all meters completed.";
     LATE_TICKS = "energy_agent_late_ticks_total" Counter None, &[],

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::observe::Observer;
-use crate::capping::actuator::{Actuator, Seen};
+use crate::capping::actuator::{Actuator, Seen, Trouble, TroubleKind};
 use crate::capping::change::{self, Change};
 use crate::capping::controller::{self, Controller, Outcome};
 use crate::capping::events::Outbox;
@@ -100,20 +100,22 @@ impl Capper {
     /// as on every node that was never capped; then no journal is made either.
     #[must_use]
     pub fn left_over(config: &Config) -> Option<Self> {
-        match Actuator::peek(config) {
-            Ok(left) if left.held().next().is_none() => return None,
-            Ok(_) => info!("capping is off, what an earlier run left limited is given back"),
-            Err(error) => warn!(error = format!("{error:#}"), "whether an earlier run left limits is not known"),
+        let left = Actuator::peek(config);
+        if left.held().next().is_none() && left.loss().is_none() {
+            return None;
         }
+        info!("capping is off, what an earlier run left limited is restored");
         let none = InForce { complete: true, ..InForce::default() };
         let capper = Self { off: true, ..Self::open(config, watch::channel(Arc::new(none)).1, None) };
-        (!capper.is_done()).then_some(capper)
+        // What is limited by an agent that runs is not left over.
+        let is_other = capper.actuator.trouble().is_some_and(|trouble| trouble.kind == TroubleKind::OtherAgent);
+        (!is_other && !capper.is_done()).then_some(capper)
     }
 
     /// There is nothing to do now, and there will not be.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.off && self.actuator.journal_error().is_none() && self.actuator.held().next().is_none()
+        self.off && self.actuator.trouble().is_none() && self.actuator.held().next().is_none()
     }
 
     /// Before the first tick: what an earlier run left capped is given back where its policy is gone, and adopted where it
@@ -185,6 +187,7 @@ impl Capper {
             sources: self.in_force.sources.clone(),
             restore_pending: self.actuator.restore_pending(),
             restore_failures: self.actuator.restore_failures(),
+            journal_repairs: self.actuator.journal_repairs(),
         }
     }
 
@@ -222,9 +225,11 @@ impl Capper {
 
     /// Rows of `energy_agent_meter_up`: where policies come from, and whether anything may be written.
     pub fn states(&self) -> Vec<MeterState> {
-        let journal = match self.actuator.journal_error() {
+        let journal = match self.actuator.trouble() {
             None => MeterState { meter: "capping", up: true, reason: "ok", detail: "limits can be written".to_owned() },
-            Some(error) => MeterState { meter: "capping", up: false, reason: "journal", detail: error.to_owned() },
+            Some(Trouble { kind, detail }) => {
+                MeterState { meter: "capping", up: false, reason: kind.as_str(), detail: detail.clone() }
+            }
         };
         vec![journal]
     }

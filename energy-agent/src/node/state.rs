@@ -1,7 +1,7 @@
 //! The learned idle power in the state directory, read at the start and written once a minute and at the end.
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use tracing::{info, warn};
 
 use crate::attribution::idle::IdleModel;
+use crate::private;
 
 /// Time between two writes of what was learned.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
@@ -76,17 +77,7 @@ impl StateFile {
         let directory = self.path.parent().context("state directory")?;
         fs::create_dir_all(directory).with_context(|| format!("creating {}", directory.display()))?;
         let next = self.path.with_extension("json.next");
-        // Never through a link that somebody else put there: the agent may write everywhere.
-        match fs::remove_file(&next) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("removing {}", next.display()));
-            }
-            _ => {}
-        }
-        File::create_new(&next)
-            .and_then(|mut file| file.write_all(model.to_json().as_bytes()))
-            .with_context(|| format!("writing {}", next.display()))?;
-        fs::rename(&next, &self.path).with_context(|| format!("replacing {}", self.path.display()))
+        private::replace(&self.path, &next, model.to_json().as_bytes(), false)
     }
 }
 

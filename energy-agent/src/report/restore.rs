@@ -1,6 +1,7 @@
 //! `energy-agent restore`: what the journal says was lowered becomes what it was, and a table says of each knob how it
 //! went.
 
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 use std::thread;
@@ -12,8 +13,8 @@ use crate::capping::actuator::change::ChangeKind;
 use crate::capping::actuator::track::{Action, Track};
 use crate::capping::actuator::{Actuator, Seen};
 use crate::capping::files::FileKnobs;
-use crate::capping::journal::Journal;
-use crate::capping::knob::Knob;
+use crate::capping::journal::known::Loss;
+use crate::capping::knob::{Found, Knob};
 use crate::config::{Config, GpuMode, RestoreArgs};
 use crate::meter::gpu::{GpuMeter, Options};
 use crate::static_build::IS_STATIC;
@@ -26,21 +27,22 @@ const STEP: Duration = Duration::from_millis(20);
 
 const HEADER: [&str; 4] = ["KNOB", "FOUND", "ORIGINAL", "RESULT"];
 
-/// Gives back what is in the journal, and prints how it went; exit code 0 if everything is as it was.
+/// Restores what is in the journal, and prints how it went; exit code 0 if everything is as it was and the journal was
+/// whole.
 ///
 /// # Errors
-/// When the journal cannot be had, because an agent runs or the folder cannot be used, or nothing can be printed.
+/// When an agent caps, or could do so unseen, or nothing can be printed.
 pub fn run(arguments: &RestoreArgs) -> Result<ExitCode> {
     let config = &arguments.run;
     let folder = config.state_directory.display();
-    if !Journal::exists(&config.state_directory) {
+    if !config.folders().have_files() {
         return print(&format!("Nothing to restore: {folder} has no capping journal.\n"), true);
     }
-    let mut actuator = if arguments.dry_run { Actuator::peek(config)? } else { Actuator::open(config) };
-    if let Some(error) = actuator.journal_error() {
-        bail!("nothing is restored: {error}");
+    let mut actuator = if arguments.dry_run { Actuator::peek(config) } else { Actuator::open(config) };
+    if let (false, false, Some(trouble)) = (arguments.dry_run, actuator.may_restore(), actuator.trouble()) {
+        bail!("nothing is restored: {}", trouble.detail);
     }
-    if actuator.held().next().is_none() {
+    if actuator.held().next().is_none() && actuator.loss().is_none() {
         return print(&format!("Nothing to restore: the capping journal in {folder} is empty.\n"), true);
     }
     let mut files = FileKnobs::open(&config.sysfs, &config.cgroupfs);
@@ -64,12 +66,60 @@ pub fn run(arguments: &RestoreArgs) -> Result<ExitCode> {
         }
         all
     };
-    let summary = match (arguments.dry_run, all) {
-        (true, _) => "Nothing was written (--dry-run).",
-        (false, true) => "Everything is as it was.",
-        (false, false) => "Something could NOT be restored. It stays in the journal: run this again when it can be.",
-    };
-    print(&format!("{}\n{summary}\n", table(&rows)), all)
+    let mut text = if rows.is_empty() { String::new() } else { format!("{}\n", table(&rows)) };
+    let known = actuator.loss().is_none();
+    text.push_str(match (arguments.dry_run, all, known) {
+        (true, ..) => "Nothing was written (--dry-run).\n",
+        (false, true, true) => "Everything is as it was.\n",
+        (false, true, false) => "Everything that is known of is as it was.\n",
+        (false, false, _) => {
+            "Something could NOT be restored. It stays in the journal: run this again when it can be.\n"
+        }
+    });
+    if let Some(trouble) = actuator.trouble() {
+        text.push_str(&format!("The journal could not be brought up to date: {}\n", trouble.detail));
+    }
+    if !known {
+        text.push_str(&lost(&actuator, &mut files, &mut gpus));
+    }
+    let printed = print(&text, all && known)?;
+    actuator.loss_is_told();
+    Ok(printed)
+}
+
+/// What the journal lacks, and the way out.
+fn lost(actuator: &Actuator, files: &mut FileKnobs, gpus: &mut GpuMeter) -> String {
+    let Loss { causes, recovered, lines } = actuator.loss();
+    let mut text = format!("The capping journal was damaged: {}.\n", causes.join("; "));
+    for knob in recovered {
+        text.push_str(&format!("  {knob} was in the record of this boot alone.\n"));
+    }
+    if *lines == 0 {
+        text.push_str("The record of this boot has all of it, so nothing is lost. Find out who changed the journal.\n");
+        return text.replace(is_unprintable, "?");
+    }
+    text.push_str("What some limits were before is lost. These are lower than their device allows:\n");
+    let mut found = gpus.knobs();
+    found.extend(files.list());
+    let held: BTreeSet<&Knob> = actuator.held().map(|track| &track.knob).collect();
+    let lowered = |found: &Found| found.value.is_some_and(|value| value < found.max);
+    let before = text.len();
+    for (knob, found) in found.iter().filter(|(knob, found)| lowered(found) && !held.contains(knob)) {
+        let value = found.value.unwrap_or_default();
+        text.push_str(&format!("  {knob}: {} of {}\n", with_unit(knob, value), with_unit(knob, found.max)));
+    }
+    if text.len() == before {
+        text.push_str("  (none of the clocks and power limits)\n");
+    }
+    text.push_str(
+        "Set by hand what you did not set yourself, or restart the machine. Clocks of GPUs: `nvidia-smi --reset-gpu-clocks`. \
+         CPU quotas of pods: delete the pod, or look at its cpu.max.\n",
+    );
+    text.replace(is_unprintable, "?")
+}
+
+fn is_unprintable(letter: char) -> bool {
+    letter.is_control() && letter != '\n'
 }
 
 fn print(text: &str, all: bool) -> Result<ExitCode> {

@@ -47,6 +47,7 @@ impl Agent {
             .arg(root().join("target/release/energy-agent"))
             .arg(format!("--web.listen-address={address}"))
             .arg(format!("--state.directory={}", state.display()))
+            .arg(format!("--run.directory={}", state.join("run").display()))
             .arg(format!("--interval={}ms", interval.as_millis()))
             .args(flags)
             .stdin(Stdio::null())

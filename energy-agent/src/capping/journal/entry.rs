@@ -140,7 +140,7 @@ pub fn is_whole(line: &str) -> bool {
 }
 
 /// Puts the checksum of the text after it first into a JSON object.
-fn seal(object: &str) -> String {
+pub(super) fn seal(object: &str) -> String {
     let body = object.strip_prefix('{').expect("an object");
     format!("{PREFIX}{:08x}{SUFFIX}{body}", checksum(body))
 }

@@ -19,7 +19,7 @@ const REFRESH: u64 = 5;
 const STYLE: &str = include_str!("policies.css");
 
 pub fn page(snapshot: &Snapshot, status: &CappingStatus) -> String {
-    let CappingStatus { policies, caps, problems, sources, restore_pending, restore_failures } = status;
+    let CappingStatus { policies, caps, problems, sources, restore_pending, restore_failures, .. } = status;
     let mut page = String::new();
     write(
         &mut page,

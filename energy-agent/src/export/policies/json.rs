@@ -13,7 +13,7 @@ use crate::snapshot::Snapshot;
 use crate::units::{Watts, ratio};
 
 pub fn document(snapshot: &Snapshot, status: &CappingStatus) -> Value {
-    let CappingStatus { policies, caps, problems, sources, restore_pending, restore_failures } = status;
+    let CappingStatus { policies, caps, problems, sources, restore_pending, restore_failures, .. } = status;
     json!({
         "node": *snapshot.node,
         "timestamp_seconds": snapshot.taken.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),

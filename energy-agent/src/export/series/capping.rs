@@ -12,7 +12,8 @@ use crate::export::text::{Labels, Value, Writer};
 use crate::units::{Microjoules, Watts, nanos};
 
 pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
-    let CappingStatus { policies, caps, problems: _, sources, restore_pending, restore_failures } = status;
+    let CappingStatus { policies, caps, problems: _, sources, restore_pending, restore_failures, journal_repairs } =
+        status;
     family(writer, &m::POLICY_INFO);
     for policy in policies {
         let more = [("mode", policy.mode.as_str()), ("scope", policy.scope.as_str()), ("source", &*policy.source)];
@@ -36,6 +37,7 @@ pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
     write_caps(writer, caps, node);
     single(writer, &m::CAP_RESTORE_PENDING, Value::Integer(*restore_pending));
     single(writer, &m::CAP_RESTORE_FAILURES, Value::Integer(*restore_failures));
+    single(writer, &m::JOURNAL_REPAIRS, Value::Integer(*journal_repairs));
 }
 
 fn write_subjects(writer: &mut Writer, policies: &[PolicyStatus], node: &str) {

@@ -79,6 +79,7 @@ fn over_budget() -> CappingStatus {
         sources: vec![SourceState { source: "file /p.yaml".into(), up: true, reason: "ok", detail: String::new() }],
         restore_pending: 1,
         restore_failures: 2,
+        journal_repairs: 0,
     }
 }
 
