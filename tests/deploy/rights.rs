@@ -79,7 +79,7 @@ fn the_namespace_lets_in_what_the_pods_need_and_they_need_no_more() {
                 .map(|mount| mount["mountPath"].as_str().unwrap())
                 .collect();
             let caps = folder.ends_with("capping");
-            assert_eq!(writable.len(), if caps { 4 } else { 1 }, "{folder} {name}: {writable:?}");
+            assert_eq!(writable.len(), if caps { 5 } else { 1 }, "{folder} {name}: {writable:?}");
         }
     }
 }

@@ -26,7 +26,7 @@ const POWERCAP: &str = "/sys/devices/virtual/powercap";
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// The configuration of the DaemonSet's container; `unpacked` is what the image alone asks for. `state` stands for the
-/// node's folder of that name.
+/// node's folder of that name, `run` beside it for that of the lock.
 pub fn config(unpacked: &Value, daemon_set: &Value, id: &str, state: &Path) -> Value {
     let pod = &daemon_set["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
@@ -123,7 +123,15 @@ fn mounts(pod: &Value, state: &Path) -> Vec<Value> {
     for mount in volumes {
         let volume = items(&pod["volumes"]).find(|volume| volume["name"] == mount["name"]).unwrap();
         let host = volume["hostPath"]["path"].as_str().unwrap();
-        let source = if host == "/var/lib/energy-agent" { state } else { Path::new(host) };
+        let run = state.with_file_name("run");
+        let source = match host {
+            "/var/lib/energy-agent" => state,
+            "/run/energy-agent" => {
+                fs::create_dir_all(&run).unwrap();
+                &run
+            }
+            host => Path::new(host),
+        };
         let mut options = vec!["rbind", "rprivate", if mount["readOnly"] == true { "ro" } else { "rw" }];
         if mount["recursiveReadOnly"] == "IfPossible" {
             options.push("rro");

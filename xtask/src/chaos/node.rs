@@ -146,7 +146,6 @@ impl Node {
             format!("--path.sysfs={}", self.machine.sysfs.display()),
             format!("--nvml.library={}", self.place.join("libfake_nvml.so").display()),
             format!("--state.directory={}", self.state_directory().display()),
-            format!("--run.directory={}", self.place.join("run").display()),
         ]
     }
 
