@@ -5,6 +5,7 @@ mod conflict;
 mod device;
 #[cfg(test)]
 mod floors;
+mod past;
 mod peak;
 #[cfg(test)]
 mod properties;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::conflict::{Decisions, Share, Won};
+use self::past::{Key, Past};
 use self::subject::{Subject, Tick};
 use self::view::Scene;
 use super::knob::{Knob, Limit, Limits};
@@ -36,8 +38,7 @@ use crate::units::Watts;
 /// For how long a limit of an earlier run waits for the pods and devices it was for.
 const ADOPTION: Duration = Duration::from_secs(30);
 
-/// By policy, and uid of the pod or nothing for the node.
-type Subjects = BTreeMap<(PolicyName, Option<Arc<str>>), Subject>;
+type Subjects = BTreeMap<Key, Subject>;
 
 /// Keeps every budget. One for the node.
 #[derive(Debug)]
@@ -46,6 +47,7 @@ pub struct Controller {
     before: Option<Duration>,
     decisions: Decisions,
     subjects: Subjects,
+    past: Past,
     conflicts: BTreeSet<(PolicyName, Conflict)>,
     adopted: Limits,
     adopt_until: Option<Duration>,
@@ -94,6 +96,7 @@ impl Controller {
             before: None,
             decisions: Decisions::default(),
             subjects: BTreeMap::new(),
+            past: Past::default(),
             conflicts: BTreeSet::new(),
             adopted: Limits::new(),
             adopt_until: None,
@@ -130,8 +133,11 @@ impl Controller {
                 let key = (policy.name.clone(), pod.map(|pod| Arc::clone(&pod.uid)));
                 let old = earlier.remove(&key);
                 let from = old.as_ref().map(|subject| subject.state);
-                let mut subject =
-                    old.filter(|old| old.mode == policy.mode).unwrap_or_else(|| Subject::new(policy, now));
+                let mut subject = match old {
+                    Some(old) if old.mode == policy.mode => old,
+                    Some(old) => Subject::new(policy, now, old.excess),
+                    None => Subject::new(policy, now, self.past.take(&key)),
+                };
                 let mut view = scene.view(number, won);
                 subject.step(policy, &mut view, tick, &mut self.adopted);
                 for (knob, value) in subject.limits(&view, now) {
@@ -160,8 +166,8 @@ impl Controller {
                     budget: subject.budget.map(Watts),
                     power: subject.power.map(Watts).filter(|_| policy.mode != Mode::Off),
                     ceiling: subject.ceiling(&view),
-                    over_budget: subject.over_budget,
-                    over_budget_uj: subject.over_budget_uj,
+                    over_budget: subject.excess.time,
+                    over_budget_uj: subject.excess.energy_uj,
                     knobs: levers.chain(limits).map(|range| range.knob.clone()).collect(),
                 });
                 self.subjects.insert(key, subject);
@@ -176,6 +182,9 @@ impl Controller {
                 subjects,
                 lost,
             });
+        }
+        for (key, subject) in &earlier {
+            self.past.keep(key, subject.excess);
         }
         outcome.changes.extend(let_go(earlier, &What::Gone));
         for (policy, conflict) in conflicts.difference(&self.conflicts) {

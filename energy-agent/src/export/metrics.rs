@@ -219,9 +219,9 @@ metrics! {
     POLICY_CEILING = "energy_agent_policy_ceiling_ratio" Gauge None, SUBJECT,
         "Part of the full range that the policy allows at present, 0 to 1; 1 is nothing lowered.";
     POLICY_OVER_SECONDS = "energy_agent_policy_over_budget_seconds_total" Counter None, SUBJECT,
-        "Time over the budget since the policy came into force.";
+        "Time over the budget since the agent started; goes on when a policy of this name comes again.";
     POLICY_OVER_JOULES = "energy_agent_policy_over_budget_joules_total" Counter None, SUBJECT,
-        "Energy beyond the budget since the policy came into force.";
+        "Energy beyond the budget since the agent started; goes on when a policy of this name comes again.";
     POLICY_CONFLICTS = "energy_agent_policy_conflicts" Gauge None, POLICY,
         "Pods that the policy selects and about which one of higher rank decides, in whole or in part; /policies says which.";
     POLICY_PROBLEMS = "energy_agent_policy_problems" Gauge None, &["source", "node_name"],

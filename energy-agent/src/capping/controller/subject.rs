@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use self::held::Held;
 use super::device::{Device, DeviceKey, Range};
+use super::past::Excess;
 use super::peak::Peak;
 use super::view::View;
 use crate::capping::knob::{Knob, Limits};
@@ -50,8 +51,8 @@ pub struct Subject {
     pub budget: Option<f64>,
     /// The mean over the budget's window, watts; `None`: not measured in this interval.
     pub power: Option<f64>,
-    pub over_budget: Duration,
-    pub over_budget_uj: u64,
+    /// Of this and earlier subjects of the name.
+    pub excess: Excess,
     /// Something is lowered, or was within [`PROBATION`].
     pub engaged: bool,
     /// Knobs that were wanted lower than their device allows.
@@ -80,15 +81,14 @@ pub struct Subject {
 
 impl Subject {
     #[must_use]
-    pub fn new(policy: &Policy, now: Duration) -> Self {
+    pub fn new(policy: &Policy, now: Duration, excess: Excess) -> Self {
         Self {
             mode: policy.mode,
             state: SubjectState::Open,
             reason: None,
             budget: None,
             power: None,
-            over_budget: Duration::ZERO,
-            over_budget_uj: 0,
+            excess,
             engaged: false,
             clamped: BTreeSet::new(),
             recommended: 1.0,
@@ -137,8 +137,8 @@ impl Subject {
         if let (Some(power), Some(budget)) = (self.power, self.budget)
             && power > budget
         {
-            self.over_budget += tick.elapsed;
-            self.over_budget_uj += Watts(power - budget).during(tick.elapsed).0;
+            self.excess.time += tick.elapsed;
+            self.excess.energy_uj += Watts(power - budget).during(tick.elapsed).0;
         }
         let lost = tick.now.saturating_sub(self.measured_at) > tick.interval * STALE_TICKS;
         match policy.mode {

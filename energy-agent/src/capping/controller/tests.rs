@@ -467,3 +467,38 @@ fn fc_095_nine_thousand_policies_cost_little_a_tick() {
     // A debug build on a busy machine; pods x policies would be nine million matches a tick.
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
+
+#[test]
+fn what_was_over_the_budget_goes_on_when_the_policy_the_pod_or_another_mode_comes_again() {
+    let mut world = one_gpu();
+    let counted = |world: &World| {
+        let status = world.outcome.policies.iter().find(|status| status.name == name("cap"));
+        status
+            .and_then(|status| status.subjects.first())
+            .map(|subject| (subject.over_budget.as_secs(), subject.over_budget_uj))
+    };
+    // 300 W over the budget for a second; the clock does not follow in this world, so each tick adds as much.
+    world.draw("GPU-0", 700.0);
+    world.tick();
+    assert_eq!(counted(&world), Some((1, 300_000_000)));
+    // Deleted, and there again.
+    let sourced = world.in_force.policies.remove(&name("cap")).unwrap();
+    world.tick();
+    assert_eq!(counted(&world), None);
+    world.in_force.policies.insert(name("cap"), sourced.clone());
+    world.tick();
+    assert_eq!(counted(&world), Some((2, 600_000_000)));
+    // Another mode.
+    let mut recommend = Policy::clone(&sourced.policy);
+    recommend.mode = Mode::Recommend;
+    world.in_force.policies.get_mut(&name("cap")).unwrap().policy = Arc::new(recommend);
+    world.tick();
+    assert_eq!(counted(&world), Some((3, 900_000_000)));
+    // The pod is not known for a while.
+    let pods = std::mem::take(&mut world.seen.pods);
+    world.tick();
+    assert_eq!(counted(&world), None);
+    world.seen.pods = pods;
+    world.tick();
+    assert_eq!(counted(&world), Some((4, 1_200_000_000)));
+}

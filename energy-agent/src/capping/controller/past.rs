@@ -1,0 +1,82 @@
+//! What was counted over the budget of subjects that are no more: a counter goes on from there when its policy or pod comes
+//! again, and does not fall.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::capping::policy::PolicyName;
+
+/// By policy, and uid of the pod or nothing for the node.
+pub type Key = (PolicyName, Option<Arc<str>>);
+
+/// Time and energy over the budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Excess {
+    pub time: Duration,
+    pub energy_uj: u64,
+}
+
+/// Subjects that are remembered; the ones that ended first are forgotten first.
+pub const MOST: usize = 4096;
+
+#[derive(Debug, Default)]
+pub struct Past {
+    /// With the number of their end.
+    subjects: BTreeMap<Key, (u64, Excess)>,
+    order: BTreeMap<u64, Key>,
+    ended: u64,
+}
+
+impl Past {
+    /// A subject has ended.
+    pub fn keep(&mut self, key: &Key, excess: Excess) {
+        if excess == Excess::default() {
+            return;
+        }
+        self.ended += 1;
+        if let Some((number, _)) = self.subjects.insert(key.clone(), (self.ended, excess)) {
+            self.order.remove(&number);
+        }
+        self.order.insert(self.ended, key.clone());
+        while self.order.len() > MOST {
+            let Some((_, oldest)) = self.order.pop_first() else { break };
+            self.subjects.remove(&oldest);
+        }
+    }
+
+    /// A subject begins, perhaps again.
+    pub fn take(&mut self, key: &Key) -> Excess {
+        let Some((number, excess)) = self.subjects.remove(key) else { return Excess::default() };
+        self.order.remove(&number);
+        excess
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: usize) -> Key {
+        (PolicyName { namespace: "".into(), name: number.to_string().into() }, None)
+    }
+
+    #[test]
+    fn those_that_ended_last_are_remembered() {
+        let mut past = Past::default();
+        let excess = |energy_uj| Excess { time: Duration::from_secs(1), energy_uj };
+        past.keep(&key(0), excess(1));
+        past.keep(&key(1), excess(2));
+        // It came again and ended again: the first but one now.
+        assert_eq!(past.take(&key(0)), excess(1));
+        assert_eq!(past.take(&key(0)), Excess::default());
+        past.keep(&key(0), excess(3));
+        for number in 2..=MOST {
+            past.keep(&key(number), excess(4));
+        }
+        // What was never over its budget takes no place.
+        past.keep(&key(MOST + 1), Excess::default());
+        assert_eq!((past.subjects.len(), past.order.len()), (MOST, MOST));
+        assert_eq!([0, 1, MOST].map(|number| past.take(&key(number)).energy_uj), [3, 0, 4]);
+    }
+}
