@@ -16,6 +16,7 @@ mod news;
 pub mod node;
 mod notify;
 pub mod panics;
+pub mod printable;
 mod private;
 pub mod process_ledger;
 pub mod report;

@@ -1,6 +1,7 @@
 //! The command: flags, logging, and which part of the library to run.
 
 use std::ffi::OsString;
+use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{self, ExitCode};
@@ -13,9 +14,13 @@ use energy_agent::config::{Capping, Cli, Command, Config, LogFormat, LogLevel};
 use energy_agent::export::protection::ProtectionSource;
 use energy_agent::export::selection_source::at_start;
 use energy_agent::logging::Log;
+use energy_agent::printable::{printable, printable_lines};
 use energy_agent::static_build::look_up_names_without_modules;
 use energy_agent::{Ended, panics, report};
+use tracing::field::Field;
+use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -34,7 +39,7 @@ fn main() -> ExitCode {
         Some(Command::Restore(arguments)) => report::restore::run(arguments),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", printable_lines(&format!("{error:#}")));
         ExitCode::FAILURE
     })
 }
@@ -64,7 +69,7 @@ fn run(config: &Config) -> anyhow::Result<ExitCode> {
             ExitCode::FAILURE
         }
         Err(error) => {
-            let _ = log.write(format!("error: {error:#}\n").as_bytes());
+            let _ = log.write(format!("error: {}\n", printable_lines(&format!("{error:#}"))).as_bytes());
             ExitCode::FAILURE
         }
     };
@@ -79,6 +84,19 @@ fn restore() -> io::Error {
         arguments.remove(0);
     }
     process::Command::new("/proc/self/exe").arg("restore").args(arguments).exec()
+}
+
+/// A field of a line in the log, as the library writes it. A value may be somebody else's text: it begins no line of its
+/// own, and steers no terminal.
+fn field(line: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    let value = format!("{value:?}");
+    match field.name() {
+        "message" => write!(line, "{}", printable(&value)),
+        // Where a line of another logger comes from.
+        name if name.starts_with("log.") => Ok(()),
+        name if line.has_ansi_escapes() => write!(line, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m{}", printable(&value)),
+        name => write!(line, "{name}={}", printable(&value)),
+    }
 }
 
 /// Prints what clap has to say; for an unknown flag also the ones there are. Exit code 2.
@@ -113,7 +131,10 @@ fn log_to(config: &Config, log: Log) {
     let log = tracing_subscriber::fmt::layer().with_writer(move || log.clone()).with_target(false);
     let registry = tracing_subscriber::registry();
     match config.log_format {
-        LogFormat::Text => registry.with(log.with_ansi(io::stderr().is_terminal()).with_filter(targets)).init(),
+        LogFormat::Text => {
+            let log = log.with_ansi(io::stderr().is_terminal()).fmt_fields(debug_fn(field).delimited(" "));
+            registry.with(log.with_filter(targets)).init();
+        }
         LogFormat::Json => registry.with(log.json().flatten_event(true).with_filter(targets)).init(),
     }
 }

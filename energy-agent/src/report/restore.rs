@@ -17,6 +17,7 @@ use crate::capping::journal::known::Loss;
 use crate::capping::knob::{Found, Knob};
 use crate::config::{Config, GpuMode, RestoreArgs};
 use crate::meter::gpu::{GpuMeter, Options};
+use crate::printable::steers;
 use crate::static_build::IS_STATIC;
 
 /// How long GPUs may take to show up.
@@ -225,7 +226,7 @@ fn table(rows: &[Row]) -> String {
     for [knob, found, original, result] in lines {
         let line = format!("{knob:<0$}  {found:<1$}  {original:<2$}  {result}", widths[0], widths[1], widths[2]);
         // A cgroup may have any name; nothing of it steers a terminal.
-        text.push_str(&line.replace(char::is_control, "?"));
+        text.push_str(&line.replace(steers, "?"));
         text.push('\n');
     }
     text

@@ -2,10 +2,10 @@
 
 use std::fmt::{Display, Write as _};
 
+pub use crate::printable::cut;
+
 /// Messages of one policy at most; the rest is only counted.
 const MOST: usize = 8;
-/// Characters of a value or key that a message repeats.
-const SHOWN: usize = 64;
 
 /// Collects messages while the tree is walked.
 #[derive(Debug, Default)]
@@ -63,14 +63,4 @@ impl Problems {
         }
         self.found
     }
-}
-
-/// The beginning of a key or value, for a message or a path.
-#[must_use]
-pub fn cut(text: &str) -> String {
-    let mut cut: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().nth(SHOWN).is_some() {
-        cut.push('…');
-    }
-    cut
 }

@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal as _, Write};
 use ratatui::crossterm::terminal;
 
 use super::{Report, Row, Status};
+use crate::printable::steers;
 
 /// Widths of the first two columns with the blanks after them; the longest name and the longest status word fit.
 const NAME: usize = 17;
@@ -77,7 +78,7 @@ const fn sgr(status: Status, attribution: bool) -> u8 {
 /// steer a terminal (a process may name itself so) is replaced.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    let text = text.replace(|letter: char| letter.is_control() && !letter.is_whitespace(), "?");
+    let text = text.replace(|letter: char| steers(letter) && !letter.is_whitespace(), "?");
     for word in text.split_whitespace() {
         let line = lines.last_mut().expect("starts with one line");
         if line.is_empty() {

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::export::parse::Sample;
+use crate::printable::printable;
 use crate::report::top::node::Node;
 
 /// What an entry is.
@@ -163,8 +164,8 @@ impl Table {
             let value = sample.number();
             match sample.name.as_str() {
                 "kepler_node_cpu_watts" => {
-                    sample.label("node_name").clone_into(&mut node.name);
-                    let zone = (sample.label("zone").to_owned(), sample.label("source").to_owned());
+                    node.name = printable(sample.label("node_name")).into_owned();
+                    let zone = ["zone", "source"].map(|label| printable(sample.label(label)).into_owned()).into();
                     *node.zones.entry(zone).or_default() += value;
                 }
                 "kepler_node_cpu_active_watts" => add(&mut node.active, value),
@@ -175,7 +176,7 @@ impl Table {
                 }
                 "kepler_node_gpu_info" => node.gpus.get_or_insert_default().count += 1,
                 "kepler_node_gpu_watts" => {
-                    let source = sample.label("source").to_owned();
+                    let source = printable(sample.label("source")).into_owned();
                     *node.gpus.get_or_insert_default().watts.entry(source).or_default() += value;
                 }
                 "kepler_node_gpu_active_watts" => add(&mut node.gpus.get_or_insert_default().active, value),
@@ -189,7 +190,8 @@ impl Table {
                     let (key, label) = identity(kind, sample);
                     let entry = entries.entry(key.clone()).or_insert_with(|| Entry {
                         kind,
-                        name: label,
+                        // A cgroup may have any name.
+                        name: printable(&label).into_owned(),
                         watts: None,
                         gpu_watts: None,
                         joules: None,
