@@ -5,10 +5,12 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::agent::{Agent, PROGRAM, run, wait_for};
+use common::cgroup::{Cgroup, Load};
 use common::one_of_three;
 use common::page::Page;
 use common::powercap::Powercap;
@@ -222,4 +224,35 @@ fn neither_ticks_nor_scrapes_write_to_the_log() {
     // Fault 9: nor does a scrape make a tick, however many come.
     assert!(ticks > 10 && u128::from(ticks) <= start.elapsed().as_millis() / 200 + 2, "{ticks} ticks");
     assert_eq!(agent.log(), lines);
+}
+
+/// What a tenant may name: a cgroup inside its own.
+#[test]
+fn a_cgroup_whose_name_steers_a_terminal_is_printed_as_text() {
+    let name = "evil\u{1b}[2J\u{9b}31m\u{202e}txt";
+    let cgroup = Cgroup::new(name);
+    let agent = Agent::start(&["--ebpf=off", "--gpu=off", "--interval=200ms", "--meter.cpu=estimate"]);
+    let load = Load::start(&cgroup.dir, &["spin", "60"]);
+    wait_for("the unit on the page", || {
+        let page = agent.scrape();
+        let units = page.select("energy_agent_system_cpu_joules_total", &[]);
+        units.iter().any(|sample| sample.label("unit").contains(name)).then_some(())
+    });
+    let output = Command::new(PROGRAM).args(["top", &agent.address, "--iterations=1", "--rows=1000"]).output().unwrap();
+    drop(load);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("evil\\u{1b}[2J\\u{9b}31m\\u{202e}txt"), "{text}");
+    assert!(!text.chars().any(|letter| letter.is_control() && letter != '\n'), "{text:?}");
+}
+
+/// A value in the log begins no line of its own and steers no terminal.
+#[test]
+fn a_line_of_the_log_is_one_line_whatever_a_value_holds() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("no\n2030-01-01T00:00:00Z  INFO forged\u{1b}[2J");
+    let mut agent = Agent::start(&["--ebpf=off", "--gpu=off", &format!("--export.config={}", path.display())]);
+    let said = wait_for("the warning", || agent.logged("the export stays as it was").pop());
+    assert!(said.contains("no\\n2030-01-01T00:00:00Z  INFO forged\\u{1b}[2J: No such file"), "{said}");
+    assert!(agent.log().iter().all(|line| !line.starts_with("2030") && !line.contains('\u{1b}')), "{:#?}", agent.log());
+    agent.assert_well();
 }

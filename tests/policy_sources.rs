@@ -82,7 +82,7 @@ impl Follower {
             tracing::subscriber::with_default(subscriber, || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
-                    let mut in_force = start(&config);
+                    let mut in_force = start(&config, &Arc::default());
                     let first = Arc::clone(&in_force.borrow_and_update());
                     send.send((in_force.clone(), first)).unwrap();
                     let keep = async {

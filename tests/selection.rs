@@ -163,8 +163,8 @@ fn a_bad_edit_or_no_file_keeps_what_was_and_is_said_once() {
         ),
         (Some("EXPORT_LEVELS: pod, contaner"), &["EXPORT_LEVELS", "contaner", "did you mean container?"]),
         (Some("SOURCE.CGROUP: off"), &["SOURCE.CGROUP", "off", "enabled, disabled"]),
-        (Some("EXPORT_METRIC: pod"), &["EXPORT_METRIC ", "did you mean EXPORT_METRICS?"]),
-        (Some("EXPORT_METRICS: pod\nnonsense"), &["line 2", "nonsense"]),
+        (Some("EXPORT_METRIC: pod"), &["no key", "did you mean EXPORT_METRICS?"]),
+        (Some("EXPORT_METRICS: pod\nnonsense"), &["line 2: neither KEY: value nor KEY=value"]),
         (
             Some("EXPORT_METRICS: kepler_container_cpu_seconds_total\nSOURCE_CGROUP: disabled"),
             &["kepler_container_cpu_seconds_total: its source is turned off by SOURCE_CGROUP"],

@@ -140,6 +140,25 @@ fn a_certificate_is_rotated_without_a_restart_and_a_bad_pair_changes_nothing() {
     agent.assert_well();
 }
 
+#[test]
+fn a_pipe_in_place_of_the_certificate_is_not_waited_for() {
+    let authority = Authority::new("one");
+    let files = Files::new(TLS, &authority.server(1));
+    let mut agent = files.agent();
+    let client = Client::trusting(&authority, None);
+    let certificate = files.folder().join("tls.crt");
+    fs::remove_file(&certificate).unwrap();
+    assert!(Command::new("mkfifo").arg(&certificate).status().unwrap().success());
+    wait_for("the warning", || agent.logged("tls.crt: a pipe, not a regular file").pop());
+    wait_for("the metric", || (valid(&client, &agent) == "0").then_some(()));
+    assert_eq!(client.serial(&agent.address).unwrap(), 1, "the previous certificate stays");
+    fs::remove_file(&certificate).unwrap();
+    authority.server(2).write(files.folder());
+    wait_for("certificate 2", || (client.serial(&agent.address).unwrap() == 2).then_some(()));
+    wait_for("the metric", || (valid(&client, &agent) == "1").then_some(()));
+    agent.assert_well();
+}
+
 /// FC-077.
 #[test]
 fn plain_http_to_the_tls_port_is_answered_with_a_clear_400() {
@@ -320,12 +339,12 @@ fn what_protects_goes_only_with_a_restart() {
     for (text, problem) in [
         ("", "tls_server_config is gone; restart the agent to serve plain HTTP"),
         (TLS, "basic_auth_users is gone; restart the agent to let everyone read"),
-        ("tls_server_confi: {}", "unknown key \\\"tls_server_confi\\\", did you mean tls_server_config? (line 1)"),
+        ("tls_server_confi: {}", "unknown key, did you mean tls_server_config? (line 1)"),
     ] {
         files.config(text);
         wait_for("the warning", || {
             assert_eq!(client.get(&agent.address, "/healthz", "").unwrap().status, 401);
-            agent.logged(problem.split('"').next().unwrap().trim_end_matches('\\')).into_iter().next()
+            agent.logged(problem).into_iter().next()
         });
     }
     files.replaced(&agent, &config);
@@ -344,7 +363,7 @@ fn a_file_that_cannot_be_used_ends_the_start_as_a_usage_error() {
         ("tls_server_config: {cert_file: tls.crt, key_file: other.key}", "other.key: "),
         ("tls_server_config: {cert_file: tls.key, key_file: tls.key}", "tls.key: no certificate in PEM"),
         ("tls_server_config: {cert_file: tls.crt, key_file: tls.crt}", "tls.crt: no private key in PEM"),
-        ("basic_auth_user: {}", "unknown key \"basic_auth_user\", did you mean basic_auth_users? (line 1)"),
+        ("basic_auth_user: {}", "unknown key, did you mean basic_auth_users? (line 1)"),
         ("basic_auth_users: {ada: s3cret}", "basic_auth_users: \"ada\": no bcrypt hash"),
         (&TLS.replace('}', ", client_ca_file: tls.crt}"), "client_ca_file without client_auth_type"),
         (

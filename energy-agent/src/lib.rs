@@ -4,6 +4,7 @@
 pub mod attribution;
 pub mod capping;
 pub mod config;
+mod config_file;
 mod errand;
 pub mod export;
 pub mod ledger;
@@ -19,6 +20,7 @@ pub mod panics;
 pub mod printable;
 mod private;
 pub mod process_ledger;
+mod reader;
 pub mod report;
 mod settle;
 mod signals;
@@ -98,7 +100,7 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
     if config.capping == Capping::Off && config.has_policies() {
         warn!("policies are named and not followed: capping is off (--capping=on)");
     }
-    let policies = (config.capping == Capping::On).then(|| policies::start(config));
+    let policies = (config.capping == Capping::On).then(|| policies::start(config, &own));
     let (outbox, sending) = events(config, &own).unzip();
     let Some(node) = open(config, policies, outbox, &mut signals).await? else {
         return Ok(Ended::Unfinished("it ends before its meters are open".to_owned()));

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::reader::{Lost, Reader};
+
 /// Time between two readings of a file that has changed.
 const SETTLE: Duration = Duration::from_millis(50);
 /// Readings of one look. A file that differs in each of them is left for the next look.
@@ -16,10 +18,17 @@ pub enum Look<T> {
     Found(T),
     /// It was different at each reading.
     Changing,
+    /// The file system does not answer.
+    Lost(Lost),
 }
 
-/// Calls `read` until it gives the same twice, on a thread of its own: a file system that hangs must stop nobody else.
-pub async fn look<T>(seen: Option<&T>, read: impl Fn() -> T + Clone + Send + 'static) -> Look<T>
+/// Calls `read` until it gives the same twice or what was `seen` last, on a thread of `reader`'s: a file system that hangs
+/// must stop nobody else.
+pub async fn look<T>(
+    reader: &Reader,
+    seen: impl Fn(&T) -> bool,
+    read: impl Fn() -> T + Clone + Send + 'static,
+) -> Look<T>
 where
     T: PartialEq + Send + 'static,
 {
@@ -28,9 +37,11 @@ where
         if last.is_some() {
             tokio::time::sleep(SETTLE).await;
         }
-        // The runtime ends.
-        let Ok(found) = tokio::task::spawn_blocking(read.clone()).await else { return Look::Same };
-        if seen == Some(&found) {
+        let found = match reader.read(read.clone()).await {
+            Ok(found) => found,
+            Err(lost) => return Look::Lost(lost),
+        };
+        if seen(&found) {
             return Look::Same;
         }
         if last.as_ref() == Some(&found) {
@@ -53,7 +64,8 @@ mod tests {
         let readings = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&readings);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let look = look(seen.as_ref(), move || content(counted.fetch_add(1, Ordering::SeqCst)));
+        let reader = Reader::default();
+        let look = look(&reader, |found| seen == Some(*found), move || content(counted.fetch_add(1, Ordering::SeqCst)));
         (runtime.block_on(look), readings.load(Ordering::SeqCst))
     }
 

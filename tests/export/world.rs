@@ -233,6 +233,7 @@ pub fn text(snapshot: Snapshot, format: Format) -> Vec<u8> {
     let own = SelfMetrics::new();
     own.web_config_valid(true);
     own.count_events();
+    own.count_lost_readings("web_config");
     published(snapshot).body(format, Coding::Identity, &own).to_vec()
 }
 

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::config_file::json_fault;
 use crate::meter::Zone;
 
 /// Load below which an interval is quiet.
@@ -90,7 +91,9 @@ impl IdleModel {
     /// # Errors
     /// When the text is not what `to_json` writes, or holds numbers that no zone can have shown.
     pub fn load(text: &str, boot_id: &str) -> Result<Self> {
-        let file: File<BTreeMap<String, ZoneModel>> = serde_json::from_str(text).context("reading the idle model")?;
+        let file: File<BTreeMap<String, ZoneModel>> = serde_json::from_str(text)
+            .map_err(|error| anyhow!(json_fault(&error)))
+            .context("reading the idle model")?;
         ensure!(file.version == VERSION, "version {} of the idle model, expected {VERSION}", file.version);
         ensure!(file.zones.len() <= ZONES_MAX, "{} zones in the idle model", file.zones.len());
         let same_boot = file.boot_id == boot_id;

@@ -297,7 +297,9 @@ metrics! {
     CAPPING_EVENTS = "energy_agent_capping_events_total" Counter None, &["result"],
         "Kubernetes Events about policies and limits: posted, or dropped (too many at a time, refused, or the API server away for 10 minutes). Absent without --capping=on and credentials for a cluster.";
     WEB_CONFIG_VALID = "energy_agent_web_config_valid" Gauge None, &[],
-        "Whether --web.config.file with the certificates, keys and users of its last version is in force (1), or that could not be had and what was in force before stays (0); the log says why. Absent without the flag.";
+        "Whether --web.config.file with the certificates, keys and users of its last version is in force (1), or it cannot be used or read and the previous version stays active (0); the log says why. Absent without the flag.";
+    LOST_READINGS = "energy_agent_lost_readings_total" Counter None, &["file"],
+        "Readings of configuration that were given up because the file system did not answer for 5 s; each is begun anew. file: web_config, policies, export_config. Absent where no such file is followed.";
     TICK_DURATION = "energy_agent_tick_duration_seconds" Histogram None, &[],
         "Time to read all meters and divide the energy.";
     SCRAPE_DURATION = "energy_agent_scrape_duration_seconds" Histogram None, &[],

@@ -27,6 +27,8 @@ pub struct SelfMetrics {
     web_config_valid: OnceLock<Gauge>,
     /// Not there where none is sent.
     events: OnceLock<IntCounterVec>,
+    /// Not there where no file is followed.
+    lost_readings: OnceLock<IntCounterVec>,
 }
 
 impl Default for SelfMetrics {
@@ -55,7 +57,7 @@ impl SelfMetrics {
         ] {
             registry.register(collector).expect("the names differ");
         }
-        let (web_config_valid, events) = (OnceLock::new(), OnceLock::new());
+        let (web_config_valid, events, lost_readings) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         Self {
             registry,
             tick_duration,
@@ -65,6 +67,7 @@ impl SelfMetrics {
             export_changed,
             web_config_valid,
             events,
+            lost_readings,
         }
     }
 
@@ -111,12 +114,28 @@ impl SelfMetrics {
     }
 
     fn events(&self) -> &IntCounterVec {
-        self.events.get_or_init(|| {
-            let metrics::Metric { name, help, labels, .. } = metrics::CAPPING_EVENTS;
-            let events = IntCounterVec::new(Opts::new(name, help), labels).expect("the table has valid names");
-            self.registry.register(Box::new(events.clone())).expect("the names differ");
-            events
-        })
+        self.events.get_or_init(|| self.counters(&metrics::CAPPING_EVENTS))
+    }
+
+    /// From now on [`Self::lost_reading`] may be called for this file.
+    pub fn count_lost_readings(&self, file: &str) {
+        self.lost_readings().with_label_values(&[file]);
+    }
+
+    /// A reading of this file was given up.
+    pub(crate) fn lost_reading(&self, file: &str) {
+        self.lost_readings().with_label_values(&[file]).inc();
+    }
+
+    fn lost_readings(&self) -> &IntCounterVec {
+        self.lost_readings.get_or_init(|| self.counters(&metrics::LOST_READINGS))
+    }
+
+    fn counters(&self, metric: &Metric) -> IntCounterVec {
+        let Metric { name, help, labels, .. } = metric;
+        let counters = IntCounterVec::new(Opts::new(*name, *help), labels).expect("the table has valid names");
+        self.registry.register(Box::new(counters.clone())).expect("the names differ");
+        counters
     }
 
     /// Counts series that a page had twice; the first ever are logged, a bug in the agent must not fill the log.

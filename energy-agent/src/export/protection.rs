@@ -8,8 +8,6 @@ mod users;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,15 +24,16 @@ use tracing::{info, warn};
 use self::document::{Document, Pem};
 pub use self::tls::Validity;
 use self::users::Users;
+use crate::config_file::{self, Fault, MAX_BYTES};
 use crate::export::own::SelfMetrics;
+use crate::reader::{self, Lost, Reader};
+use crate::settle::{self, Look};
 use crate::signals::Reload;
 
 /// Time between two looks at the files.
 const LOOK: Duration = Duration::from_millis(500);
-/// Changed files must read the same after this time: something may be in the middle of writing them.
-const SETTLE: Duration = Duration::from_millis(50);
-/// More is no certificate.
-const MAX_BYTES: u64 = 1 << 20;
+/// Of this file in metrics.
+const FILE: &str = "web_config";
 
 /// What a client has to get past. The default is plain HTTP for everyone.
 #[derive(Default)]
@@ -81,11 +80,16 @@ impl Protection {
 /// # Errors
 /// As [`ProtectionSource::open`].
 pub fn inspect(file: &Path) -> Result<(Protection, Option<Validity>), String> {
-    let found = Found::read(file);
+    let found = at_start(file)?;
     let protection = found.protection()?;
     let tls = found.document.iter().find_map(|document| document.tls_server_config.as_ref());
     let pem = tls.and_then(|tls| found.pem(tls.certificate().ok()?).ok());
     Ok((protection, pem.and_then(Validity::of)))
+}
+
+fn at_start(file: &Path) -> Result<Found, String> {
+    let path = file.to_owned();
+    reader::at_start(move || Found::read(&path)).map_err(|fault| format!("{}: {fault}", file.display()))
 }
 
 /// Follows the file and those that it names.
@@ -93,7 +97,10 @@ pub struct ProtectionSource {
     file: Option<PathBuf>,
     /// Of what the files had when they were last looked at.
     seen: Sum,
+    /// Why what they have is not in force.
     problem: Option<String>,
+    /// Why they cannot be looked at.
+    unseen: Option<String>,
     publish: watch::Sender<Arc<Protection>>,
     own: Arc<SelfMetrics>,
 }
@@ -109,16 +116,17 @@ impl ProtectionSource {
         let mut protection = Protection::default();
         let mut seen = Sum::default();
         if let Some(file) = file {
-            let found = Found::read(file);
+            let found = at_start(file)?;
             protection = found.protection()?;
-            seen = found.sum();
             own.web_config_valid(true);
-            if found.document.is_ok_and(|document| document.asks_for_http2()) {
+            own.count_lost_readings(FILE);
+            if found.document.as_ref().is_ok_and(Document::asks_for_http2) {
                 info!("http2 in --web.config.file has no effect, HTTP/1.1 is served");
             }
+            seen = found.sum;
         }
         let (publish, _) = watch::channel(Arc::new(protection));
-        Ok(Self { file: file.map(Path::to_owned), seen, problem: None, publish, own })
+        Ok(Self { file: file.map(Path::to_owned), seen, problem: None, unseen: None, publish, own })
     }
 
     #[must_use]
@@ -126,14 +134,10 @@ impl ProtectionSource {
         self.publish.subscribe()
     }
 
-    /// Follows the files, for ever.
+    /// Follows the files until the program ends.
     pub async fn follow(mut self) {
         let Some(file) = self.file.clone() else { return };
-        let read = || {
-            let file = file.clone();
-            // A file system that hangs must not stop the web server.
-            tokio::task::spawn_blocking(move || Found::read(&file))
-        };
+        let reader = Reader::default();
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reload = Reload::subscribe();
@@ -142,15 +146,26 @@ impl ProtectionSource {
                 _ = looks.tick() => {}
                 () = reload.asked() => {}
             }
-            let Ok(mut found) = read().await else { return };
-            while found.sum() != self.seen {
-                tokio::time::sleep(SETTLE).await;
-                let Ok(again) = read().await else { return };
-                if again.sum() == found.sum() {
-                    self.seen = again.sum();
-                    self.update(&again);
+            let path = file.clone();
+            let is_seen = |found: &Found| found.sum == self.seen;
+            match settle::look(&reader, is_seen, move || Found::read(&path)).await {
+                Look::Same => self.unseen(None),
+                Look::Found(found) => {
+                    self.seen = found.sum;
+                    self.update(&found);
+                    self.unseen(None);
                 }
-                found = again;
+                Look::Changing => {
+                    let problem =
+                        format!("{}: different at each reading; let it be written less often", file.display());
+                    self.unseen(Some(problem));
+                }
+                Look::Lost(lost) => {
+                    if lost == Lost::GivenUp {
+                        self.own.lost_reading(FILE);
+                    }
+                    self.unseen(Some(format!("{} or a file that it names: {}", file.display(), Fault::Hangs)));
+                }
             }
         }
     }
@@ -169,7 +184,19 @@ impl ProtectionSource {
                 self.problem = Some(problem);
             }
         }
-        self.own.web_config_valid(self.problem.is_none());
+    }
+
+    /// Why the files cannot be looked at now, if they cannot.
+    fn unseen(&mut self, problem: Option<String>) {
+        match (&problem, &self.unseen) {
+            (Some(problem), None) => {
+                warn!(%problem, "the web configuration stays as it was: {}", self.publish.borrow().text());
+            }
+            (None, Some(_)) => info!("the web configuration can be read again"),
+            _ => {}
+        }
+        self.unseen = problem;
+        self.own.web_config_valid(self.problem.is_none() && self.unseen.is_none());
     }
 }
 
@@ -191,40 +218,29 @@ fn not_lifted(before: &Protection, now: Protection) -> Result<Protection, String
 struct Found {
     file: PathBuf,
     document: Result<Document, String>,
-    bytes: BTreeMap<PathBuf, Result<Vec<u8>, String>>,
-    /// Of the file's own text.
-    text: Vec<u8>,
+    bytes: BTreeMap<PathBuf, Result<Vec<u8>, Fault>>,
+    /// The same for the same bytes and the same errors; keys are not kept to compare with.
+    sum: Sum,
+}
+
+impl PartialEq for Found {
+    fn eq(&self, other: &Self) -> bool {
+        self.sum == other.sum
+    }
 }
 
 impl Found {
     fn read(file: &Path) -> Self {
         let folder = file.parent().unwrap_or(Path::new(""));
-        let text = bytes(file);
-        let document = text.clone().and_then(|text| {
-            let text = std::str::from_utf8(&text).map_err(|_| "no text in UTF-8".to_owned())?;
-            Document::read(text, folder)
-        });
+        let text = config_file::text(file, MAX_BYTES).map_err(|fault| fault.to_string());
+        let document = text.as_deref().map_err(Clone::clone).and_then(|text| Document::read(text, folder));
         let named = document.iter().filter_map(|document| document.tls_server_config.as_ref());
-        let bytes = named.flat_map(|tls| tls.files()).map(|file| (file.to_owned(), bytes(file))).collect();
-        Self { file: file.to_owned(), document, bytes, text: text.unwrap_or_else(String::into_bytes) }
-    }
-
-    /// The same for the same bytes and the same errors; keys are not kept to compare with.
-    fn sum(&self) -> Sum {
-        let mut context = Context::new(&SHA256);
-        let mut add = |part: &[u8]| {
-            context.update(&part.len().to_le_bytes());
-            context.update(part);
-        };
-        add(&self.text);
-        for (path, bytes) in &self.bytes {
-            add(path.as_os_str().as_encoded_bytes());
-            add(bytes.as_ref().map_or_else(String::as_bytes, Vec::as_slice));
-        }
-        let digest = context.finish();
-        let mut sum = Sum::default();
-        sum.copy_from_slice(digest.as_ref());
-        sum
+        let bytes = named
+            .flat_map(|tls| tls.files())
+            .map(|file| (file.to_owned(), config_file::bytes(file, MAX_BYTES)))
+            .collect();
+        let sum = sum(&text.unwrap_or_else(|problem| problem), &bytes);
+        Self { file: file.to_owned(), document, bytes, sum }
     }
 
     fn protection(&self) -> Result<Protection, String> {
@@ -255,14 +271,22 @@ impl Found {
     }
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>, String> {
-    let read = || {
-        let mut bytes = Vec::new();
-        File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-        if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_BYTES) {
-            return Err(io::Error::other("larger than 1 MiB"));
-        }
-        Ok(bytes)
+fn sum(text: &str, bytes: &BTreeMap<PathBuf, Result<Vec<u8>, Fault>>) -> Sum {
+    let mut context = Context::new(&SHA256);
+    let mut add = |part: &[u8]| {
+        context.update(&part.len().to_le_bytes());
+        context.update(part);
     };
-    read().map_err(|error| error.to_string())
+    add(text.as_bytes());
+    for (path, bytes) in bytes {
+        add(path.as_os_str().as_encoded_bytes());
+        match bytes {
+            Ok(bytes) => add(bytes),
+            Err(fault) => add(fault.to_string().as_bytes()),
+        }
+    }
+    let digest = context.finish();
+    let mut sum = Sum::default();
+    sum.copy_from_slice(digest.as_ref());
+    sum
 }

@@ -11,6 +11,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use crate::config::{Config, EbpfMode};
+use crate::config_file::Fault;
 use crate::export::layers::{Layers, Place};
 use crate::export::metrics;
 use crate::export::own::SelfMetrics;
@@ -18,6 +19,7 @@ use crate::export::selection::Selection;
 use crate::export::settings::{Setting, Settings, terms};
 use crate::export::settings_file;
 use crate::news::News;
+use crate::reader::{self, Lost, Reader};
 use crate::settle::{self, Look};
 use crate::signals::Reload;
 use crate::workload::configmaps::{Told, Which};
@@ -43,6 +45,7 @@ pub struct SelectionSource {
     /// What the API server said last; holds while it is away.
     told: Told,
     news: News,
+    reader: Reader,
     /// What the file had when it was last looked at.
     seen: Option<Result<Vec<(String, String)>, String>>,
     publish: watch::Sender<Arc<InForce>>,
@@ -85,9 +88,13 @@ impl SelectionSource {
         }
         let (publish, _) = watch::channel(Arc::new(first));
         let (file, told, news) = (config.export_config.clone(), Told::default(), News::default());
-        let mut source = Self { layers, file, configmap, told, news, seen: None, publish, own };
+        let reader = Reader::default();
+        let mut source = Self { layers, file, configmap, told, news, reader, seen: None, publish, own };
         if let Some(file) = source.file.clone() {
-            source.found_file(&file, settings_file::read(&file));
+            source.own.count_lost_readings("export_config");
+            let path = file.clone();
+            let found = reader::at_start(move || settings_file::read(&path));
+            source.found_file(&file, found.unwrap_or_else(|fault| Err(format!("{}: {fault}", file.display()))));
         } else {
             source.publish();
         }
@@ -133,12 +140,19 @@ impl SelectionSource {
     async fn look(&mut self) {
         let Some(file) = self.file.clone() else { return };
         let path = file.clone();
-        match settle::look(self.seen.as_ref(), move || settings_file::read(&path)).await {
+        let is_seen = |found: &_| self.seen.as_ref() == Some(found);
+        match settle::look(&self.reader, is_seen, move || settings_file::read(&path)).await {
             Look::Same => {}
             Look::Found(found) => self.found_file(&file, found),
             Look::Changing => {
                 let problem = format!("{}: different at each reading; let it be written less often", file.display());
                 self.found_file(&file, Err(problem));
+            }
+            Look::Lost(lost) => {
+                if lost == Lost::GivenUp {
+                    self.own.lost_reading("export_config");
+                }
+                self.found_file(&file, Err(format!("{}: {}", file.display(), Fault::Hangs)));
             }
         }
     }

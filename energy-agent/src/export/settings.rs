@@ -7,6 +7,7 @@ use clap::ValueEnum as _;
 
 use crate::config::Level;
 use crate::export::nearest::nearest;
+use crate::printable::cut;
 
 /// What the old Kepler called a source of metrics, and what turning it off hides here. Attribution stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +132,8 @@ impl Settings {
     /// One line with the key, the value, what is valid, and where: for an unknown key, a bad value, or a contradiction.
     pub fn read(entries: &[(String, String)], place: &str) -> Result<Self, String> {
         let mut settings = Self::default();
+        // Any file may be named by mistake, and the words of another file are not repeated.
+        let is_ours = entries.iter().any(|(name, _)| key(name).is_some() || ignored(name));
         for (name, value) in entries {
             let Some(key) = key(name) else {
                 if ignored(name) {
@@ -140,7 +143,12 @@ impl Settings {
                 let names = NAMES.map(|(name, _)| name);
                 let hint =
                     nearest(&name.to_uppercase(), names).map_or(String::new(), |name| format!("did you mean {name}? "));
-                return Err(format!("{name} {place} is no key; {hint}valid are {}", names.join(", ")));
+                let what = if is_ours {
+                    format!("{} {place} is no key", cut(name))
+                } else {
+                    format!("no key {place} is known")
+                };
+                return Err(format!("{what}; {hint}valid are {}", names.join(", ")));
             };
             let by = format!("{name} {place}");
             match key {
@@ -302,10 +310,15 @@ mod tests {
     fn a_bad_entry_names_the_key_the_value_and_what_is_valid() {
         for (entries, parts) in [
             (&[("SOURCE.GPU", "maybe")] as &[_], &["SOURCE.GPU in a test", "\"maybe\"", "enabled, disabled"] as &[_]),
-            (&[("SOURCE.GPUS", "enabled")], &["SOURCE.GPUS in a test is no key", "did you mean SOURCE.GPU?"]),
+            (
+                &[("SOURCE.GPUS", "enabled"), ("ENABLE_GPU", "true")],
+                &["SOURCE.GPUS in a test is no key", "did you mean SOURCE.GPU?"],
+            ),
+            // Nothing says that this file is about the export at all.
+            (&[("SOURCE.GPUS", "enabled")], &["no key in a test is known; did you mean SOURCE.GPU?"]),
             (&[("EXPORT_LEVELS", "node,pods")], &["\"pods\" is no level", "did you mean pod?", "node, pod, container"]),
             (&[("EXPORT_LEVELS", "")], &["no level; valid are node"]),
-            (&[("nonsense", "1")], &["nonsense in a test is no key; valid are EXPORT_METRICS"]),
+            (&[("nonsense", "1")], &["no key in a test is known; valid are EXPORT_METRICS"]),
             (
                 &[("SOURCE.GPU", "enabled"), ("ENABLE_GPU", "false")],
                 &["ENABLE_GPU in a test says the opposite of SOURCE.GPU in a test"],

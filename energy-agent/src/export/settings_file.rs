@@ -1,48 +1,47 @@
 //! Reads export settings from a file of `KEY: value` or `KEY=value` lines, or from a folder with one file a key, as a
 //! mounted ConfigMap is.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs;
 use std::path::Path;
 
+use crate::config_file::{self, Fault, MAX_BYTES};
 use crate::mounted::{self, Unread, at};
 
-/// The API server takes no larger ConfigMap.
-const MAX_BYTES: u64 = 1 << 20;
+/// Most keys of a folder; there are far fewer.
+const MAX_KEYS: usize = 256;
+
 /// The keys and values at `path`, in a stable order.
 ///
 /// # Errors
 /// One line with the path and what is wrong: it is not there or not readable, is no text, or a line is no pair.
 pub fn read(path: &Path) -> Result<Vec<(String, String)>, String> {
-    let metadata = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let metadata = fs::metadata(path).map_err(|error| format!("{}: {}", path.display(), Fault::from(error)))?;
     if !metadata.is_dir() {
-        return pairs(&text(path).map_err(|error| format!("{}: {error}", path.display()))?)
-            .map_err(|problem| format!("{} {problem}", path.display()));
+        let text = config_file::text(path, MAX_BYTES).map_err(|fault| format!("{}: {fault}", path.display()))?;
+        return pairs(&text).map_err(|problem| format!("{} {problem}", path.display()));
     }
-    mounted::read(path, version).map_err(|(file, error)| format!("{}: {error}", file.display()))
+    mounted::read(path, version).map_err(|(file, fault)| format!("{}: {fault}", file.display()))
 }
 
 /// The files of a folder, by name.
 fn version(version: &Path) -> Result<Vec<(String, String)>, Unread> {
-    let mut pairs = Vec::new();
+    let (mut pairs, mut bytes) = (Vec::new(), 0);
     for entry in fs::read_dir(version).map_err(at(version))? {
         let path = entry.map_err(at(version))?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        if !name.starts_with('.') && fs::metadata(&path).map_err(at(&path))?.is_file() {
-            pairs.push((name, text(&path).map_err(at(&path))?));
+        if name.starts_with('.') || path.is_dir() {
+            continue;
+        }
+        let text = config_file::text(&path, MAX_BYTES).map_err(at(&path))?;
+        bytes += text.len();
+        pairs.push((name, text));
+        // A ConfigMap has no more in all.
+        if bytes > MAX_BYTES || pairs.len() > MAX_KEYS {
+            return Err((version.to_owned(), Fault::TooLarge(MAX_BYTES)));
         }
     }
     pairs.sort();
     Ok(pairs)
-}
-
-fn text(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-    if u64::try_from(text.len()).is_ok_and(|length| length > MAX_BYTES) {
-        return Err(io::Error::other("larger than 1 MiB"));
-    }
-    Ok(text)
 }
 
 /// The pairs of a file's lines. Blank lines and comments (`#`) are left out, quotes around a value are dropped.
@@ -55,7 +54,8 @@ fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
         }
         let pair = line.split_once([':', '=']).filter(|(key, _)| !key.trim().is_empty() && !key.trim().contains(' '));
         let Some((key, value)) = pair else {
-            return Err(format!("line {}: {line:?} is neither KEY: value nor KEY=value", index + 1));
+            // The line is not repeated: this may be any file.
+            return Err(format!("line {}: neither KEY: value nor KEY=value", index + 1));
         };
         let value = value.trim();
         let quoted = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
@@ -91,9 +91,9 @@ mod tests {
             ])
         );
         for (text, problem) in [
-            ("A: b\nnonsense", "line 2: \"nonsense\" is neither"),
-            (": x", "line 1"),
-            ("two words: x", "line 1: \"two words: x\""),
+            ("A: b\nnonsense", "line 2: neither KEY: value nor KEY=value"),
+            (": x", "line 1: neither"),
+            ("two words: x", "line 1: neither"),
         ] {
             assert!(pairs(text).unwrap_err().starts_with(problem), "{text:?}");
         }
@@ -127,9 +127,6 @@ mod tests {
         fs::write(&path, vec![b'#'; 1_048_577]).unwrap();
         assert!(read(&path).unwrap_err().ends_with("larger than 1 MiB"));
         fs::write(&path, "A").unwrap();
-        assert_eq!(
-            read(&path).unwrap_err(),
-            format!("{} line 1: \"A\" is neither KEY: value nor KEY=value", path.display())
-        );
+        assert_eq!(read(&path).unwrap_err(), format!("{} line 1: neither KEY: value nor KEY=value", path.display()));
     }
 }

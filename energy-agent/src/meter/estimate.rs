@@ -4,16 +4,17 @@
 //! averages over whole servers of one microarchitecture. They rank workloads of one machine, and are wrong by a factor
 //! for any single machine; that is why the figures carry `source="estimate"`.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use serde::Deserialize;
 
 use super::cpu::{CpuModel, Domain};
 use super::{DomainLoad, MeterState, Source, Zone, ZoneEnergy, ZoneKind};
+use crate::config_file::{self, json_fault};
+use crate::printable::cut;
 use crate::units::{Microjoules, floor_u64, nanos};
 
 const BUILT_IN: &str = include_str!("coefficients.json");
@@ -86,7 +87,8 @@ impl Estimate {
     pub fn open(cpu: &CpuModel, file: Option<&Path>) -> anyhow::Result<Self> {
         let (table, origin) = match file {
             Some(path) => {
-                let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+                let text = config_file::text(path, config_file::MAX_BYTES);
+                let text = text.with_context(|| format!("reading {}", path.display()))?;
                 (
                     Table::parse(&text).with_context(|| format!("reading {}", path.display()))?,
                     path.display().to_string(),
@@ -163,10 +165,10 @@ impl Socket {
 
 impl Table {
     fn parse(text: &str) -> anyhow::Result<Self> {
-        let table: Self = serde_json::from_str(text)?;
+        let table: Self = serde_json::from_str(text).map_err(|error| anyhow!(json_fault(&error)))?;
         table.average.check("average")?;
         for row in &table.rows {
-            Watts { min_watts: row.min_watts, max_watts: row.max_watts }.check(&row.name)?;
+            Watts { min_watts: row.min_watts, max_watts: row.max_watts }.check(&cut(&row.name))?;
         }
         Ok(table)
     }
@@ -199,6 +201,8 @@ fn microwatts(watts: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use tempfile::NamedTempFile;
 
     use super::*;
@@ -286,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_replaces_the_table_or_is_refused_by_name_and_value() {
+    fn a_file_replaces_the_table_or_is_refused_by_name_and_place() {
         let file = NamedTempFile::new().unwrap();
         let open = |text: &str| {
             fs::write(file.path(), text).unwrap();
@@ -297,8 +301,8 @@ mod tests {
         for (text, value) in [
             (r#"{"average": {"min_watts": 3, "max_watts": 2}}"#, "min_watts 3"),
             (r#"{"average": {"min_watts": 1, "max_watts": 5000}}"#, "max_watts 5000"),
-            (r#"{"average": {"min_watts": "low", "max_watts": 2}}"#, "low"),
-            (r#"{"avarage": {}}"#, "avarage"),
+            (r#"{"average": {"min_watts": "low", "max_watts": 2}}"#, "(line 1, column 31)"),
+            (r#"{"avarage": {}}"#, "(line 1, column 10)"),
             ("", "line 1"),
         ] {
             let error = format!("{:#}", open(text).unwrap_err());

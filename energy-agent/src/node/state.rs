@@ -1,7 +1,6 @@
 //! The learned idle power in the state directory, read at the start and written once a minute and at the end.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,12 +8,13 @@ use anyhow::{Context, Result};
 use tracing::{info, warn};
 
 use crate::attribution::idle::IdleModel;
+use crate::config_file::{self, Fault};
 use crate::private;
 
 /// Time between two writes of what was learned.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 /// A state file larger than this is not ours.
-const MAX_STATE_BYTES: u64 = 4 << 20;
+const MAX_STATE_BYTES: usize = 4 << 20;
 
 /// The learned idle power in the state directory. A file that can't be read or written costs only the memory of it.
 pub struct StateFile {
@@ -32,15 +32,11 @@ impl StateFile {
     /// What was learned before; a model that knows nothing where there is no such file, or none that can be used.
     #[must_use]
     pub fn load(&self, boot_id: &str) -> IdleModel {
-        let text = match File::open(&self.path) {
-            Ok(file) => {
-                let mut text = String::new();
-                file.take(MAX_STATE_BYTES).read_to_string(&mut text).map(|_| text)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return IdleModel::new(boot_id),
-            Err(error) => Err(error),
+        let text = match config_file::text(&self.path, MAX_STATE_BYTES) {
+            Err(Fault::NotFound) => return IdleModel::new(boot_id),
+            text => text.map_err(anyhow::Error::new),
         };
-        match text.map_err(anyhow::Error::new).and_then(|text| IdleModel::load(&text, boot_id)) {
+        match text.and_then(|text| IdleModel::load(&text, boot_id)) {
             Ok(model) => {
                 info!(file = %self.path.display(), "learned idle power taken over");
                 model

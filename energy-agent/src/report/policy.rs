@@ -3,7 +3,7 @@
 mod explain;
 mod manifest;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,6 +15,8 @@ use crate::capping::policy::unit::plain;
 use crate::capping::policy::yaml::MAX_BYTES;
 use crate::capping::policy::{Amount, Policy, Scope, json_schema};
 use crate::config::PolicyCommand;
+use crate::config_file::{self, Fault};
+use crate::printable::printable;
 
 /// Exit code of wrong usage, as clap has it.
 const USAGE: u8 = 2;
@@ -67,7 +69,7 @@ fn check(out: &mut impl Write, paths: &[PathBuf]) -> io::Result<ExitCode> {
     let mut right = true;
     for path in paths.iter().flat_map(|path| files(path)) {
         let found = path.and_then(|path| {
-            let text = read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+            let text = read(&path).map_err(|fault| format!("{}: {fault}", path.display()))?;
             Ok(manifest::documents(&path.display().to_string(), text))
         });
         match found {
@@ -78,7 +80,7 @@ fn check(out: &mut impl Write, paths: &[PathBuf]) -> io::Result<ExitCode> {
             }
             Err(problem) => {
                 right = false;
-                writeln!(out, "{problem}")?;
+                writeln!(out, "{}", printable(&problem))?;
             }
         }
     }
@@ -90,17 +92,18 @@ fn report(out: &mut impl Write, found: Result<Found, String>) -> io::Result<bool
     let Found { place, text, namespace, first_line } = match found {
         Ok(found) => found,
         Err(problem) => {
-            writeln!(out, "{problem}")?;
+            writeln!(out, "{}", printable(&problem))?;
             return Ok(false);
         }
     };
+    let place = printable(&place);
     let Document { policies, problems } = parse_at(&text, &namespace, first_line);
     for policy in &policies {
         writeln!(out, "{place}: policy {}: ok ({})", policy.name, summary(policy))?;
     }
     for (name, problem) in &problems {
         match name {
-            Some(name) => writeln!(out, "{place}: policy {name}: {problem}")?,
+            Some(name) => writeln!(out, "{place}: policy {}: {problem}", printable(&name.to_string()))?,
             None => writeln!(out, "{place}: {problem}")?,
         }
     }
@@ -151,14 +154,19 @@ fn files(path: &Path) -> Vec<Result<PathBuf, String>> {
 fn is_policy_file(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let ending = name.rsplit_once('.').map(|(_, ending)| ending);
-    !name.starts_with('.') && matches!(ending, Some("yaml" | "yml" | "json")) && path.is_file()
+    !name.starts_with('.')
+        && matches!(ending, Some("yaml" | "yml" | "json"))
+        && fs::metadata(path).is_ok_and(|found| !found.is_dir())
 }
 
-fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
+/// By the reader of the agent: what it would not read is not right either.
+fn read(path: &Path) -> Result<String, Fault> {
     // A manifest is a little larger than what is in it.
-    let most = u64::try_from(4 * MAX_BYTES).unwrap_or(u64::MAX);
-    let input: Box<dyn Read> = if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
-    input.take(most).read_to_string(&mut text)?;
-    Ok(text)
+    let most = 4 * MAX_BYTES;
+    if path != Path::new("-") {
+        return config_file::text(path, most);
+    }
+    let mut text = Vec::new();
+    io::stdin().take(u64::try_from(most).unwrap_or(u64::MAX)).read_to_end(&mut text)?;
+    String::from_utf8(text).map_err(|error| Fault::NotText(error.utf8_error().valid_up_to()))
 }

@@ -2,6 +2,7 @@
 //! sentence.
 
 pub(crate) mod backoff;
+mod kubeconfig;
 mod plugin;
 mod token;
 pub mod watch;
@@ -10,18 +11,22 @@ use std::env;
 use std::fmt;
 use std::mem;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use hyper::http::{Request, header};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::client::{Body, ClientBuilder};
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config, Error};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tower::util::MapRequestLayer;
 
 use self::token::TokenFile;
+use crate::config_file::{self, Fault};
+use crate::reader::Reader;
 
 /// Where a pod finds the credentials of its service account.
 /// <https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/>
@@ -30,6 +35,9 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a token file is looked at after its token was refused.
 const RENEWAL: Duration = Duration::from_secs(1);
+
+/// For credentials of every kind.
+static READER: LazyLock<Reader> = LazyLock::new(Reader::default);
 
 /// What keeps the agent from the cluster: a word from a fixed set, and for people the object and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,11 +82,23 @@ impl Credentials {
     /// When one is missing or unusable, or tells not to verify the server.
     pub async fn config(&self) -> Result<Config, Trouble> {
         let mut config = match self {
-            Self::ServiceAccount => Config::incluster().map_err(|error| {
+            Self::ServiceAccount => self.read(Config::incluster).await?.map_err(|error| {
                 let remedy = "set automountServiceAccountToken: true in the agent's pod";
                 unusable(format!("service account at {SERVICE_ACCOUNT}: {}; {remedy}", chain(&error)))
             })?,
-            Self::Kubeconfig(files) => read(files).await?,
+            Self::Kubeconfig(files) => {
+                // kubectl leaves out files of `KUBECONFIG` that are not there, as long as one is.
+                let names = files.clone();
+                let read = move || {
+                    let there: Vec<_> = names.into_iter().filter(|file| file.exists()).collect();
+                    (kubeconfig::read(&there), there)
+                };
+                let (read, there) = self.read(read).await?;
+                let Some(first) = there.first() else {
+                    return Err(unusable(format!("{self}: no such file; correct --kubeconfig or KUBECONFIG")));
+                };
+                kubeconfig::config(read.map_err(unusable)?, first).await.map_err(unusable)?
+            }
         };
         if config.accept_invalid_certs {
             return Err(unusable(format!(
@@ -86,10 +106,17 @@ impl Credentials {
                  verify; name the cluster's certificate-authority instead"
             )));
         }
+        // kube would read this again and again, and wait for it. A certificate that is refused leads to another client.
+        config.root_cert_file = None;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         // The callers retry by rules of their own.
         config.default_retry = false;
         Ok(config)
+    }
+
+    /// Reads files, which must not hold up anything else.
+    async fn read<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, Trouble> {
+        READER.read(read).await.map_err(|_| unusable(format!("{self}: {}", Fault::Hangs)))
     }
 
     /// A client for the cluster; nothing is sent yet.
@@ -149,8 +176,15 @@ impl Server {
         // These come first in kube too.
         let basic = account.username.is_some() && account.password.is_some();
         let other = basic || account.token.is_some() || account.auth_provider.is_some();
-        let token = account.token_file.take().filter(|_| !other).map(|file| TokenFile::open(file.into()));
-        let token = token.transpose().map_err(unusable)?;
+        let token = match account.token_file.take().filter(|_| !other) {
+            Some(file) => {
+                let named = file.clone();
+                let token = READER.read(move || TokenFile::open(file.into())).await;
+                let token = token.unwrap_or_else(|_| Err(format!("token file {named}: {}", Fault::Hangs)));
+                Some(token.map_err(unusable)?)
+            }
+            None => None,
+        };
         if account.auth_provider.as_ref().is_some_and(|provider| provider.config.contains_key("cmd-path")) {
             return Err(unusable(
                 "auth-provider with cmd-path, which Kubernetes has given up; name the plugin by exec".into(),
@@ -168,7 +202,7 @@ impl Server {
             // none, which is an error.
             config.root_cert.get_or_insert_default();
         }
-        let builder = ClientBuilder::try_from(config).map_err(|error| unusable(chain(&error)))?;
+        let builder = ClientBuilder::try_from(config).map_err(|error| unusable(unfit(&error).to_owned()))?;
         let client = match token.clone() {
             None => builder.build(),
             Some(token) => {
@@ -251,34 +285,39 @@ impl Server {
             Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => {
                 ("unreachable", format!("{verb} {object} at {url}: {text}; {}", self.reach()))
             }
+            Error::SerdeError(error) => (
+                "error",
+                format!("{verb} {object}: not the answer of an API server: {}", config_file::json_fault(error)),
+            ),
             _ => ("error", format!("{verb} {object}: {text}")),
         };
         Trouble { reason, message }
     }
 }
 
-/// kubectl leaves out files of `KUBECONFIG` that are not there, as long as one is.
-async fn read(files: &[PathBuf]) -> Result<Config, Trouble> {
-    let unusable = |file: &Path, error: &KubeconfigError| {
-        unusable(format!(
-            "kubeconfig {}: {}; correct it, or name another by --kubeconfig",
-            file.display(),
-            chain(error)
-        ))
-    };
-    let there: Vec<&PathBuf> = files.iter().filter(|file| file.exists()).collect();
-    let Some(first) = there.first() else {
-        let names = Credentials::Kubeconfig(files.to_vec());
-        let message = format!("{names}: no such file; correct --kubeconfig or KUBECONFIG");
-        return Err(Trouble { reason: "config", message });
-    };
-    let mut merged = Kubeconfig::default();
-    for file in &there {
-        let next = Kubeconfig::read_from(file).map_err(|error| unusable(file, &error))?;
-        merged = merged.merge(next).map_err(|error| unusable(file, &error))?;
+/// The certificates of an authority.
+///
+/// # Errors
+/// When the file cannot be read or has none.
+pub async fn authority(file: &Path) -> Result<Vec<Vec<u8>>, Trouble> {
+    let path = file.to_owned();
+    let read = READER.read(move || config_file::bytes(&path, config_file::MAX_BYTES)).await;
+    let bytes = read.unwrap_or(Err(Fault::Hangs)).map_err(|fault| unusable(format!("{}: {fault}", file.display())))?;
+    let found = CertificateDer::pem_slice_iter(&bytes).map(|found| found.map(|certificate| certificate.to_vec()));
+    match found.collect::<Result<Vec<_>, _>>() {
+        Ok(found) if !found.is_empty() => Ok(found),
+        _ => Err(unusable(format!("{}: no certificate in PEM", file.display()))),
     }
-    let config = Config::from_custom_kubeconfig(merged, &KubeConfigOptions::default()).await;
-    config.map_err(|error| unusable(first, &error))
+}
+
+/// Why no client can be made, without what the files have: the libraries repeat lines of a PEM.
+const fn unfit(error: &Error) -> &'static str {
+    match error {
+        Error::RustlsTls(_) => "the certificates or the key of the client cannot be used, or the authority's cannot",
+        Error::Auth(_) => "the credentials cannot be used",
+        Error::ProxyProtocolUnsupported { .. } | Error::ProxyProtocolDisabled { .. } => "its proxy is not supported",
+        _ => "no client can be made of it",
+    }
 }
 
 fn unusable(message: String) -> Trouble {

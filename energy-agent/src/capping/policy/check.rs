@@ -151,7 +151,10 @@ fn text(node: &Node<'_>, syntax: Syntax, problems: &mut Problems) {
     match &node.value {
         Value::Text { text, .. } if syntax.holds(text) => {}
         Value::Text { .. } => problems.add(node.line, format_args!("{} is not {}", show(node), syntax.describe())),
-        Value::Number(text) => problems.add(node.line, format_args!("{text} is a number here; write \"{text}\"")),
+        Value::Number(text) => {
+            let text = cut(text);
+            problems.add(node.line, format_args!("{text} is a number here; write \"{text}\""));
+        }
         Value::Bool(truth) => problems.add(node.line, format_args!("{truth} is no text here; write \"{truth}\"")),
         _ => problems.add(node.line, format_args!("{} where a text is needed", show(node))),
     }

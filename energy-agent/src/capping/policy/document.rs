@@ -7,6 +7,7 @@ use super::problems::{Problems, cut};
 use super::schema::{DOCUMENT, Kind, POLICY};
 use super::yaml::{Node, Value, documents};
 use super::{Policy, PolicyName, check, read, rules};
+use crate::export::nearest::nearest;
 
 /// What one document holds. A policy that is refused does not stop the others.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,6 +50,16 @@ fn read_root(root: &Node<'_>, namespace: &str) -> Document {
     }
     if !matches!(root.value, Value::Map(_)) {
         problems.add(root.line, "no policy document; it begins with `version: 1` and `policies:`");
+        return refuse(document, problems);
+    }
+    // The path may lead to any file, by a link or by mistake: of one that is no policy document no word is repeated.
+    if root.get("policies").is_none() {
+        let is_meant = |key: &str| nearest(key, ["policies"]).is_some();
+        let hint = match root.entries().iter().find(|entry| is_meant(&entry.key)) {
+            Some(entry) => format!("; is the key in line {} meant to be it?", entry.line),
+            None => String::new(),
+        };
+        problems.add(root.line, format_args!("no policy document: it has no key `policies`{hint}"));
         return refuse(document, problems);
     }
     check::keys(root, &DOCUMENT, &mut problems);

@@ -155,10 +155,10 @@ impl<'a> Builder<'a> {
     fn take(&mut self, event: Event<'a>, span: Span) -> Result<(), String> {
         let line = self.first_line + span.start.line().saturating_sub(1);
         match event {
-            Event::Scalar(_, _, _, Some(tag))
-            | Event::SequenceStart(_, _, Some(tag))
-            | Event::MappingStart(_, _, Some(tag)) => {
-                Err(format!("tags such as {tag} are not read; write the plain value (line {line})"))
+            Event::Scalar(_, _, _, Some(_))
+            | Event::SequenceStart(_, _, Some(_))
+            | Event::MappingStart(_, _, Some(_)) => {
+                Err(format!("tags (`!name`) are not read; write the plain value (line {line})"))
             }
             Event::Scalar(text, style, anchor, None) => self.add(Node { line, value: scalar(text, style) }, anchor),
             Event::Alias(anchor) => {
@@ -347,7 +347,7 @@ mod tests {
         for (text, problem) in [
             ("a: b\nc: d: e", "not valid YAML: "),
             ("a: b\nc: *nobody", "not valid YAML: "),
-            ("a: 1\nb: !!str 2", "tags such as "),
+            ("a: 1\nb: !!str 2", "tags (`!name`) are not read"),
             ("a: 1\n? [b]\n: c", "a key that is no text (line 2)"),
         ] {
             let refused = documents(text, 1).unwrap_err();

@@ -1,15 +1,15 @@
 //! A file, or a folder of files, into documents. A folder may be a mounted ConfigMap, of which one version is read whole.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::book::{Documents, Place};
+pub use crate::config_file::MAX_BYTES;
+use crate::config_file::{self, Fault};
 use crate::mounted::{self, Unread, at};
 
-/// Largest document; the API server takes no larger ConfigMap either.
-pub const MAX_BYTES: usize = 1 << 20;
 /// Most documents of a source.
 pub const MAX_DOCUMENTS: usize = 256;
 /// Most bytes of all documents of a source.
@@ -30,22 +30,22 @@ pub struct Failure {
 pub fn read(path: &Path) -> Result<Documents, Failure> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Documents::new()),
-        Err(error) => return Err(unreadable(path, &error)),
+        Err(error) => return Err(unreadable(path, &error.into())),
         Ok(metadata) => metadata,
     };
     if metadata.is_dir() {
         return match mounted::read(path, |version| read_folder(path, version)) {
-            Err((file, error)) => Err(unreadable(&file, &error)),
+            Err((file, fault)) => Err(unreadable(&file, &fault)),
             Ok(documents) => within_limits(&path.display().to_string(), documents),
         };
     }
-    if !metadata.is_file() {
-        let message = format!("{}: neither a file nor a folder; name one by --capping.policy", path.display());
-        return Err(Failure { reason: "unreadable", message });
-    }
     match text(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Documents::new()),
-        Err(error) => Err(unreadable(path, &error)),
+        Err(Fault::NotFound) => Ok(Documents::new()),
+        Err(Fault::NotRegular(_)) => {
+            let message = format!("{}: neither a file nor a folder; name one by --capping.policy", path.display());
+            Err(Failure { reason: "unreadable", message })
+        }
+        Err(fault) => Err(unreadable(path, &fault)),
         Ok(content) => Ok(Documents::from([(Place::File(path.display().to_string()), content)])),
     }
 }
@@ -85,16 +85,15 @@ fn read_folder(folder: &Path, version: &Path) -> Result<Documents, Unread> {
             documents.insert(place, Ok(Arc::default()));
             continue;
         }
-        let content = match fs::metadata(&path) {
-            Ok(metadata) if !metadata.is_file() => continue,
-            Ok(_) => text(&path),
-            Err(error) => Err(error),
-        };
-        match content {
+        // A folder in it is not looked into. A pipe or a device in place of a file deletes no policy.
+        if path.is_dir() {
+            continue;
+        }
+        match text(&path) {
             // It went away; in a version of the kubelet's, the whole version did.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && version != folder => return Err((path, error)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => drop(documents.insert(place, Err(unreadable(&path, &error).message))),
+            Err(Fault::NotFound) if version != folder => return Err((path, Fault::NotFound)),
+            Err(Fault::NotFound) => {}
+            Err(fault) => drop(documents.insert(place, Err(unreadable(&path, &fault).message))),
             Ok(content) => {
                 bytes += content.as_ref().map_or(0, |text| text.len());
                 documents.insert(place, content);
@@ -105,30 +104,23 @@ fn read_folder(folder: &Path, version: &Path) -> Result<Documents, Unread> {
 }
 
 /// The text of a document, or why it is none.
-fn text(path: &Path) -> io::Result<Result<Arc<str>, String>> {
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
-    File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
-    Ok(if bytes.len() > MAX_BYTES {
-        Err(too_large())
-    } else {
-        String::from_utf8(bytes).map(Arc::from).map_err(|error| {
-            format!("no text: byte {} is not UTF-8; save it as UTF-8", error.utf8_error().valid_up_to())
-        })
-    })
+fn text(path: &Path) -> Result<Result<Arc<str>, String>, Fault> {
+    match config_file::text(path, MAX_BYTES) {
+        Ok(text) => Ok(Ok(text.into())),
+        Err(Fault::TooLarge(_)) => Ok(Err(too_large())),
+        Err(fault @ Fault::NotText(_)) => Ok(Err(fault.to_string())),
+        Err(fault) => Err(fault),
+    }
 }
 
 /// What is said of a document over [`MAX_BYTES`].
 pub fn too_large() -> String {
-    format!("larger than {} MiB; divide it", MAX_BYTES >> 20)
+    format!("{}; divide it", Fault::TooLarge(MAX_BYTES))
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Failure {
-    let remedy = match error.kind() {
-        io::ErrorKind::PermissionDenied => "; let the agent's user read it",
-        _ => "",
-    };
-    Failure { reason: "unreadable", message: format!("{}: {error}{remedy}", path.display()) }
+fn unreadable(path: &Path, fault: &Fault) -> Failure {
+    let remedy = if *fault == Fault::Denied { "; let the agent's user read it" } else { "" };
+    Failure { reason: "unreadable", message: format!("{}: {fault}{remedy}", path.display()) }
 }
 
 #[cfg(test)]

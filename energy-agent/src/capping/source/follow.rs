@@ -2,20 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use tracing::{info, warn};
 
 use super::InForce;
 use super::book::{Book, Documents, Place};
 use super::files::{self, Failure};
 use crate::config::Config;
+use crate::config_file::Fault;
+use crate::export::own::SelfMetrics;
 use crate::news::News;
+use crate::reader::{Lost, Reader};
 use crate::settle::{self, Look};
 use crate::signals::Reload;
 use crate::workload::configmaps::{self, Told, Which};
@@ -23,8 +25,6 @@ use crate::workload::kubernetes::Credentials;
 
 /// Time between two looks at the file.
 const LOOK: Duration = Duration::from_millis(500);
-/// A file system that does not answer for this long is in trouble.
-const HANGS: Duration = Duration::from_secs(5);
 /// After a change, others that belong to it may follow.
 const SETTLE: Duration = Duration::from_millis(150);
 /// Shortest time between two publications.
@@ -38,7 +38,7 @@ type Message = (usize, Result<Documents, Failure>);
 /// Follows what `--capping.policy`, `--capping.configmap` and `--capping.configmap-selector` name, in tasks of the current
 /// runtime that go on until nobody listens.
 #[must_use]
-pub fn start(config: &Config) -> watch::Receiver<Arc<InForce>> {
+pub fn start(config: &Config, own: &Arc<SelfMetrics>) -> watch::Receiver<Arc<InForce>> {
     let file = config.capping_policy.clone();
     let named = config.capping_configmap.clone().map(Which::Named);
     let labelled = config.capping_selector.clone().map(Which::Labelled);
@@ -50,7 +50,7 @@ pub fn start(config: &Config) -> watch::Receiver<Arc<InForce>> {
     let (publish, in_force) = watch::channel(Arc::new(book.in_force()));
     let (tell, told) = mpsc::channel(16);
     if let Some(path) = file {
-        tokio::spawn(follow_file(path, 0, tell.clone()));
+        tokio::spawn(follow_file(path, 0, tell.clone(), Arc::clone(own)));
     }
     for (source, which) in (first_map..).zip(maps) {
         let credentials = Credentials::find(config.kubeconfig.as_deref());
@@ -121,7 +121,10 @@ async fn run(
     publish.closed().await;
 }
 
-async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>) {
+async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>, own: Arc<SelfMetrics>) {
+    own.count_lost_readings("policies");
+    let title = path.display().to_string();
+    let reader = Reader::default();
     let mut seen = None;
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -132,32 +135,24 @@ async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>) 
             () = reload.asked() => {}
         }
         let path = path.clone();
-        let title = path.display().to_string();
-        let found = {
-            let mut look = pin!(settle::look(seen.as_ref(), move || files::read(&path)));
-            if let Ok(found) = timeout(HANGS, &mut look).await {
-                found
-            } else {
-                let message = format!("{title}: the file system has not answered for {} s", HANGS.as_secs());
-                if tell.send((source, Err(Failure { reason: "unreadable", message }))).await.is_err() {
-                    return;
+        let (now, said) =
+            match settle::look(&reader, |found| seen.as_ref() == Some(found), move || files::read(&path)).await {
+                Look::Same => continue,
+                Look::Found(said) => (Some(said.clone()), said),
+                Look::Changing => {
+                    let message = format!("{title}: different at each reading; let it be written less often");
+                    let failure = Failure { reason: "changing", message };
+                    (Some(Err(failure.clone())), Err(failure))
                 }
-                match look.await {
-                    // It answers again.
-                    Look::Same => seen.clone().map_or(Look::Same, Look::Found),
-                    found => found,
+                Look::Lost(lost) => {
+                    if lost == Lost::GivenUp {
+                        own.lost_reading("policies");
+                    }
+                    // Whatever it answers next, is news.
+                    (None, Err(Failure { reason: "unreadable", message: format!("{title}: {}", Fault::Hangs) }))
                 }
-            }
-        };
-        let said = match found {
-            Look::Same => continue,
-            Look::Found(said) => said,
-            Look::Changing => {
-                let message = format!("{title}: different at each reading; let it be written less often");
-                Err(Failure { reason: "changing", message })
-            }
-        };
-        seen = Some(said.clone());
+            };
+        seen = now;
         if tell.send((source, said)).await.is_err() {
             return;
         }

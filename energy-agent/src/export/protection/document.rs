@@ -11,6 +11,7 @@ use serde::de::IgnoredAny;
 use serde_saphyr::Error;
 
 use crate::export::nearest::nearest;
+use crate::printable::cut;
 
 /// The whole file; an empty one protects nothing.
 #[derive(Debug, Default, Deserialize)]
@@ -96,6 +97,9 @@ pub enum Pem<'a> {
     Text(&'a str),
 }
 
+/// Those of [`Document`].
+const KEYS: [&str; 4] = ["tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"];
+
 /// Headers that may be set, with the values that they may have; any, if none is listed.
 const HEADERS: [(&str, &[&str]); 5] = [
     ("Content-Security-Policy", &[]),
@@ -114,7 +118,7 @@ impl Document {
         // No part of the text is repeated in a message: it can hold a key.
         let options = serde_saphyr::options! { with_snippet: false };
         let document: Option<Self> =
-            serde_saphyr::from_str_with_options(text, options).map_err(|error| said(&error))?;
+            serde_saphyr::from_str_with_options(text, options).map_err(|error| said(&error, text))?;
         let mut document = document.unwrap_or_default();
         if document.rate_limit.is_some() {
             return Err(
@@ -142,11 +146,11 @@ impl Document {
                 return Err(format!("http_server_config.headers: {}", unknown("header", name, &names)));
             };
             if !allowed.is_empty() && !allowed.contains(&value.as_str()) {
-                return Err(format!("header {name}: {value:?} is none of {}", allowed.join(", ")));
+                return Err(format!("header {name}: its value is none of {}", allowed.join(", ")));
             }
             let name: HeaderName = name.parse().map_err(|_| format!("header {name:?}: no name of a header"))?;
-            let value =
-                HeaderValue::from_str(value).map_err(|_| format!("header {name}: {value:?} is no value of one"))?;
+            let value = HeaderValue::from_str(value)
+                .map_err(|_| format!("header {name}: its value has characters that no header can have"))?;
             headers.insert(name, value);
         }
         Ok(headers)
@@ -200,20 +204,42 @@ fn required<'a>(pem: Option<Pem<'a>>, key: &str) -> Result<Pem<'a>, String> {
 /// That a word is unknown, and what was probably meant.
 #[must_use]
 pub fn unknown(what: &str, word: &str, known: &[&str]) -> String {
-    let shown: String = word.chars().take(64).flat_map(char::escape_debug).collect();
+    format!("unknown {what} \"{}\", {}", cut(word), meant(word, known))
+}
+
+fn meant(word: &str, known: &[&str]) -> String {
     match nearest(word, known.iter().copied()) {
-        Some(near) => format!("unknown {what} \"{shown}\", did you mean {near}?"),
-        None => format!("unknown {what} \"{shown}\", expected one of {}", known.join(", ")),
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("expected one of {}", known.join(", ")),
     }
 }
 
-fn said(error: &Error) -> String {
+/// What is wrong, by kind and line. The file holds keys and hashes: no value is repeated, and the name of a key only where
+/// another key says that this is a web configuration at all.
+fn said(error: &Error, text: &str) -> String {
     let line = error.location().map(|at| format!(" (line {})", at.line())).unwrap_or_default();
-    match error.without_snippet() {
-        Error::SerdeUnknownField { field, expected, .. } => unknown("key", field, expected) + &line,
-        Error::SerdeUnknownVariant { variant, expected, .. } => unknown("value", variant, expected) + &line,
-        other => other.to_string().replace('\n', " "),
-    }
+    let kind = match error.without_snippet() {
+        Error::SerdeUnknownField { field, expected, .. } if is_ours(text) => unknown("key", field, expected),
+        Error::SerdeUnknownField { field, expected, .. } => format!("unknown key, {}", meant(field, expected)),
+        Error::SerdeUnknownVariant { variant, expected, .. } => format!("unknown value, {}", meant(variant, expected)),
+        Error::DuplicateMappingKey { .. } => "a duplicate key".to_owned(),
+        Error::SerdeInvalidType { .. }
+        | Error::SerdeInvalidValue { .. }
+        | Error::SerdeInvalidLength { .. }
+        | Error::InvalidScalar { .. }
+        | Error::InvalidBooleanStrict { .. }
+        | Error::Unexpected { .. }
+        | Error::NullIntoString { .. }
+        | Error::NonFiniteFloat { .. } => "a value that is not what belongs there".to_owned(),
+        _ => "not valid YAML".to_owned(),
+    };
+    kind + &line
+}
+
+/// Whether a line begins with a key of the whole file, as far as that can be told of a text that is none.
+fn is_ours(text: &str) -> bool {
+    let begins = |line: &str| KEYS.iter().any(|key| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')));
+    text.lines().any(begins)
 }
 
 #[cfg(test)]
@@ -246,13 +272,14 @@ mod tests {
     #[test]
     fn what_is_unknown_is_refused_with_its_line_and_the_nearest() {
         for (text, expected) in [
-            ("tls_server: {}", "unknown key \"tls_server\", expected one of tls_server_config, http_server_config, "),
+            ("tls_server: {}", "unknown key, expected one of tls_server_config, http_server_config, "),
+            ("basic_auth_users:\nS3CRET: x", "unknown key \"S3CRET\", expected one of "),
             ("\ntls_server_config:\n  certfile: x", "unknown key \"certfile\", did you mean cert_file? (line 3)"),
             (
                 "tls_server_config: {client_auth_type: RequireAndVerifyClient}",
-                "unknown value \"RequireAndVerifyClient\", did you mean RequireAndVerifyClientCert? (line 1)",
+                "unknown value, did you mean RequireAndVerifyClientCert? (line 1)",
             ),
-            ("tls_server_config: {min_version: TLS1.2}", "unknown value \"TLS1.2\", did you mean TLS12? (line 1)"),
+            ("tls_server_config: {min_version: TLS1.2}", "unknown value, did you mean TLS12? (line 1)"),
             ("rate_limit: {interval: 1s}", "rate_limit is not supported; connections"),
         ] {
             let problem = read(text).unwrap_err();
@@ -279,8 +306,25 @@ mod tests {
 
     #[test]
     fn no_message_repeats_a_key() {
-        let problem = read("tls_server_config:\n  key: |\n    SECRET\n  min_version: 7\n  nonsense: [\n").unwrap_err();
-        assert!(!problem.contains("SECRET") && !problem.contains('\n'), "{problem}");
+        for text in [
+            "tls_server_config:\n  key: |\n    SECRET\n  min_version: 7\n  nonsense: [\n",
+            "tls_server_config:\n  min_version: SECRET\n",
+            "tls_server_config:\n  prefer_server_cipher_suites: SECRET\n",
+            "tls_server_config: SECRET\n",
+            "basic_auth_users: [SECRET]\n",
+            "SECRET",
+            "SECRET: 1",
+            "- SECRET",
+            "!SECRET x: 1",
+            "a: *SECRET",
+            "SECRET: 1\nSECRET: 2\n",
+            "{SECRET",
+            "\"SECRET",
+            "%SECRET",
+        ] {
+            let problem = read(text).unwrap_err();
+            assert!(!problem.contains("SECRET") && !problem.contains('\n'), "{problem}");
+        }
     }
 
     #[test]
@@ -294,7 +338,7 @@ mod tests {
         );
         assert_eq!(
             headers("X-Frame-Options: allow").unwrap_err(),
-            "header X-Frame-Options: \"allow\" is none of deny, sameorigin"
+            "header X-Frame-Options: its value is none of deny, sameorigin"
         );
         assert!(headers("X-Frame-Option: deny").unwrap_err().ends_with("did you mean X-Frame-Options?"));
         assert!(headers("Server: x").unwrap_err().contains("expected one of Content-Security-Policy, "));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject as _};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
@@ -69,7 +69,7 @@ pub fn server<'a>(
         ClientCertificates::new(asked.client_auth_type, authority, asked.client_allowed_sans.as_deref(), &provider)?;
     let chain = certificates(certificate, bytes(certificate)?)?;
     let private = PrivateKeyDer::from_pem_slice(bytes(key)?)
-        .map_err(|error| format!("{}: no private key in PEM: {error}", name(key)))?;
+        .map_err(|error| format!("{}: no private key in PEM: {}", name(key), fault(&error)))?;
 
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions(asked.min_version, asked.max_version)?)
@@ -152,7 +152,7 @@ fn choose_curves(provider: &mut CryptoProvider, asked: Option<&[String]>) -> Res
 
 fn certificates(pem: Pem<'_>, bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
-    let found = found.map_err(|error| format!("{}: no certificate in PEM: {error}", name(pem)))?;
+    let found = found.map_err(|error| format!("{}: no certificate in PEM: {}", name(pem), fault(&error)))?;
     if found.is_empty() { Err(format!("{}: no certificate in PEM", name(pem))) } else { Ok(found) }
 }
 
@@ -162,6 +162,17 @@ fn roots(pem: Pem<'_>, bytes: &[u8]) -> Result<RootCertStore, String> {
         roots.add(certificate).map_err(|error| format!("{}: {error}", name(pem)))?;
     }
     Ok(roots)
+}
+
+/// What is wrong with a PEM; rustls' own words repeat lines of it.
+const fn fault(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "a section does not end",
+        pem::Error::IllegalSectionStart { .. } => "the first line of a section is broken",
+        pem::Error::Base64Decode(_) => "a section is not base64",
+        pem::Error::NoItemsFound => "there is none",
+        _ => "it cannot be read",
+    }
 }
 
 fn name(pem: Pem<'_>) -> String {

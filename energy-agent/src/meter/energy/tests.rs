@@ -196,5 +196,5 @@ fn bad_coefficients_are_an_error() {
         patience: SECOND,
     };
     let error = format!("{:#}", EnergyMeter::open(&options).err().unwrap());
-    assert!(error.contains("own.json") && error.contains("average"), "{error}");
+    assert!(error.contains("own.json") && error.contains("a key is missing"), "{error}");
 }

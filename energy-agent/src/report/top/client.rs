@@ -1,6 +1,5 @@
 //! The client by which `top` asks an agent: plain or with TLS, as anybody or as a user.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use tokio_rustls::rustls::crypto::ring;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
 
 use crate::config::Login;
+use crate::config_file::{self, MAX_BYTES};
 
 /// Longest time for one page.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,7 +25,8 @@ pub fn client(login: &Login) -> Result<ureq::Agent> {
     };
     let own = match (&login.cert_file, &login.key_file) {
         (Some(certificate), Some(key)) => {
-            let private = PrivateKey::from_pem(&read(key)?);
+            // What the library says of it repeats a line.
+            let private = PrivateKey::from_pem(&read(key)?).ok();
             let private = private.with_context(|| format!("no private key in PEM in {}", key.display()))?;
             Some(ClientCert::new_with_certs(&certificates(certificate)?, private))
         }
@@ -55,7 +56,8 @@ pub fn authorization(login: &Login) -> Result<Option<String>> {
 fn certificates(file: &Path) -> Result<Vec<Certificate<'static>>> {
     let mut found = Vec::new();
     for item in parse_pem(&read(file)?) {
-        if let PemItem::Certificate(certificate) = item.with_context(|| file.display().to_string())? {
+        let item = item.ok().with_context(|| format!("a broken PEM in {}", file.display()))?;
+        if let PemItem::Certificate(certificate) = item {
             found.push(certificate);
         }
     }
@@ -64,5 +66,5 @@ fn certificates(file: &Path) -> Result<Vec<Certificate<'static>>> {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
-    fs::read(file).with_context(|| format!("reading {}", file.display()))
+    config_file::bytes(file, MAX_BYTES).with_context(|| format!("reading {}", file.display()))
 }

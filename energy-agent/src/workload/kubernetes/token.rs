@@ -2,45 +2,91 @@
 //!
 //! kube's own reading takes the file as it is, a line feed at its end included, and looks for a new one once a minute.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use hyper::http::HeaderValue;
+
+use crate::config_file;
+
+/// More than any token has; servers take a few KiB.
+const MAX_BYTES: usize = 64 << 10;
+/// A request waits no longer for the file than this; a file system that hangs holds up one thread and no later request.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The file, and what was sent of it last.
 #[derive(Clone, Debug)]
 pub struct TokenFile {
     path: PathBuf,
-    sent: Arc<Mutex<HeaderValue>>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    sent: HeaderValue,
+    /// A reading that has not returned yet.
+    late: Option<Receiver<Result<HeaderValue, String>>>,
 }
 
 impl TokenFile {
+    /// Waits for the file.
+    ///
     /// # Errors
     /// When the file cannot be read or holds no token; the text names it.
     pub fn open(path: PathBuf) -> Result<Self, String> {
-        let header = read(&path).map_err(|problem| format!("token file {}: {problem}", path.display()))?;
-        Ok(Self { path, sent: Arc::new(Mutex::new(header)) })
+        let sent = read(&path).map_err(|problem| format!("token file {}: {problem}", path.display()))?;
+        Ok(Self { path, state: Arc::new(Mutex::new(State { sent, late: None })) })
     }
 
     /// What `Authorization` says now. While the file is away or unusable, what it held before counts, as in kubectl.
     pub fn header(&self) -> HeaderValue {
-        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(header) = read(&self.path) {
-            *sent = header;
+        let mut state = self.state();
+        if let Some(header) = self.look(&mut state) {
+            state.sent = header;
         }
-        sent.clone()
+        state.sent.clone()
     }
 
     /// Whether the file holds another token than was sent last.
     pub fn is_renewed(&self) -> bool {
-        let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        read(&self.path).is_ok_and(|header| header != *sent)
+        let mut state = self.state();
+        self.look(&mut state).is_some_and(|header| header != state.sent)
+    }
+
+    /// What the file holds, if it says so in time.
+    fn look(&self, state: &mut State) -> Option<HeaderValue> {
+        let (reading, patience) = match state.late.take() {
+            Some(late) => (late, Duration::ZERO),
+            None => (self.begin()?, PATIENCE),
+        };
+        match reading.recv_timeout(patience) {
+            Ok(read) => read.ok(),
+            Err(RecvTimeoutError::Timeout) => {
+                state.late = Some(reading);
+                None
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    fn begin(&self) -> Option<Receiver<Result<HeaderValue, String>>> {
+        let (tell, told) = mpsc::channel();
+        let path = self.path.clone();
+        let reading = move || drop(tell.send(read(&path)));
+        thread::Builder::new().name("token".to_owned()).spawn(reading).ok()?;
+        Some(told)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn read(path: &Path) -> Result<HeaderValue, String> {
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let text = config_file::text(path, MAX_BYTES).map_err(|fault| fault.to_string())?;
     let token = text.trim();
     if token.is_empty() {
         return Err("no token in it".to_owned());
@@ -53,6 +99,8 @@ fn read(path: &Path) -> Result<HeaderValue, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

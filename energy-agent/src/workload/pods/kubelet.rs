@@ -15,8 +15,10 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Teller;
 use super::object::Object;
 use crate::config::Config;
+use crate::config_file::json_fault;
+use crate::printable::cut;
 use crate::workload::kubernetes::backoff::Backoff;
-use crate::workload::kubernetes::{Credentials, Server, Trouble};
+use crate::workload::kubernetes::{Credentials, Server, Trouble, authority};
 use crate::workload::names::Pod;
 
 /// What is asked for, in the words of RBAC: the kubelet asks the API server whether the agent may.
@@ -78,17 +80,17 @@ impl Kubelet {
         config.proxy_url = None;
         config.default_retry = false;
         if let Some(ca) = &self.ca {
-            config.root_cert = None;
-            config.root_cert_file = Some(ca.clone());
+            let named = |trouble: Trouble| unusable(format!("--pods.kubelet-ca={}", trouble.message));
+            config.root_cert = Some(authority(ca).await.map_err(named)?);
         }
-        let authority = match &self.ca {
+        let signer = match &self.ca {
             Some(file) => format!("--pods.kubelet-ca={}", file.display()),
             None => "it by --pods.kubelet-ca, without which it is the API server's; a kubelet signs its own certificate unless \
                      its configuration has serverTLSBootstrap: true"
                 .to_owned(),
         };
         let address = format!("--pods.kubelet-url={}", self.url);
-        Server::new(config, &format!("kubelet at {}", self.url), address, authority).await
+        Server::new(config, &format!("kubelet at {}", self.url), address, signer).await
     }
 
     /// All pods that the kubelet runs.
@@ -112,10 +114,14 @@ impl Kubelet {
             Ok(List { items, kind }) if kind == "PodList" => {
                 Ok(items.unwrap_or_default().into_iter().map(Pod::from).collect())
             }
-            Ok(List { kind, .. }) => {
-                Err(Trouble { reason: "error", message: format!("{}/pods: a {kind} in place of a PodList", self.url) })
+            Ok(List { kind, .. }) => Err(Trouble {
+                reason: "error",
+                message: format!("{}/pods: a {} in place of a PodList", self.url, cut(&kind)),
+            }),
+            Err(error) => {
+                let message = format!("{}/pods: no list of pods: {}", self.url, json_fault(&error));
+                Err(Trouble { reason: "error", message })
             }
-            Err(error) => Err(Trouble { reason: "error", message: format!("{}/pods: {error}", self.url) }),
         }
     }
 

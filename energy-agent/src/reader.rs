@@ -1,0 +1,119 @@
+//! Readings of files on threads of their own. One that does not return in time is given up and begun anew, so that a file
+//! system that hangs once does not stop configuration; how many may hang at a time is bounded.
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::config_file::Fault;
+
+/// A file system that does not answer for this long is in trouble.
+pub const HANGS: Duration = Duration::from_secs(5);
+/// Threads of a source that may be reading at a time. More would be of no use: each is begun later than the one before, the
+/// last after three quarters of a minute.
+const THREADS: usize = 4;
+
+/// Why a reading gave nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// It was begun and has not returned.
+    GivenUp,
+    /// None could be begun: earlier ones have not returned.
+    Waiting,
+}
+
+/// The threads of one source. A clone shares them.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    turns: Arc<Semaphore>,
+    limit: Duration,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self { turns: Arc::new(Semaphore::new(THREADS)), limit: HANGS }
+    }
+}
+
+impl Reader {
+    /// What `read` gives. What it gives after it was given up, is dropped.
+    ///
+    /// # Errors
+    /// When it does not return in time, or panics.
+    pub async fn read<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, Lost> {
+        let free = self.turns.available_permits();
+        if let Some(lost) = THREADS.checked_sub(free).filter(|lost| *lost > 0) {
+            // Until one of them returns, or twice as long as the last time.
+            let pause = self.limit.saturating_mul(1 << (lost - 1).min(8));
+            let more = u32::try_from(free + 1).unwrap_or(1);
+            drop(timeout(pause, self.turns.acquire_many(more)).await);
+        }
+        let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else { return Err(Lost::Waiting) };
+        let reading = spawn_blocking(move || {
+            let found = read();
+            // However long that took.
+            drop(turn);
+            found
+        });
+        match timeout(self.limit, reading).await {
+            Ok(Ok(found)) => Ok(found),
+            _ => Err(Lost::GivenUp),
+        }
+    }
+}
+
+/// The same at the start, where nothing else waits.
+///
+/// # Errors
+/// When `read` does not return in time.
+pub fn at_start<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
+    let (tell, told) = mpsc::channel();
+    let reading = thread::Builder::new().name("config".to_owned()).spawn(move || {
+        // Nobody listens any more when it comes too late.
+        let _ = tell.send(read());
+    });
+    reading.map_err(Fault::from)?;
+    told.recv_timeout(HANGS).map_err(|_| Fault::Hangs)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_reading_that_hangs_is_begun_anew_on_a_few_more_threads_and_then_waits() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let reader = Reader { limit: Duration::from_millis(50), ..Reader::default() };
+        let begun = Arc::new(AtomicUsize::new(0));
+        // Held: every reading hangs.
+        let lock = Arc::new(Mutex::new(()));
+        let read = || {
+            let (begun, lock) = (Arc::clone(&begun), Arc::clone(&lock));
+            reader.read(move || {
+                let number = begun.fetch_add(1, Ordering::SeqCst);
+                drop(lock.lock());
+                number
+            })
+        };
+        let held = lock.lock().unwrap();
+        let outcomes: Vec<_> = (0..6).map(|_| runtime.block_on(read())).collect();
+        assert_eq!(outcomes, [[Err(Lost::GivenUp); 4].as_slice(), &[Err(Lost::Waiting); 2]].concat());
+        assert_eq!(begun.load(Ordering::SeqCst), 4);
+        drop(held);
+        // The next one that is begun, not what the lost ones have found.
+        let found = (0..100).find_map(|_| runtime.block_on(read()).ok());
+        assert!(found.is_some_and(|number| number >= 4), "{found:?}");
+        // A reading that panics takes no thread away.
+        for _ in 0..5 {
+            assert_eq!(runtime.block_on(reader.read(|| panic!("of the test"))), Err::<(), _>(Lost::GivenUp));
+        }
+        assert_eq!(runtime.block_on(reader.read(|| 7)), Ok(7));
+    }
+}
