@@ -59,8 +59,9 @@ fn pods_and_services_share_a_gpu_by_sm_time_and_every_microjoule_is_somebodys() 
     });
 
     let first = pod_joules(&page, &pods[0]);
+    // Below a folder that is none of systemd's, its unit is called by both.
     let service_joules =
-        page.microjoules("energy_agent_system_gpu_joules_total", &[("unit", "gpu-test.service"), ("source", "nvml")]);
+        page.microjoules("energy_agent_system_gpu_joules_total", &[("unit", &service.path), ("source", "nvml")]);
     // 6 : 1 but for rounding to whole percents and microjoules.
     assert!(first.abs_diff(6 * service_joules) <= first / 100, "{first} {service_joules}");
     // The second pod is on two GPUs: its container is the only one on GPU-b, and has a third of the first one's on GPU-a.

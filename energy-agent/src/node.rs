@@ -38,6 +38,7 @@ use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::cgroup::UNKNOWN_UNIT;
 use crate::workload::first::Firsts;
 use crate::workload::kubernetes::in_cluster;
+use crate::workload::mirrors::Mirrors;
 use crate::workload::names::Names;
 use crate::workload::owners::Owners;
 use crate::workload::pods::Told;
@@ -63,6 +64,7 @@ pub struct Node {
     state: StateFile,
     /// The agent runs in a pod that hides the host's processes from it.
     host_pid: Option<MeterState>,
+    mirrors: Mirrors,
     names: Arc<Names>,
     pod_labels: Arc<[String]>,
     /// `None` with `--capping=off`, once nothing of an earlier run is left.
@@ -116,6 +118,7 @@ impl Node {
             late_ticks: 0,
             state,
             host_pid,
+            mirrors: Mirrors::default(),
             names: Arc::default(),
             pod_labels: config.pod_labels.clone().into(),
             capper: match policies {
@@ -161,7 +164,12 @@ impl Node {
         if let Some(owners) = &mut self.owners {
             owners.apply(now, &sample.events, sample.events_complete);
         }
-        let charges = self.gpus.divide(&sample.gpus, self.owners.as_ref(), &told.pods, &mut self.idle, now);
+        let nobody = BTreeSet::new();
+        let pods = self.mirrors.settle(&told.pods, self.owners.as_ref().map_or(&nobody, Owners::alive));
+        if let Some(owners) = &mut self.owners {
+            owners.tell(&pods);
+        }
+        let charges = self.gpus.divide(&sample.gpus, self.owners.as_ref(), &pods, &mut self.idle, now);
         let gpu_charges = gpus::charges(&charges);
         let usage = self.usage(&sample, gpus::shares(&charges));
         if let Some(owners) = &mut self.owners {
@@ -194,13 +202,13 @@ impl Node {
         // Before rows are folded by name, and after the readings that the names are for.
         let nothing = Firsts::default();
         let firsts = self.owners.as_ref().map_or(&nothing, Owners::firsts);
-        if let Some(names) = self.names.after(&told.pods, firsts, self.ledger.workloads()) {
+        if let Some(names) = self.names.after(&pods, firsts, self.ledger.workloads()) {
             self.names = Arc::new(names);
         }
         self.ledger.apply(&attribution, &usage, alive, &self.names, now.duration_since(self.started));
         // Nothing that a policy weighs says anything about the idle energy of GPUs.
         attribution.zones.truncate(sample.zones.len());
-        self.idle_ledger.apply(&attribution, &usage, self.ledger.rows(), &told.pods);
+        self.idle_ledger.apply(&attribution, &usage, self.ledger.rows(), &pods);
         let owner = |cgroup| match &mut self.owners {
             Some(owners) => owners.owner(cgroup),
             None => Arc::clone(&self.unknown),
@@ -254,7 +262,7 @@ impl Node {
         }
         if let Some(capper) = &mut self.capper {
             let gpus = self.gpus.observe(now, &self.idle);
-            let tick = Tick { snapshot: &snapshot, pods: &told.pods, owners: self.owners.as_ref(), gpus };
+            let tick = Tick { snapshot: &snapshot, pods: &pods, owners: self.owners.as_ref(), gpus };
             let status = capper.step(tick, self.sampler.gpus());
             snapshot.capping = Some(Arc::new(status));
         }
@@ -283,8 +291,10 @@ impl Node {
 
     /// Restores what is capped, and keeps what was learned for the next start. Returns whether all is restored.
     pub fn close(&mut self, told: &Told) -> bool {
+        let nobody = BTreeSet::new();
+        let pods = self.mirrors.settle(&told.pods, self.owners.as_ref().map_or(&nobody, Owners::alive));
         let gpus = self.sampler.gpus();
-        let all = self.capper.as_mut().is_none_or(|capper| capper.close(&told.pods, gpus));
+        let all = self.capper.as_mut().is_none_or(|capper| capper.close(&pods, gpus));
         if self.idle_method == IdleMethod::Learned {
             self.state.save(&self.idle);
         }

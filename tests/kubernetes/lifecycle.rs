@@ -34,7 +34,7 @@ fn a_static_pod_is_named_by_the_hash_that_its_cgroup_has() {
         let case = case("FC-026");
         let node = Node::new();
         let agent = node.agent(&[]);
-        let (mirror, process) = (&case["pod_list"][0], &case["processes"][0]);
+        let (mirror, process) = (&node.mirror(&case["pod_list"][0]), &case["processes"][0]);
         let hash = mirror["metadata"]["annotations"]["kubernetes.io/config.hash"].as_str().unwrap();
         let mut pod = Pod::with_cgroups(mirror.clone(), hash, Driver::Systemd);
         let name = case["expect"]["container"].as_str().unwrap();

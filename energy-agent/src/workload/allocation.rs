@@ -52,15 +52,20 @@ impl Allocations {
 
 /// A holder that is not known by name, or does not run, leaves its device out: then nobody can be its only owner.
 fn resolve(resources: &Resources, pods: &Pods, alive: &BTreeSet<Arc<Workload>>) -> HashMap<String, Vec<Arc<Workload>>> {
-    let by_name: HashMap<(&str, &str), &Pod> =
-        pods.by_uid.values().map(|pod| ((&*pod.namespace, &*pod.name), &**pod)).collect();
+    // Of two pods of one name, of which one was deleted unseen, the one that runs.
+    let mut by_name: HashMap<(&str, &str), Vec<&Pod>> = HashMap::new();
+    for pod in pods.by_uid.values() {
+        by_name.entry((&*pod.namespace, &*pod.name)).or_default().push(pod);
+    }
     let devices = resources.devices.iter().filter_map(|(device, holders)| {
         let owner = |holder: &super::podresources::Holder| {
-            let pod = by_name.get(&(holder.namespace.as_str(), holder.pod.as_str()))?;
-            let container = pod.containers.iter().find(|container| *container.name == *holder.container)?;
-            let id = container.id.as_ref()?;
-            // A static pod's cgroup is named by its hash.
-            [Some(&pod.uid), pod.config_hash.as_ref()].into_iter().flatten().find_map(|uid| living(alive, uid, id))
+            let of_pod = |pod: &&Pod| {
+                let container = pod.containers.iter().find(|container| *container.name == *holder.container)?;
+                let id = container.id.as_ref()?;
+                // A static pod's cgroup is named by its hash.
+                [Some(&pod.uid), pod.config_hash.as_ref()].into_iter().flatten().find_map(|uid| living(alive, uid, id))
+            };
+            by_name.get(&(holder.namespace.as_str(), holder.pod.as_str()))?.iter().find_map(of_pod)
         };
         let owners: Option<Vec<_>> = holders.iter().map(owner).collect();
         Some((device.clone(), owners?))
@@ -69,7 +74,7 @@ fn resolve(resources: &Resources, pods: &Pods, alive: &BTreeSet<Arc<Workload>>) 
 }
 
 /// The container as its cgroup tells it, whatever its runtime.
-fn living(alive: &BTreeSet<Arc<Workload>>, uid: &Arc<str>, id: &Arc<str>) -> Option<Arc<Workload>> {
+pub(super) fn living(alive: &BTreeSet<Arc<Workload>>, uid: &Arc<str>, id: &Arc<str>) -> Option<Arc<Workload>> {
     let lowest = Workload::PodContainer { uid: Arc::clone(uid), id: Arc::clone(id), runtime: Runtime::Containerd };
     let found = alive.range::<Workload, _>(&lowest..).next()?;
     match &**found {

@@ -43,35 +43,136 @@ const RUNTIME_PREFIXES: [(&str, Runtime); 6] = [
 /// Unit types that have a cgroup.
 const UNIT_SUFFIXES: [&str; 6] = [".service", ".scope", ".slice", ".mount", ".socket", ".swap"];
 
-/// Places a path below the cgroup v2 root; leading `..` components (a view from inside a cgroup namespace) are allowed.
-///
-/// The deepest pod wins (FC-019), and the first container below it: what a container makes below itself belongs to it.
-/// Outside pods the deepest container counts.
+/// Places a path below the cgroup v2 root by what it says alone: in the outermost pod that it names, else in the outermost
+/// container. Leading `..` components (a view from inside a cgroup namespace) are allowed.
 #[must_use]
 pub fn classify(path: &str) -> Placement {
-    let mut components = components(path);
-    let hidden = components.iter().take_while(|component| **component == "..").count();
-    components.drain(..hidden);
-    let relative = hidden > 0;
+    let reading = Reading::of(path);
+    reading.placement(reading.pods.first(), true)
+}
 
-    if let Some((at, uid)) = (0..components.len()).rev().find_map(|at| Some((at, pod_uid(&components, at, relative)?)))
-    {
-        let container = (at + 1..components.len())
-            .take_while(|&at| !is_conmon(components[at]))
-            .find_map(|at| container(&components, at));
-        return Placement::Pod { uid, container };
+/// How deep a pod's or container's folder lies, apart from slices; what a container or a service makes below itself lies
+/// deeper than what the node's kubelet or runtime makes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Spot {
+    /// Number of folders above it that are no slices (services, scopes, containers, pods), without `kubepods` itself.
+    pub level: usize,
+    /// The path down to the last of those; empty if there is none.
+    pub holder: String,
+}
+
+/// A pod that a path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodOnPath {
+    pub uid: String,
+    pub container: Option<Container>,
+    pub spot: Spot,
+}
+
+/// All that a path names. Which of it counts can depend on other paths and on the pods that are told; see
+/// [`super::places::Places`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Outermost first; a few.
+    pub pods: Vec<PodOnPath>,
+    /// The outermost container that is not in any of them.
+    pub container: Option<(Container, Spot)>,
+    /// The unit of that container.
+    container_unit: String,
+    /// The unit that it is without pods and containers.
+    unit: String,
+    /// A namespace hides where the path begins.
+    hidden: bool,
+}
+
+/// Most pods of a path that are looked at: nobody runs a node in a node in a node in a node.
+const MAX_PODS: usize = 4;
+
+impl Reading {
+    #[must_use]
+    pub fn of(path: &str) -> Self {
+        let mut components = components(path);
+        let above = components.iter().take_while(|component| **component == "..").count();
+        components.drain(..above);
+        let relative = above > 0;
+        let places: Vec<(usize, String)> = (0..components.len())
+            .filter_map(|at| Some((at, pod_uid(&components, at, relative)?)))
+            .take(MAX_PODS)
+            .collect();
+        let is_pod = |at: usize| places.iter().any(|(place, _)| *place == at);
+        let pods = places.iter().map(|(at, uid)| PodOnPath {
+            uid: uid.clone(),
+            container: (at + 1..components.len())
+                .take_while(|&at| !is_conmon(components[at]))
+                .find_map(|at| container(&components, at)),
+            spot: pod_spot(&components, *at, is_pod),
+        });
+        // What looks like a pod's container is no container outside pods if the pod does not count.
+        let end = places.first().map_or(components.len(), |(at, _)| *at);
+        let found = (0..end).find_map(|at| Some((at, container(&components, at)?)));
+        let parent_hidden = match &found {
+            Some((at, _)) => *at == 0,
+            None => components.first().is_none_or(|first| is_conmon(first)),
+        };
+        Self {
+            pods: pods.collect(),
+            container_unit: found.as_ref().map(|(at, _)| unit(&components[..=*at])).unwrap_or_default(),
+            unit: unit(&components),
+            hidden: relative && parent_hidden,
+            container: found.map(|(at, container)| (container, spot(&components[..at], is_pod))),
+        }
     }
-    let found = (0..components.len()).rev().find_map(|at| Some((at, container(&components, at)?)));
-    let unit = unit(&components[..found.as_ref().map_or(components.len(), |(at, _)| at + 1)]);
-    let parent_hidden = match &found {
-        Some((at, _)) => *at == 0,
-        None => components.first().is_none_or(|first| is_conmon(first)),
-    };
-    let container = found.map(|(_, container)| container);
-    if relative && parent_hidden {
-        Placement::Unresolved { unit, container }
-    } else {
-        Placement::System { unit, container }
+
+    /// In this one of its pods; without one, outside pods, with or without its container.
+    #[must_use]
+    pub fn placement(&self, pod: Option<&PodOnPath>, in_container: bool) -> Placement {
+        if let Some(PodOnPath { uid, container, spot: _ }) = pod {
+            return Placement::Pod { uid: uid.clone(), container: container.clone() };
+        }
+        let (unit, container) = match &self.container {
+            Some((container, _)) if in_container => (self.container_unit.clone(), Some(container.clone())),
+            _ => (self.unit.clone(), None),
+        };
+        if self.hidden { Placement::Unresolved { unit, container } } else { Placement::System { unit, container } }
+    }
+
+    /// Whether other paths and the pods that are told can make a difference.
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        match (&self.pods[..], &self.container) {
+            ([], None) => false,
+            ([], Some((_, spot))) => spot.level > 0,
+            ([pod], _) => pod.spot.level > 0,
+            _ => true,
+        }
+    }
+}
+
+/// Where the pod's folder at `at` lies. A runtime that makes one folder of three parts does so below its own service.
+fn pod_spot(components: &[&str], at: usize, is_pod: impl Fn(usize) -> bool) -> Spot {
+    let mut above = &components[..at];
+    if let ["system.slice", service] = above
+        && service.ends_with(".service")
+        && components[at].ends_with(".slice")
+    {
+        return Spot { level: 0, holder: String::new() };
+    }
+    for is_its_root in [|name: &str| QOS.contains(&name), is_kubepods] {
+        if let [rest @ .., last] = above
+            && is_its_root(last)
+        {
+            above = rest;
+        }
+    }
+    spot(above, is_pod)
+}
+
+fn spot(above: &[&str], is_pod: impl Fn(usize) -> bool) -> Spot {
+    let counts = |at: &usize| !above[*at].ends_with(".slice") || is_pod(*at);
+    let last = (0..above.len()).rev().find(counts);
+    Spot {
+        level: (0..above.len()).filter(counts).count(),
+        holder: last.map(|last| format!("/{}", above[..=last].join("/"))).unwrap_or_default(),
     }
 }
 
@@ -158,7 +259,7 @@ fn is_kubepods(component: &str) -> bool {
 }
 
 /// A UUID, or the 32-digit hash that a static pod's cgroup is named by.
-fn is_pod_uid(text: &str) -> bool {
+pub(super) fn is_pod_uid(text: &str) -> bool {
     is_hex(text, 32)
         || (text.split('-').count() == 5 && text.split('-').zip([8, 4, 4, 4, 12]).all(|(part, len)| is_hex(part, len)))
 }
@@ -190,12 +291,19 @@ fn is_conmon(component: &str) -> bool {
     component.starts_with("crio-conmon-") || component.starts_with("libpod-conmon-")
 }
 
-/// The deepest systemd unit, or the whole path where there is none.
+/// A unit of the node's systemd lies below slices alone. What is deeper belongs to it and has its name before its own: a
+/// user's services, what runs in a container of LXC or systemd-nspawn. Where systemd made none of it, the path.
 fn unit(components: &[&str]) -> String {
     let is_unit = |name: &&&str| UNIT_SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
-    match components.iter().rev().find(is_unit) {
-        Some(unit) => (*unit).to_owned(),
-        None => format!("/{}", components.join("/")),
+    let path = |components: &[&str]| format!("/{}", components.join("/"));
+    let Some(first) = components.iter().position(|name| !name.ends_with(".slice")) else {
+        return components.last().map_or_else(|| path(&[]), |slice| (*slice).to_owned());
+    };
+    let (outer, below) = components.split_at(first + 1);
+    let own = outer.last().filter(is_unit).map(|unit| (*unit).to_owned());
+    match (below.iter().rev().find(is_unit), own) {
+        (None, own) => own.unwrap_or_else(|| path(components)),
+        (Some(inner), own) => format!("{}/{inner}", own.unwrap_or_else(|| path(outer))),
     }
 }
 
@@ -219,6 +327,7 @@ mod tests {
     use super::*;
 
     const UID: &str = "d1578427-1919-52ea-898e-2489f38c2504";
+    const OTHER_UID: &str = "99999999-1919-52ea-898e-2489f38c2504";
     const ID: &str = "e163073df4c38b1df6bff3b06c1d62392a3fbf7592afe21e312a53ff0c532736";
     const OTHER: &str = "d9f3d370aee7e68646dbc0d1345875b71a15f6efdfab5be9686e29ec7e47d721";
 
@@ -275,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_is_the_deepest_one_or_the_path() {
+    fn a_unit_is_the_outermost_one_and_what_is_in_it_has_its_name_before_its_own() {
         for (path, unit) in [
             ("/", "/"),
             ("", "/"),
@@ -285,6 +394,11 @@ mod tests {
             ("/user.slice/user-1000.slice", "user-1000.slice"),
             (r"/system.slice/dev-disk\x2dby.swap", r"dev-disk\x2dby.swap"),
             ("/batch/job1", "/batch/job1"),
+            ("/user.slice/user-1000.slice/user@1000.service", "user@1000.service"),
+            ("/user.slice/user-1000.slice/user@1000.service/app.slice/sshd.service", "user@1000.service/sshd.service"),
+            ("/system.slice/own.service/a/sshd.service/b", "own.service/sshd.service"),
+            ("/machine.slice/machine-c1.scope/payload/system.slice/sshd.service", "machine-c1.scope/sshd.service"),
+            ("/lxc.payload.c1/system.slice/sshd.service", "/lxc.payload.c1/sshd.service"),
             ("/system.slice/kubepods-report.service", "kubepods-report.service"),
         ] {
             assert_eq!(workload(path), unit_workload(unit), "{path}");
@@ -300,8 +414,10 @@ mod tests {
         assert_eq!(workload(&nested_service), outside(&scope, ID, Runtime::Docker));
         let path = format!("/docker/{ID}");
         assert_eq!(workload(&format!("{path}/init")), outside(&path, ID, Runtime::Docker));
-        let path = format!("/docker/{ID}/docker/{OTHER}");
-        assert_eq!(workload(&path), outside(&path, OTHER, Runtime::Docker));
+        // What a container makes below itself is its own, whatever it is called.
+        assert_eq!(workload(&format!("{path}/docker/{OTHER}")), outside(&path, ID, Runtime::Docker));
+        let (scope, other) = (format!("docker-{ID}.scope"), format!("docker-{OTHER}.scope"));
+        assert_eq!(workload(&format!("/system.slice/{scope}/{other}")), outside(&scope, ID, Runtime::Docker));
         let path = format!("/buildkit/{ID}");
         assert_eq!(workload(&path), outside(&path, ID, Runtime::Unknown));
         let conmon = format!("libpod-conmon-{ID}.scope");
@@ -348,6 +464,47 @@ mod tests {
         let container = Workload::PodContainer { uid: Arc::from(UID), id: Arc::from(ID), runtime: Runtime::Unknown };
         let path = format!("/kubepods/pod{UID}/{ID}/pod99999999-1919-52ea-898e-2489f38c2504/{OTHER}");
         assert_eq!(workload(&path), container);
+    }
+
+    #[test]
+    fn a_container_cannot_pose_as_another_pod_by_folders_as_the_kubelet_makes_them() {
+        let container = Workload::PodContainer { uid: Arc::from(UID), id: Arc::from(ID), runtime: Runtime::Unknown };
+        let slice = format!("kubepods-pod{}.slice", OTHER_UID.replace('-', "_"));
+        for below in [
+            format!("kubepods/burstable/pod{OTHER_UID}/{OTHER}"),
+            format!("kubepods.slice/{slice}/cri-containerd-{OTHER}.scope"),
+            format!("{slice}:cri-containerd:{OTHER}"),
+        ] {
+            let path = format!("/kubepods/pod{UID}/{ID}/{below}");
+            assert_eq!(workload(&path), container, "{path}");
+            assert!(Reading::of(&path).is_doubtful(), "a node in a container looks so, too");
+            assert_eq!(Workload::from(from_proc_cgroup(&format!("0::{path}\n"))), container);
+        }
+    }
+
+    #[test]
+    fn a_spot_is_deeper_by_every_folder_above_that_is_no_slice() {
+        let slice = format!("kubepods-besteffort-pod{}.slice", UID.replace('-', "_"));
+        for (path, level, holder) in [
+            (format!("/kubepods/burstable/pod{UID}/{ID}"), 0, ""),
+            (format!("/kubepods/pod{UID}/{ID}"), 0, ""),
+            (format!("/kubepods.slice/kubepods-besteffort.slice/{slice}/crio-{ID}.scope"), 0, ""),
+            (format!("/system.slice/containerd.service/{slice}:cri-containerd:{ID}"), 0, ""),
+            (format!("/system.slice/k.service/kubepods/pod{UID}"), 1, "/system.slice/k.service"),
+            (format!("/a/b.slice/c/kubepods/besteffort/pod{UID}"), 2, "/a/b.slice/c"),
+            (
+                format!("/system.slice/docker-{ID}.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-{slice}"),
+                1,
+                &*format!("/system.slice/docker-{ID}.scope"),
+            ),
+        ] {
+            let [pod] = &Reading::of(&path).pods[..] else { panic!("{path}") };
+            assert_eq!((pod.spot.level, pod.spot.holder.as_str()), (level, holder), "{path}");
+        }
+        let reading = Reading::of(&format!("/kubepods/pod{UID}/{ID}/kubepods/pod{OTHER_UID}/{OTHER}"));
+        let spots: Vec<_> = reading.pods.iter().map(|pod| (pod.uid.as_str(), pod.spot.level)).collect();
+        assert_eq!(spots, [(UID, 0), (OTHER_UID, 3)], "kubepods, the pod and its container are above");
+        assert_eq!(reading.pods[1].container.as_ref().map(|container| container.id.as_str()), Some(OTHER));
     }
 
     #[test]

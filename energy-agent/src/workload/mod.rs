@@ -5,10 +5,12 @@ pub mod cgroup;
 pub mod configmaps;
 pub mod first;
 pub mod kubernetes;
+pub mod mirrors;
 pub mod names;
 pub mod owners;
 pub mod pid_namespace;
 pub mod pids;
+pub mod places;
 pub mod podresources;
 pub mod pods;
 pub mod process;
@@ -73,6 +75,12 @@ impl Workload {
             Self::PodOverhead { uid } | Self::PodContainer { uid, .. } | Self::PodEnded { uid, .. } => Some(uid),
             Self::Kernel | Self::Unit { .. } | Self::Container { .. } => None,
         }
+    }
+
+    /// The id of a container outside pods.
+    #[must_use]
+    pub fn container_id(&self) -> Option<&Arc<str>> {
+        if let Self::Container { id, .. } = self { Some(id) } else { None }
     }
 
     /// The unit it is summed under when it is not part of a pod; the value of the label `unit`.

@@ -16,14 +16,19 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// The pod that has, or lately had, this container.
+    /// The pod that has, or lately had, this container; `None` if two say so.
     #[must_use]
     pub fn with_container(&self, id: &str) -> Option<&Pod> {
         let has = |pod: &&Arc<Pod>| {
             let mut ids = pod.containers.iter().flat_map(|container| container.id.iter().chain(&container.past_ids));
             ids.any(|known| **known == *id)
         };
-        self.by_uid.values().chain(self.gone.values()).find(has).map(|pod| &**pod)
+        let [living, gone] = [&self.by_uid, &self.gone].map(|pods| {
+            let mut pods = pods.values().filter(has);
+            (pods.next(), pods.next())
+        });
+        let (pod, other) = if living.0.is_some() { living } else { gone };
+        pod.filter(|_| other.is_none()).map(|pod| &**pod)
     }
 }
 
@@ -32,7 +37,8 @@ impl Pods {
 pub struct Pod {
     /// `metadata.uid`. For a static pod seen through the API server this is its mirror pod's.
     pub uid: Arc<str>,
-    /// Annotation `kubernetes.io/config.hash`: what the cgroup of a static pod is named by in place of the uid.
+    /// Annotation `kubernetes.io/config.hash` of a mirror pod: what the cgroup of its static pod is named by in place of
+    /// the uid. A claim until [`super::mirrors::Mirrors`] has seen the proof.
     pub config_hash: Option<Arc<str>>,
     pub namespace: Arc<str>,
     pub name: Arc<str>,

@@ -2,6 +2,8 @@
 //! missing, by walking the hierarchy.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,9 +11,11 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::Workload;
-use super::cgroup::{UNKNOWN_UNIT, classify};
+use super::cgroup::{Reading, UNKNOWN_UNIT};
 use super::first::Firsts;
-use super::tree::walk;
+use super::names::Pods;
+use super::places::{Places, names};
+use super::tree::{is_partial, walk};
 use crate::memory;
 use crate::meter::{CgroupEvent, CgroupId, KERNEL_THREADS};
 
@@ -24,10 +28,16 @@ const WALK_EVERY: Duration = Duration::from_secs(300);
 /// Most unknown ids to remember.
 const MAX_UNKNOWN: usize = 4096;
 
+/// Most cgroups to look at again when other paths or told pods change what theirs means; a node in a container has about as
+/// many as pods and containers.
+const MAX_DOUBTFUL: usize = 16_384;
+
 /// A cgroup that exists or existed a short time ago.
 #[derive(Debug)]
 struct Cgroup {
     workload: Arc<Workload>,
+    /// Its names are among the places.
+    mentions: bool,
     created: Instant,
     removed: Option<Instant>,
 }
@@ -46,6 +56,14 @@ struct PodCgroup {
     path: Arc<str>,
 }
 
+/// What paths of events begin with before the hierarchy's root.
+#[derive(Debug, PartialEq, Eq)]
+enum AboveRoot {
+    Nothing,
+    Unknown,
+    Path(String),
+}
+
 /// The workload of every cgroup. Equal workloads are one `Arc`.
 #[derive(Debug)]
 pub struct Owners {
@@ -57,6 +75,15 @@ pub struct Owners {
     /// The cgroups that are pods' own, by what they are named by.
     pods: HashMap<Arc<str>, PodCgroup>,
     firsts: Firsts,
+    places: Places,
+    told: Arc<Pods>,
+    /// Paths whose meaning depends on others.
+    doubtful: HashMap<CgroupId, Arc<str>>,
+    /// Some of these may belong to another workload now.
+    is_stale: bool,
+    /// Where the hierarchy's root is a cgroup below the kernel's: its path there, once an event has shown it. Events have
+    /// the kernel's paths.
+    above_root: AboveRoot,
     /// Removals not yet taken by the caller.
     newly_removed: Vec<CgroupId>,
     /// Oldest first; an entry is void if the cgroup's `removed` differs.
@@ -91,6 +118,11 @@ impl Owners {
             alive: BTreeSet::new(),
             pods: HashMap::new(),
             firsts: Firsts::default(),
+            places: Places::default(),
+            told: Arc::default(),
+            doubtful: HashMap::new(),
+            is_stale: false,
+            above_root: if is_partial(v2_root) { AboveRoot::Unknown } else { AboveRoot::Nothing },
             newly_removed: Vec::new(),
             removed: VecDeque::new(),
             unknown: HashMap::new(),
@@ -119,7 +151,10 @@ impl Owners {
         self.now = now;
         for event in events {
             match event {
-                CgroupEvent::Created { id, path } => self.insert(*id, path),
+                CgroupEvent::Created { id, path } => {
+                    let path = self.below_root(*id, path);
+                    self.insert(*id, path);
+                }
                 CgroupEvent::Removed { id } => self.remove(*id),
             }
         }
@@ -127,6 +162,18 @@ impl Owners {
             self.try_walk();
         }
         self.forget();
+        self.place_again();
+    }
+
+    /// The pods that are told from now on: which of two pods that a path names it belongs to may depend on that.
+    pub fn tell(&mut self, pods: &Arc<Pods>) {
+        if Arc::ptr_eq(pods, &self.told) {
+            return;
+        }
+        self.told = Arc::clone(pods);
+        self.places.tell(pods);
+        self.is_stale |= !self.doubtful.is_empty();
+        self.place_again();
     }
 
     /// The workload that work of this cgroup is charged to: the unit `unknown` when nobody knows the id.
@@ -160,6 +207,14 @@ impl Owners {
             self.unknown.insert(id, self.now);
         }
         Arc::clone(&self.unknown_unit)
+    }
+
+    /// The workload of the cgroup at this path below the hierarchy's root; `None` where nobody knows it.
+    #[must_use]
+    pub fn at(&self, path: &str) -> Option<&Arc<Workload>> {
+        let folder = self.root.join(self.strip(path).trim_start_matches('/'));
+        let id = fs::metadata(folder).ok()?.ino();
+        self.cgroups.get(&id).map(|cgroup| &cgroup.workload)
     }
 
     /// Whether any cgroup of the workload exists. The kernel and the unit `unknown` do once they were charged.
@@ -224,42 +279,147 @@ impl Owners {
             }
             return;
         }
-        let workload = Workload::from(classify(path));
+        let reading = Reading::of(path);
+        let is_doubtful = reading.is_doubtful();
+        let mentions = !is_doubtful || self.doubtful.len() < MAX_DOUBTFUL;
+        if mentions {
+            self.is_stale |= self.places.mention(id, &reading);
+            // Who had its name must not have it when this one comes.
+            self.place_again();
+        }
+        let workload = self.enter(Workload::from(self.places.place(&reading)), true);
+        self.note_pod(id, path, &workload);
+        if is_doubtful && mentions {
+            self.doubtful.insert(id, Arc::from(path));
+        }
+        self.cgroups.insert(id, Cgroup { workload, mentions, created: self.now, removed: None });
+    }
+
+    /// Counts a cgroup of the workload.
+    fn enter(&mut self, workload: Workload, live: bool) -> Arc<Workload> {
         let workload = match self.workloads.get_key_value(&workload) {
             Some((known, _)) => Arc::clone(known),
             None => Arc::new(workload),
         };
         let count = self.workloads.entry(Arc::clone(&workload)).or_default();
         count.known += 1;
-        count.live += 1;
-        if count.live == 1 {
+        count.live += usize::from(live);
+        if count.live > 0 {
             self.alive.insert(Arc::clone(&workload));
         }
-        if let Workload::PodOverhead { uid } = &*workload {
+        workload
+    }
+
+    /// A cgroup of the workload has ended.
+    fn end(&mut self, workload: &Workload) {
+        if let Some(count) = self.workloads.get_mut(workload) {
+            count.live -= 1;
+            if count.live == 0 {
+                self.alive.remove(workload);
+            }
+        }
+    }
+
+    /// A cgroup of the workload is forgotten.
+    fn leave(&mut self, workload: &Workload) {
+        let Some(count) = self.workloads.get_mut(workload) else { return };
+        count.known -= 1;
+        if count.known == 0 {
+            self.workloads.remove(workload);
+            if let Workload::PodOverhead { uid } = workload {
+                self.firsts.forget(uid);
+            }
+        }
+    }
+
+    /// Keeps what is known of pods up with a cgroup that exists.
+    fn note_pod(&mut self, id: CgroupId, path: &str, workload: &Workload) {
+        if let Workload::PodOverhead { uid } = workload {
             let path = path.trim_start_matches('/');
             // What lies deeper is a pod's cgroup too, though not its own.
             if self.pods.get(uid).is_none_or(|known| path.len() <= known.path.len()) {
                 self.pods.insert(Arc::clone(uid), PodCgroup { id, path: Arc::from(path) });
             }
         }
-        self.firsts.see(id, &workload);
-        self.cgroups.insert(id, Cgroup { workload, created: self.now, removed: None });
+        self.firsts.see(id, workload);
+    }
+
+    /// The cgroup is the pod's own no more.
+    fn drop_pod(&mut self, id: CgroupId, workload: &Workload) {
+        if let Workload::PodOverhead { uid } = workload
+            && self.pods.get(uid).is_some_and(|pod| pod.id == id)
+        {
+            self.pods.remove(uid);
+        }
+    }
+
+    /// Gives cgroups to the workloads that they belong to by now. What they used before stays where it was charged.
+    fn place_again(&mut self) {
+        if !std::mem::take(&mut self.is_stale) {
+            return;
+        }
+        let mut moved = Vec::new();
+        for (&id, path) in &self.doubtful {
+            let Some(cgroup) = self.cgroups.get(&id) else { continue };
+            let workload = Workload::from(self.places.place(&Reading::of(path)));
+            if workload != *cgroup.workload {
+                moved.push((id, Arc::clone(path), workload));
+            }
+        }
+        let mut pods = HashSet::new();
+        for (id, path, workload) in moved {
+            let Some(Cgroup { workload: before, removed, .. }) = self.cgroups.get(&id) else { continue };
+            let (before, live) = (Arc::clone(before), removed.is_none());
+            if live {
+                self.end(&before);
+            }
+            self.drop_pod(id, &before);
+            self.leave(&before);
+            let workload = self.enter(workload, live);
+            if live {
+                self.note_pod(id, &path, &workload);
+            }
+            pods.extend(before.pod_uid().cloned());
+            if let Some(cgroup) = self.cgroups.get_mut(&id) {
+                cgroup.workload = workload;
+            }
+        }
+        // What was first in a pod may not be in it.
+        self.firsts.retain(|uid| !pods.contains(uid));
+        for (id, cgroup) in &self.cgroups {
+            if cgroup.workload.pod_uid().is_some_and(|uid| pods.contains(uid)) {
+                self.firsts.see(*id, &cgroup.workload);
+            }
+        }
+    }
+
+    /// The path of an event below the hierarchy's root.
+    fn below_root<'a>(&mut self, id: CgroupId, path: &'a str) -> &'a str {
+        if self.above_root == AboveRoot::Unknown {
+            let starts = path.match_indices('/').map(|(at, _)| at);
+            let is_it = |at: &usize| {
+                let folder = self.root.join(path[*at..].trim_start_matches('/'));
+                fs::metadata(folder).is_ok_and(|folder| folder.ino() == id)
+            };
+            if let Some(at) = starts.filter(|at| path.len() > at + 1).find(is_it) {
+                self.above_root = AboveRoot::Path(path[..at].to_owned());
+            }
+        }
+        self.strip(path)
+    }
+
+    /// A path of the kernel's below the hierarchy's root; as it is where it lies elsewhere.
+    fn strip<'a>(&self, path: &'a str) -> &'a str {
+        let AboveRoot::Path(above) = &self.above_root else { return path };
+        path.strip_prefix(above.as_str()).filter(|below| below.starts_with('/')).unwrap_or(path)
     }
 
     fn remove(&mut self, id: CgroupId) {
         let Some(cgroup) = self.cgroups.get_mut(&id).filter(|cgroup| cgroup.removed.is_none()) else { return };
         cgroup.removed = Some(self.now);
-        if let Some(count) = self.workloads.get_mut(&cgroup.workload) {
-            count.live -= 1;
-            if count.live == 0 {
-                self.alive.remove(&cgroup.workload);
-            }
-        }
-        if let Workload::PodOverhead { uid } = &*cgroup.workload
-            && self.pods.get(uid).is_some_and(|pod| pod.id == id)
-        {
-            self.pods.remove(uid);
-        }
+        let workload = Arc::clone(&cgroup.workload);
+        self.end(&workload);
+        self.drop_pod(id, &workload);
         self.newly_removed.push(id);
         self.removed.push_back((self.now, id));
     }
@@ -274,21 +434,21 @@ impl Owners {
             if self.cgroups.get(&id).is_none_or(|cgroup| cgroup.removed != Some(at)) {
                 continue;
             }
-            let Some(Cgroup { workload, .. }) = self.cgroups.remove(&id) else { continue };
-            if let Some(count) = self.workloads.get_mut(&workload) {
-                count.known -= 1;
-                if count.known == 0 {
-                    self.workloads.remove(&workload);
-                    if let Workload::PodOverhead { uid } = &*workload {
-                        self.firsts.forget(uid);
-                    }
-                }
+            let Some(Cgroup { workload, mentions, .. }) = self.cgroups.remove(&id) else { continue };
+            if let Some(path) = self.doubtful.remove(&id) {
+                let reading = Reading::of(&path);
+                self.places.release(names(&reading).map(|(name, _)| name));
+            } else if mentions {
+                let name = workload.pod_uid().or_else(|| workload.container_id());
+                self.places.release(name.map(|name| &**name).into_iter());
             }
+            self.leave(&workload);
         }
         memory::fit(&mut self.cgroups);
         memory::fit(&mut self.workloads);
         memory::fit(&mut self.pods);
         memory::fit(&mut self.unknown);
+        memory::fit(&mut self.doubtful);
     }
 
     /// Walks, and logs when that begins or ceases to fail.

@@ -105,8 +105,10 @@ enum Place {
     Seen {
         /// By whichever hierarchy tells most.
         workload: Workload,
-        /// By cgroup v2, as its work on the CPUs is charged.
-        v2: Option<Workload>,
+        /// By cgroup v2, as its work on the CPUs is charged: its path there, where the hierarchy's root is not hidden.
+        v2: Option<String>,
+        /// By the other hierarchies, if they tell of a pod.
+        v1_pod: Option<Workload>,
     },
     /// In this container of a pod that a cgroup namespace hides: a sibling of the agent's own (FC-022).
     Hidden(Container),
@@ -122,23 +124,33 @@ impl Place {
             Placement::Unresolved { unit: _, container } => return container.map(Self::Hidden),
             placement => placement.into(),
         };
-        let v2 = proc_cgroup.lines().find_map(|line| line.strip_prefix("0::"));
-        Some(Self::Seen { workload, v2: v2.map(|path| classify(path).into()) })
+        let (v2, v1): (Vec<&str>, Vec<&str>) = proc_cgroup.lines().partition(|line| line.starts_with("0::"));
+        let v1_pod = Some(from_proc_cgroup(&v1.join("\n"))).filter(|it| matches!(it, Placement::Pod { .. }));
+        let v2 = v2.first().and_then(|line| line.strip_prefix("0::")).filter(|_| !veiled);
+        Some(Self::Seen { workload, v2: v2.map(str::to_owned), v1_pod: v1_pod.map(Workload::from) })
     }
 
     /// The workload that work on the CPUs is charged to as well, unless another hierarchy alone knows the pod.
     fn owner(self, owners: Option<&Owners>, pods: &Pods) -> Option<Arc<Workload>> {
-        let living = |workload: &Workload| owners.and_then(|owners| owners.living(workload));
-        let (workload, v2) = match self {
-            Self::Seen { workload, v2 } => (workload, v2),
+        let living = |workload: Workload| {
+            let known = owners.and_then(|owners| owners.living(&workload));
+            known.unwrap_or_else(|| Arc::new(workload))
+        };
+        match self {
+            Self::Seen { workload, v2, v1_pod } => {
+                let at = |path: &String| owners.and_then(|owners| owners.at(path)).cloned();
+                Some(match (v2.as_ref().and_then(at), v1_pod) {
+                    (Some(known), None) => known,
+                    (Some(known), Some(_)) if known.pod_uid().is_some() => known,
+                    (_, Some(pod)) => living(pod),
+                    (None, None) => living(workload),
+                })
+            }
             Self::Hidden(Container { id, runtime }) => {
                 let uid = pods.with_container(&id)?.cgroup_name();
-                (Workload::PodContainer { uid: Arc::clone(uid), id: id.into(), runtime }, None)
+                Some(living(Workload::PodContainer { uid: Arc::clone(uid), id: id.into(), runtime }))
             }
-        };
-        let of_pod = workload.pod_uid().is_some();
-        let known = living(&workload).or_else(|| v2.as_ref().filter(|_| !of_pod).and_then(living));
-        Some(known.unwrap_or_else(|| Arc::new(workload)))
+        }
     }
 }
 

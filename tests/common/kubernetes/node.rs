@@ -85,6 +85,15 @@ impl Node {
         Pod::with_cgroups(object, &uid, Driver::Systemd)
     }
 
+    /// A mirror pod with this node as its owner, as kubelets make them since Kubernetes 1.17.
+    pub fn mirror(&self, object: &Value) -> Value {
+        let mut object = object.clone();
+        let uid = "19687d12-0294-4c67-9b92-da99bb928665";
+        object["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": uid, "controller": true}]);
+        object
+    }
+
     /// Creates the object on this node; what a real server sets by itself is left to it.
     pub fn create(&self, object: &Value) -> Value {
         let mut object = object.clone();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use crate::workload::cgroup::is_pod_uid;
 use crate::workload::names::{Pod, PodContainer};
 
 /// Field names are those of <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/>.
@@ -29,6 +30,8 @@ pub struct Metadata {
     labels: BTreeMap<String, String>,
     #[serde(deserialize_with = "or_null")]
     annotations: Annotations,
+    #[serde(deserialize_with = "or_null")]
+    owner_references: Vec<OwnerReference>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -36,11 +39,23 @@ pub struct Metadata {
 struct Annotations {
     #[serde(rename = "kubernetes.io/config.hash")]
     config_hash: Option<String>,
+    #[serde(rename = "kubernetes.io/config.mirror")]
+    config_mirror: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct OwnerReference {
+    api_version: String,
+    kind: String,
+    name: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Spec {
+    #[serde(deserialize_with = "or_null")]
+    node_name: String,
     #[serde(deserialize_with = "or_null")]
     containers: Vec<Container>,
     #[serde(deserialize_with = "or_null")]
@@ -121,6 +136,7 @@ impl From<Object> for Pod {
     fn from(object: Object) -> Self {
         let Object { metadata, spec, status } = object;
         let cpu_request_milli = spec.cpu_request_milli();
+        let config_hash = metadata.mirrored_hash(&spec.node_name).map(Arc::from);
         let statuses =
             [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
         let mut containers: Vec<PodContainer> = statuses.into_iter().flatten().map(PodContainer::from).collect();
@@ -131,13 +147,29 @@ impl From<Object> for Pod {
         }
         Self {
             uid: metadata.uid.into(),
-            config_hash: metadata.annotations.config_hash.map(Arc::from),
+            config_hash,
             namespace: metadata.namespace.into(),
             name: metadata.name.into(),
             labels: metadata.labels,
             containers,
             cpu_request_milli,
         }
+    }
+}
+
+impl Metadata {
+    /// The hash that a static pod's cgroup is named by, if this looks like its mirror pod: as the kubelet makes one since
+    /// Kubernetes 1.17, with the hash in both annotations and the Node as its owner.
+    /// <https://github.com/kubernetes/kubernetes/blob/v1.33.0/pkg/kubelet/pod/mirror_client.go>
+    ///
+    /// The hash is the static pod's uid: 32 hexadecimal digits, or a UUID where its manifest has one (OpenShift). The
+    /// kubelet's own list has no mirror pods; there the static pod has that uid itself.
+    fn mirrored_hash(&self, node: &str) -> Option<&str> {
+        let Annotations { config_hash, config_mirror } = &self.annotations;
+        let hash = config_hash.as_deref().filter(|hash| config_mirror.as_deref() == Some(*hash))?;
+        let formed = is_pod_uid(hash) && !hash.bytes().any(|byte| byte.is_ascii_uppercase());
+        let is_node = |owner: &OwnerReference| owner.api_version == "v1" && owner.kind == "Node" && owner.name == node;
+        (formed && self.owner_references.iter().any(is_node)).then_some(hash)
     }
 }
 
@@ -234,9 +266,42 @@ mod tests {
     fn a_static_pod_has_the_hash_that_its_cgroup_is_named_by() {
         let text = include_str!("../../../../tests/cases/FC-026-static-pod.json");
         let case: Value = serde_json::from_str(text).unwrap();
-        let pod = pod(&case["pod_list"][0].to_string());
-        assert_eq!(pod.config_hash.as_deref(), Some("905322c7772380d4801f7a74d88494d7"));
-        assert_eq!(&*pod.uid, "1432f1f6-b7eb-5ece-abf5-0cca523bded2");
+        let mut mirror = case["pod_list"][0].clone();
+        mirror["metadata"]["ownerReferences"] =
+            serde_json::json!([{"apiVersion": "v1", "kind": "Node", "name": "node-a", "controller": true}]);
+        let pod = |mirror: &Value| pod(&mirror.to_string());
+        let hash = "905322c7772380d4801f7a74d88494d7";
+        assert_eq!(pod(&mirror).config_hash.as_deref(), Some(hash));
+        assert_eq!(&*pod(&mirror).uid, "1432f1f6-b7eb-5ece-abf5-0cca523bded2");
+        // OpenShift gives static pods a uid of their own.
+        let uuid = "d1578427-1919-52ea-898e-2489f38c2504";
+        let mut with_uuid = mirror.clone();
+        for annotation in ["kubernetes.io/config.hash", "kubernetes.io/config.mirror"] {
+            with_uuid["metadata"]["annotations"][annotation] = uuid.into();
+        }
+        assert_eq!(pod(&with_uuid).config_hash.as_deref(), Some(uuid));
+        // Whatever else has the annotation is no mirror pod.
+        for (place, wrong) in [
+            ("/metadata/annotations/kubernetes.io~1config.mirror", Value::Null),
+            ("/metadata/annotations/kubernetes.io~1config.mirror", uuid.into()),
+            ("/metadata/ownerReferences", Value::Null),
+            ("/metadata/ownerReferences/0/kind", "ReplicaSet".into()),
+            ("/metadata/ownerReferences/0/apiVersion", "example.com/v1".into()),
+            ("/metadata/ownerReferences/0/name", "node-b".into()),
+            ("/spec/nodeName", "node-b".into()),
+            ("/spec/nodeName", Value::Null),
+        ] {
+            let mut other = mirror.clone();
+            *other.pointer_mut(place).unwrap() = wrong.clone();
+            assert_eq!(pod(&other).config_hash, None, "{place} {wrong}");
+        }
+        for formed in [&hash[1..], "905322C7772380D4801F7A74D88494D7", "../../905322c7772380d4801f7a74d8", ""] {
+            let mut other = mirror.clone();
+            for annotation in ["kubernetes.io/config.hash", "kubernetes.io/config.mirror"] {
+                other["metadata"]["annotations"][annotation] = formed.into();
+            }
+            assert_eq!(pod(&other).config_hash, None, "{formed}");
+        }
     }
 
     #[test]
