@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, Result, bail};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
@@ -58,6 +58,11 @@ use ticker::{Closed, PodsEnd, TickThread, Ticker};
 use workload::configmaps::{self, Which};
 use workload::kubernetes::Credentials;
 use workload::pods::Source;
+
+/// Of each connection; the kernel takes it twice.
+const SEND_BUFFER_BYTES: u32 = 64 * 1024;
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 4096;
 
 /// How the exporter ended, if by no error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -213,9 +218,17 @@ fn events(config: &Config, own: &Arc<SelfMetrics>) -> Option<(Outbox, Sending)> 
 
 /// Takes the address; where the machine has no IPv6, "every address" means every IPv4 address.
 async fn listen(address: SocketAddr) -> Result<TcpListener> {
-    let bound = match TcpListener::bind(address).await {
+    let bind = |address: SocketAddr| {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        // Connections inherit it. The kernel would keep megabytes for a client that does not read, charged to the agent.
+        socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    let bound = match bind(address) {
         Err(error) if address.ip().is_unspecified() && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+            bind((Ipv4Addr::UNSPECIFIED, address.port()).into())
         }
         bound => bound,
     };

@@ -121,6 +121,11 @@ impl Agent {
         assert!(sent.is_ok_and(|status| status.success()), "kill -s {signal}");
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends the signal and waits for the end; the exit status and how long it took.
     pub fn end(&mut self, signal: &str) -> (ExitStatus, Duration) {
         let start = Instant::now();

@@ -5,6 +5,7 @@
 pub mod agent;
 pub mod cgroup;
 pub mod crash;
+pub mod crowd;
 pub mod fuse;
 pub mod kept;
 pub mod manifests;

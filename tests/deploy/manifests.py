@@ -20,6 +20,7 @@ VALUES = {
     "overlays/gpu-capping": {"capping": {"enabled": True}, "gpu": {"enabled": True, "capping": True}},
     "overlays/kubelet": {"pods": {"source": "kubelet"}},
     "overlays/kube-prometheus": {"prometheus": {"podMonitor": True, "rules": True}},
+    "overlays/network-policy": {"networkPolicy": {"enabled": True}},
     "overlays/kind": {"image": {"pullPolicy": "Never"}},
 }
 

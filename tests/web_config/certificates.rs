@@ -1,5 +1,7 @@
 //! Authorities and certificates, made on the spot.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;

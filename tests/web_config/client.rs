@@ -1,5 +1,7 @@
 //! A client with a certificate or without one, that shows which certificate the server had.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use crate::certificates::{Authority, Pair};
 pub struct Client(Arc<ClientConfig>);
 
 /// A connection that stays.
-pub struct Connection(StreamOwned<ClientConnection, TcpStream>);
+pub struct Connection(pub StreamOwned<ClientConnection, TcpStream>);
 
 #[derive(Debug)]
 pub struct Answer {

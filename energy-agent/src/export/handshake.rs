@@ -12,6 +12,8 @@ use tracing::debug;
 
 /// A handshake that takes longer is given up.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that TLS keeps for a client that does not read, beside what the kernel keeps.
+const BUFFER_BYTES: usize = 16 * 1024;
 /// Of a request in plain HTTP this much is read before the end.
 const DRAINED_BYTES: u64 = 64 * 1024;
 
@@ -38,7 +40,11 @@ async fn accept(mut stream: TcpStream, tls: &Arc<ServerConfig>) -> Option<TlsStr
             .accept(stream)
             .await
             .inspect_err(|error| debug!(%error, "TLS handshake"))
-            .ok(),
+            .ok()
+            .map(|mut stream| {
+                stream.get_mut().1.set_buffer_limit(Some(BUFFER_BYTES));
+                stream
+            }),
         _ => None,
     }
 }

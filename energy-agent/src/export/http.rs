@@ -1,28 +1,38 @@
 //! The web server: metrics, landing page, policies, health and readiness, all answered from the last published snapshot.
-//! No request reads a meter; slow clients, idle connections and large headers are bounded.
+//! No request reads a meter; slow clients, idle connections and large headers are bounded ([`super::connections`]).
 
+use std::convert::Infallible;
 use std::fmt::Write as _;
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::body::Body;
+use axum::extract::{Extension, Request, State};
 use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tower::Service as _;
 
 use crate::export::ahead::{Scrapers, encode_ahead};
+use crate::export::answer::tracked;
+use crate::export::connections::{self, Connection, Connections};
+use crate::export::encoding::Encoding;
 use crate::export::handshake::handshake;
 use crate::export::negotiate::{self, Coding};
 use crate::export::own::SelfMetrics;
@@ -31,14 +41,15 @@ use crate::export::policies;
 use crate::export::protection::Protection;
 use crate::export::selection_source::InForce;
 
-/// A client has this long to send its request's headers; an idle connection is kept as long. More than the usual
-/// minute between two scrapes.
+/// A client has this long to send the headers of its next request. More than the usual minute between two scrapes.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
 /// Most bytes of a request's headers.
 const HEADER_BYTES: usize = 16 * 1024;
-/// Most connections at a time; more wait in the listener's queue.
-const CONNECTIONS: usize = 256;
-/// A connection is closed after the answer under way at this age, so that a client that does not read keeps no page for ever.
+/// The kernel gives up a connection on which nothing was taken for this time.
+const UNACKNOWLEDGED_MS: u32 = 20_000;
+/// Time between two looks at whose time is over.
+const LOOK: Duration = Duration::from_millis(500);
+/// A connection is closed after the answer under way at this age.
 const CONNECTION_AGE: Duration = Duration::from_secs(600);
 /// How long answers under way may take to finish after the end was asked for. Half-sent requests wait as long, and on a
 /// loaded machine detaching the eBPF programs takes some of the second in which the agent promises to end.
@@ -64,32 +75,38 @@ pub struct Web {
 pub async fn serve(listener: TcpListener, mut web: Web, shutdown: impl Future<Output = ()>) -> Result<()> {
     let protection = web.protection.clone();
     let (scrapers, own) = (Arc::clone(&web.scrapers), Arc::clone(&web.own));
+    let own_of_connections = Arc::clone(&own);
     let first = Arc::clone(&web.snapshots.borrow());
     let (show, shown) = watch::channel(first);
     let published = std::mem::replace(&mut web.snapshots, shown);
     let mut ahead = pin!(encode_ahead(&scrapers, published, &show, web.interval, &own));
-    let service = TowerToHyperService::new(router(web));
+    // The kernel keeps what a closed connection has not read no longer than an open one's.
+    if let Err(error) = sockopt::set_tcp_user_timeout(&listener, UNACKNOWLEDGED_MS) {
+        tracing::debug!(%error, "no TCP user timeout");
+    }
+    let router = router(web);
     let (end, ended) = watch::channel(false);
-    let permits = Arc::new(Semaphore::new(CONNECTIONS));
+    let open = Connections::new(connections::open_files(), own_of_connections);
     let mut connections = JoinSet::new();
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut shutdown = pin!(shutdown);
     loop {
-        let accept = async {
-            let permit = Arc::clone(&permits).acquire_owned().await.context("connection limit")?;
-            Ok::<_, anyhow::Error>((permit, accept(&listener).await?))
-        };
         tokio::select! {
             () = &mut shutdown => break,
             never = &mut ahead => match never {},
             Some(_) = connections.join_next() => {}
-            accepted = accept => {
-                let (permit, stream) = accepted?;
-                let (service, ended) = (service.clone(), ended.clone());
+            _ = looks.tick() => open.close_late(Instant::now()),
+            accepted = accept(&listener, &open) => {
+                let stream = accepted?;
+                let (router, ended) = (router.clone(), ended.clone());
                 let protection = Arc::clone(&protection.borrow());
-                connections.spawn(async move {
-                    serve_connection(stream, &protection, service, ended).await;
-                    drop(permit);
+                let connection = Arc::new(open.open());
+                let name = connection.name();
+                let task = connections.spawn(async move {
+                    serve_connection(stream, &protection, router, &connection, ended).await;
                 });
+                open.served_by(name, task);
             }
         }
     }
@@ -100,8 +117,8 @@ pub async fn serve(listener: TcpListener, mut web: Web, shutdown: impl Future<Ou
     Ok(())
 }
 
-/// The next connection. Running out of file descriptors and the like passes; the listener stays.
-async fn accept(listener: &TcpListener) -> Result<TcpStream> {
+/// The next connection. Where there are no file descriptors left, one that is open gives way.
+async fn accept(listener: &TcpListener, open: &Connections) -> Result<TcpStream> {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, InvalidInput};
     loop {
         match listener.accept().await {
@@ -109,6 +126,8 @@ async fn accept(listener: &TcpListener) -> Result<TcpStream> {
             Err(error) if error.kind() == InvalidInput => return Err(error).context("accepting connections"),
             Err(error)
                 if matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted) => {}
+            // It is closed a moment later.
+            Err(_) if open.make_room() => tokio::time::sleep(Duration::from_millis(10)).await,
             Err(error) => {
                 tracing::warn!(%error, "no connection accepted");
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -120,16 +139,22 @@ async fn accept(listener: &TcpListener) -> Result<TcpStream> {
 async fn serve_connection(
     stream: TcpStream,
     protection: &Protection,
-    service: TowerToHyperService<Router>,
+    router: Router,
+    connection: &Arc<Connection>,
     ended: watch::Receiver<bool>,
 ) {
+    // Until then it costs next to nothing.
+    if !matches!(stream.peek(&mut [0]).await, Ok(1)) {
+        return;
+    }
+    connection.talks();
     // Without it the answer is only slower.
     let _ = stream.set_nodelay(true);
     match &protection.tls {
-        None => serve_requests(stream, service, ended).await,
+        None => serve_requests(stream, router, connection, ended).await,
         Some(tls) => {
             if let Some(stream) = handshake(stream, tls).await {
-                serve_requests(stream, service, ended).await;
+                serve_requests(stream, router, connection, ended).await;
             }
         }
     }
@@ -137,9 +162,19 @@ async fn serve_connection(
 
 async fn serve_requests(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    service: TowerToHyperService<Router>,
+    router: Router,
+    client: &Arc<Connection>,
     mut ended: watch::Receiver<bool>,
 ) {
+    let service = service_fn(|mut request: Request<Incoming>| {
+        let (mut router, client) = (router.clone(), Arc::clone(client));
+        async move {
+            client.asks();
+            request.extensions_mut().insert(Arc::clone(&client));
+            let response = router.call(request.map(Body::new)).await?;
+            Ok::<_, Infallible>(tracked(response, &client).await)
+        }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
@@ -157,6 +192,20 @@ async fn serve_requests(
     let _ = tokio::time::timeout(HEADER_TIMEOUT, connection).await;
 }
 
+/// What the pages are made of.
+struct Pages {
+    web: Web,
+    encoding: Encoding,
+}
+
+impl Deref for Pages {
+    type Target = Web;
+
+    fn deref(&self) -> &Web {
+        &self.web
+    }
+}
+
 fn router(web: Web) -> Router {
     let guard = middleware::from_fn_with_state(web.protection.clone(), guard);
     Router::new()
@@ -171,13 +220,18 @@ fn router(web: Web) -> Router {
         .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n") })
         // Before every page and every error.
         .layer(guard)
-        .with_state(Arc::new(web))
+        .with_state(Arc::new(Pages { web, encoding: Encoding::default() }))
 }
 
 /// Lets a request pass or not, as is in force at this moment, whenever the connection was made.
-async fn guard(State(protection): State<watch::Receiver<Arc<Protection>>>, request: Request, next: Next) -> Response {
+async fn guard(
+    State(protection): State<watch::Receiver<Arc<Protection>>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let protection = Arc::clone(&protection.borrow());
-    let mut response = match protection.refuse(request.headers()).await {
+    let mut response = match protection.refuse(request.headers(), &connection).await {
         Some(refusal) => refusal,
         None => next.run(request).await,
     };
@@ -185,25 +239,14 @@ async fn guard(State(protection): State<watch::Receiver<Arc<Protection>>>, reque
     response
 }
 
-async fn metrics(State(web): State<Arc<Web>>, headers: HeaderMap) -> Response {
+async fn metrics(State(web): State<Arc<Pages>>, headers: HeaderMap) -> Response {
     let start = Instant::now();
     let format = negotiate::format(&joined(&headers, ACCEPT));
     let coding = negotiate::coding(&joined(&headers, ACCEPT_ENCODING));
     web.scrapers.note(format, coding, start);
-    let mut published = Arc::clone(&web.snapshots.borrow());
-    if published.is_stale(web.interval) {
-        published = Arc::new(published.without_measurements());
-    }
-    let body = match published.ready_body(format, coding) {
-        Some(body) => body,
-        None => {
-            // Encoding takes milliseconds of CPU on a big node; the tick must not wait for them.
-            let own = Arc::clone(&web.own);
-            match tokio::task::spawn_blocking(move || published.body(format, coding, &own)).await {
-                Ok(body) => body,
-                Err(error) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
-            }
-        }
+    let body = match web.encoding.page(format, coding, &web.snapshots, web.interval, &web.own).await {
+        Ok(body) => body,
+        Err(error) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     };
     web.own.scrape_took(start.elapsed());
     let mut response = body.into_response();
@@ -221,7 +264,7 @@ fn joined(headers: &HeaderMap, name: HeaderName) -> String {
     headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",")
 }
 
-async fn healthz(State(web): State<Arc<Web>>) -> Response {
+async fn healthz(State(web): State<Arc<Pages>>) -> Response {
     let age = web.snapshots.borrow().completed.elapsed();
     match stalled(age, web.interval) {
         None => "ok\n".into_response(),
@@ -235,14 +278,14 @@ fn stalled(age: Duration, interval: Duration) -> Option<String> {
     (age > limit).then(|| format!("no tick for {} s, expected one every {interval:?}\n", age.as_secs()))
 }
 
-async fn readyz(State(web): State<Arc<Web>>) -> Response {
+async fn readyz(State(web): State<Arc<Pages>>) -> Response {
     match web.snapshots.borrow().snapshot.ticks {
         0 => (StatusCode::SERVICE_UNAVAILABLE, "the first interval is not over yet\n").into_response(),
         _ => "ok\n".into_response(),
     }
 }
 
-async fn status_of_policies(State(web): State<Arc<Web>>, uri: Uri, headers: HeaderMap) -> Response {
+async fn status_of_policies(State(web): State<Arc<Pages>>, uri: Uri, headers: HeaderMap) -> Response {
     let published = Arc::clone(&web.snapshots.borrow());
     if published.is_stale(web.interval) {
         let seconds = published.completed.elapsed().as_secs();
@@ -252,7 +295,7 @@ async fn status_of_policies(State(web): State<Arc<Web>>, uri: Uri, headers: Head
     policies::answer(&published.snapshot, &uri, &joined(&headers, ACCEPT))
 }
 
-async fn landing(State(web): State<Arc<Web>>) -> Html<String> {
+async fn landing(State(web): State<Arc<Pages>>) -> Html<String> {
     let published = Arc::clone(&web.snapshots.borrow());
     let snapshot = &published.snapshot;
     let state = stalled(published.completed.elapsed(), web.interval).unwrap_or_else(|| match snapshot.ticks {

@@ -296,6 +296,8 @@ metrics! {
         "Unix time since when the present selection of levels and metrics is exported.";
     CAPPING_EVENTS = "energy_agent_capping_events_total" Counter None, &["result"],
         "Kubernetes Events about policies and limits: posted, or dropped (too many at a time, refused, or the API server away for 10 minutes). Absent without --capping=on and credentials for a cluster.";
+    CONNECTIONS_CLOSED = "energy_agent_web_connections_closed_total" Counter None, &["reason"],
+        "Connections that the web server closed before their clients did. reason: idle (no request in time, or it gave way to a newer one), slow (an answer not read in time, or an old page kept in memory).";
     WEB_CONFIG_VALID = "energy_agent_web_config_valid" Gauge None, &[],
         "Whether --web.config.file with the certificates, keys and users of its last version is in force (1), or it cannot be used or read and the previous version stays active (0); the log says why. Absent without the flag.";
     LOST_READINGS = "energy_agent_lost_readings_total" Counter None, &["file"],

@@ -1,8 +1,11 @@
 //! What a scrape sees: the snapshot of the last tick as Prometheus text or OpenMetrics, over HTTP.
 
 pub mod ahead;
+mod answer;
+pub mod connections;
 mod decimal;
 mod deflate;
+mod encoding;
 pub mod gpu_meter;
 mod gzip;
 mod handshake;

@@ -9,6 +9,7 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{Counter, MetricFamily, MetricType};
 use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
 
+use crate::export::connections::Reason;
 use crate::export::metrics::{self, Metric};
 use crate::export::text::{Kind, Labels, Value, Writer};
 use crate::meter;
@@ -21,6 +22,7 @@ pub struct SelfMetrics {
     tick_duration: Histogram,
     scrape_duration: Histogram,
     duplicates: IntCounter,
+    connections_closed: IntCounterVec,
     export_valid: Gauge,
     export_changed: Gauge,
     /// Not there without a web configuration.
@@ -45,12 +47,18 @@ impl SelfMetrics {
         let scrape_duration = histogram(&metrics::SCRAPE_DURATION);
         let duplicates =
             IntCounter::new(metrics::DUPLICATES.name, metrics::DUPLICATES.help).expect("the table has valid names");
+        let Metric { name, help, labels, .. } = metrics::CONNECTIONS_CLOSED;
+        let connections_closed = IntCounterVec::new(Opts::new(name, help), labels).expect("the table has valid names");
+        for reason in Reason::ALL {
+            connections_closed.with_label_values(&[reason.name()]);
+        }
         let export_valid = gauge(&metrics::EXPORT_VALID);
         let export_changed = gauge(&metrics::EXPORT_CHANGED);
         for collector in [
             Box::new(tick_duration.clone()) as Box<dyn Collector>,
             Box::new(scrape_duration.clone()),
             Box::new(duplicates.clone()),
+            Box::new(connections_closed.clone()),
             Box::new(export_valid.clone()),
             Box::new(export_changed.clone()),
             Box::new(Process(ProcessCollector::for_self())),
@@ -63,6 +71,7 @@ impl SelfMetrics {
             tick_duration,
             scrape_duration,
             duplicates,
+            connections_closed,
             export_valid,
             export_changed,
             web_config_valid,
@@ -79,6 +88,11 @@ impl SelfMetrics {
     /// One request for metrics was answered in this time.
     pub(crate) fn scrape_took(&self, duration: Duration) {
         self.scrape_duration.observe(duration.as_secs_f64());
+    }
+
+    /// A connection was closed before its client wanted it.
+    pub(crate) fn connection_closed(&self, reason: Reason) {
+        self.connections_closed.with_label_values(&[reason.name()]).inc();
     }
 
     /// Whether all that was asked for of the export is in force.

@@ -4,6 +4,7 @@
 mod clients;
 mod document;
 mod tls;
+mod turns;
 mod users;
 
 use std::collections::BTreeMap;
@@ -23,8 +24,9 @@ use tracing::{info, warn};
 
 use self::document::{Document, Pem};
 pub use self::tls::Validity;
-use self::users::Users;
+use self::users::{Admission, Users};
 use crate::config_file::{self, Fault, MAX_BYTES};
+use crate::export::connections::{Connection, Standing};
 use crate::export::own::SelfMetrics;
 use crate::reader::{self, Lost, Reader};
 use crate::settle::{self, Look};
@@ -55,10 +57,22 @@ impl fmt::Debug for Protection {
 
 impl Protection {
     /// The answer to a request that may not pass.
-    pub async fn refuse(&self, request: &HeaderMap) -> Option<Response> {
-        let users = self.users.as_ref()?;
-        if users.admit(request.get(AUTHORIZATION)).await {
+    pub async fn refuse(&self, request: &HeaderMap, connection: &Connection) -> Option<Response> {
+        let Some(users) = &self.users else {
+            connection.stands(Standing::Passed);
             return None;
+        };
+        match users.admit(request.get(AUTHORIZATION), connection.standing()).await {
+            Admission::Passes => {
+                connection.stands(Standing::Passed);
+                return None;
+            }
+            Admission::Unnamed => {}
+            Admission::Wrong(held_back) => {
+                connection.stands(Standing::Failed);
+                connection.is_held_back();
+                tokio::time::sleep(held_back.time).await;
+            }
         }
         let challenge = [(WWW_AUTHENTICATE, HeaderValue::from_static("Basic"))];
         Some((StatusCode::UNAUTHORIZED, challenge, "401 unauthorized\n").into_response())
@@ -202,14 +216,16 @@ impl ProtectionSource {
 
 /// A file that is cut off must not open the door: what was asked for at the start can be changed, but goes only with a
 /// restart. Whether the port speaks TLS is what its clients have to know beforehand.
-fn not_lifted(before: &Protection, now: Protection) -> Result<Protection, String> {
+fn not_lifted(before: &Protection, mut now: Protection) -> Result<Protection, String> {
     match (before.tls.is_some(), now.tls.is_some()) {
         (true, false) => return Err("tls_server_config is gone; restart the agent to serve plain HTTP".to_owned()),
         (false, true) => return Err("tls_server_config is new; restart the agent to serve HTTPS".to_owned()),
         _ => {}
     }
-    if before.users.is_some() && now.users.is_none() {
-        return Err("basic_auth_users is gone; restart the agent to let everyone read".to_owned());
+    match (&before.users, &mut now.users) {
+        (Some(_), None) => return Err("basic_auth_users is gone; restart the agent to let everyone read".to_owned()),
+        (Some(before), Some(now)) => now.remember(before),
+        (None, _) => {}
     }
     Ok(now)
 }

@@ -1,8 +1,9 @@
 //! Basic authentication: user names and bcrypt hashes into whether a request may pass. A check takes 50 ms and more of
-//! CPU by design; so one is made at a time, off the threads that serve and measure, and a good outcome is remembered.
+//! CPU by design; so few are made at a time, off the threads that serve and measure, and outcomes are remembered.
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use axum::http::HeaderValue;
@@ -11,23 +12,50 @@ use base64::engine::general_purpose::STANDARD;
 use bcrypt::HashParts;
 use ring::hmac;
 use ring::rand::SystemRandom;
-use tokio::sync::Semaphore;
+
+use crate::export::connections::Standing;
+use crate::export::protection::turns::{HeldBack, Lane, TURNS, Turn};
 
 /// Proven credentials that are remembered; forgotten all at once when there are more.
 const REMEMBERED: usize = 128;
+/// Wrong ones that are remembered, in the same way.
+const WRONG_REMEMBERED: usize = 4096;
 /// At this cost a check takes some 15 seconds.
 const MAX_COST: u32 = 18;
-/// Whose turn it is to be checked. The permit goes with the check: a client that leaves does not make room for a second one.
-static TURN: Semaphore = Semaphore::const_new(1);
 
 /// Who may read, and who has proven to be one of them.
 #[derive(Debug)]
 pub struct Users {
     hashes: BTreeMap<String, String>,
-    /// New with each value: nobody outside can tell which tags are near to one that is remembered.
+    memory: Arc<Memory>,
+}
+
+/// What became of credentials. It outlives a new web configuration: each outcome is about one hash.
+#[derive(Debug)]
+struct Memory {
+    /// New with each start: no client can find out which tags are near to one that is remembered.
     key: hmac::Key,
-    /// Tags of credentials that passed.
-    proven: Mutex<HashSet<Vec<u8>>>,
+    outcomes: Mutex<Outcomes>,
+}
+
+#[derive(Debug, Default)]
+struct Outcomes {
+    /// Tags of user, hash and password that passed.
+    proven: HashSet<Tag>,
+    /// Tags of user and password that did not, with that of the hash they were compared with.
+    wrong: HashMap<Tag, Tag>,
+}
+
+type Tag = Vec<u8>;
+
+/// Whether a request may pass.
+#[derive(Debug)]
+pub enum Admission {
+    Passes,
+    /// It named no user.
+    Unnamed,
+    /// Its answer has to wait, as long as that says.
+    Wrong(HeldBack),
 }
 
 impl Users {
@@ -46,7 +74,12 @@ impl Users {
         }
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| "basic_auth_users: the system gives no random bytes".to_owned())?;
-        Ok(Self { hashes, key, proven: Mutex::default() })
+        Ok(Self { hashes, memory: Arc::new(Memory { key, outcomes: Mutex::default() }) })
+    }
+
+    /// Remembers what was known of the version before: a user whose hash is the same need not be checked again.
+    pub fn remember(&mut self, before: &Self) {
+        self.memory = Arc::clone(&before.memory);
     }
 
     #[must_use]
@@ -55,28 +88,63 @@ impl Users {
     }
 
     /// Whether a request with this header may pass. A user that does not exist costs as much time as one of those that do.
-    pub async fn admit(&self, authorization: Option<&HeaderValue>) -> bool {
-        let Some((user, password)) = authorization.and_then(credentials) else { return false };
-        let Some(hash) = self.hashes.get(&user).or_else(|| self.stand_in(&user)) else { return false };
+    pub async fn admit(&self, authorization: Option<&HeaderValue>, standing: Standing) -> Admission {
+        let Some((user, password)) = authorization.and_then(credentials) else { return Admission::Unnamed };
+        let Some(hash) = self.hashes.get(&user).or_else(|| self.stand_in(&user)) else { return Admission::Unnamed };
         let known = self.hashes.contains_key(&user);
-        let tag = self.tag(&[user.as_bytes(), hash.as_bytes(), &password]);
-        if known && self.proven().contains(&tag) {
-            return true;
-        }
-        let hash = hash.clone();
-        let matches = match proves(password, hash).await {
+        let right = self.tag(&[user.as_bytes(), hash.as_bytes(), &password]);
+        let (given, compared) = (self.tag(&[user.as_bytes(), &password]), self.tag(&[hash.as_bytes()]));
+        let outcome = || {
+            let outcomes = self.outcomes();
+            match outcomes.wrong.get(&given) {
+                _ if outcomes.proven.contains(&right) => Ok(true),
+                Some(wrong) if *wrong == compared => Ok(false),
+                // Wrong for a hash that the user had before.
+                Some(_) => Err(Lane::Failed),
+                None => Err(match standing {
+                    Standing::Passed => Lane::Proven,
+                    Standing::New => Lane::New,
+                    Standing::Failed => Lane::Failed,
+                }),
+            }
+        };
+        let passes = match outcome() {
+            Ok(known) => known,
+            Err(lane) => {
+                let turn = TURNS.turn(lane, &compared).await;
+                match outcome() {
+                    // Another client came with the same meanwhile.
+                    Ok(known) => known,
+                    Err(_) => {
+                        let matches = proves(password, hash.clone(), turn).await;
+                        self.keep(known, matches, right, given, compared)
+                    }
+                }
+            }
+        };
+        if passes { Admission::Passes } else { Admission::Wrong(TURNS.hold_back()) }
+    }
+
+    /// Remembers an outcome, and says whether it lets the request pass.
+    fn keep(&self, known: bool, matches: Result<bool>, right: Tag, given: Tag, compared: Tag) -> bool {
+        let matches = match matches {
             Ok(matches) => matches,
             Err(error) => {
                 tracing::error!(error = format!("{error:#}"), "password not checked");
-                false
+                return false;
             }
         };
+        let mut outcomes = self.outcomes();
         if known && matches {
-            let mut proven = self.proven();
-            if proven.len() >= REMEMBERED {
-                proven.clear();
+            if outcomes.proven.len() >= REMEMBERED {
+                outcomes.proven.clear();
             }
-            proven.insert(tag);
+            outcomes.proven.insert(right);
+        } else {
+            if outcomes.wrong.len() >= WRONG_REMEMBERED {
+                outcomes.wrong.clear();
+            }
+            outcomes.wrong.insert(given, compared);
         }
         known && matches
     }
@@ -93,7 +161,7 @@ impl Users {
 
     /// Different for different parts, and as good as random without the key.
     fn tag(&self, parts: &[&[u8]]) -> Vec<u8> {
-        let mut context = hmac::Context::with_key(&self.key);
+        let mut context = hmac::Context::with_key(&self.memory.key);
         for part in parts {
             context.update(&part.len().to_le_bytes());
             context.update(part);
@@ -101,17 +169,20 @@ impl Users {
         context.sign().as_ref().to_vec()
     }
 
-    fn proven(&self) -> std::sync::MutexGuard<'_, HashSet<Vec<u8>>> {
-        self.proven.lock().unwrap_or_else(PoisonError::into_inner)
+    fn outcomes(&self) -> MutexGuard<'_, Outcomes> {
+        self.memory.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One bcrypt comparison, when its turn has come. As everywhere with bcrypt, 72 bytes of a password count.
-async fn proves(password: Vec<u8>, hash: String) -> Result<bool> {
-    let permit = TURN.acquire().await.context("waiting for the turn")?;
+/// One bcrypt comparison. The turn goes with it: a client that leaves does not make room for a second one. As everywhere
+/// with bcrypt, 72 bytes of a password count.
+async fn proves(password: Vec<u8>, hash: String, turn: Option<Turn>) -> Result<bool> {
+    let turn = turn.context("no turn came")?;
     let check = tokio::task::spawn_blocking(move || {
+        let began = Instant::now();
         let matches = bcrypt::verify(password, &hash);
-        drop(permit);
+        TURNS.took(began.elapsed());
+        drop(turn);
         matches
     });
     check.await.context("the check ended early")?.context("comparing with a bcrypt hash")
@@ -153,19 +224,39 @@ mod tests {
         }
     }
 
+    async fn passes(users: &Users, text: &str) -> bool {
+        matches!(users.admit(Some(&header(text)), Standing::New).await, Admission::Passes)
+    }
+
     #[tokio::test]
-    async fn only_the_right_password_of_a_user_passes_and_is_remembered() {
+    async fn only_the_right_password_of_a_user_passes_and_outcomes_are_remembered() {
         let users = users();
         for wrong in ["ada:s3cret", "ada:", ":s3cret:", "bob:s3cret:"] {
-            assert!(!users.admit(Some(&header(wrong))).await, "{wrong}");
+            assert!(!passes(&users, wrong).await, "{wrong}");
         }
-        assert!(!users.admit(None).await);
-        assert!(users.proven().is_empty());
+        assert!(matches!(users.admit(None, Standing::New).await, Admission::Unnamed));
+        assert!(users.outcomes().proven.is_empty());
         for _ in 0..2 {
-            assert!(users.admit(Some(&header("ada:s3cret:"))).await);
+            assert!(passes(&users, "ada:s3cret:").await);
         }
-        assert_eq!(users.proven().len(), 1);
-        assert!(!users.admit(Some(&header("bob:s3cret:"))).await);
+        assert!(!passes(&users, "bob:s3cret:").await);
+        assert_eq!((users.outcomes().proven.len(), users.outcomes().wrong.len()), (1, 4));
+    }
+
+    #[tokio::test]
+    async fn what_was_proven_counts_after_a_change_as_long_as_the_hash_is_the_same() {
+        let before = users();
+        assert!(passes(&before, "ada:s3cret:").await && !passes(&before, "ada:guess").await);
+        let next = |hash: &str| {
+            let mut users = Users::new(BTreeMap::from([("ada".to_owned(), hash.to_owned())])).unwrap();
+            users.remember(&before);
+            users
+        };
+        assert!(passes(&next(HASH), "ada:s3cret:").await);
+        let other = next("$2a$11$abcdefghijklmnopqrstuu/MuAeqovAjO5.o12ibA2PqzRzMqv9iu");
+        assert!(!passes(&other, "ada:s3cret:").await, "proven for the hash before");
+        assert!(passes(&other, "ada:other").await);
+        assert_eq!(other.outcomes().wrong.len(), 2);
     }
 
     #[test]
