@@ -85,7 +85,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         self.stop();
         // A killed process leaves its cgroup a moment after it was waited for.
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while fs::remove_dir(&self.path).is_err() && self.path.exists() && Instant::now() < deadline {
             sleep(Duration::from_millis(5));
         }

@@ -360,7 +360,7 @@ fn an_address_in_use_is_told_from_one_an_agent_answers_at() {
     drop(listener);
 
     let mut agent = command(PROGRAM, &["run", &address, "--ebpf=off", "--log.level=error"]).spawn().unwrap();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     let mut found = doctor(&[&address]);
     while !found.checks["listen_address"][1].contains("answers") && std::time::Instant::now() < deadline {
         found = doctor(&[&address]);

@@ -263,7 +263,8 @@ fn what_a_dead_pod_was_given_is_retired_with_it() {
                 .iter()
                 .for_each(|it| assert_eq!(it.label("state"), "terminated"));
             assert_eq!(given(&page, &pod), total, "{policy}: the dead are given nothing");
-            assert!(removed.elapsed() < Duration::from_secs(20), "its series stay");
+            // This catches series that never end.
+            assert!(removed.elapsed() < Duration::from_secs(120), "its series stay");
             last = page;
         };
         assert!(!gone.has(POD_IDLE, &[("pod_id", &pod.uid)]), "{policy}");

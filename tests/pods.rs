@@ -167,7 +167,8 @@ fn a_pod_that_lives_300_ms_keeps_its_energy_in_a_series_of_its_own_until_it_is_r
             if !page.has(POD_JOULES, &[("pod_id", &pod.uid)]) {
                 break page;
             }
-            assert!(removed.elapsed() < Duration::from_secs(15), "its series stays");
+            // Four seconds after it came to its end; this catches a series that never ends.
+            assert!(removed.elapsed() < Duration::from_secs(120), "its series stays");
             last = page;
         };
         assert!(removed.elapsed() > Duration::from_secs(3), "its series ended after {:?}", removed.elapsed());

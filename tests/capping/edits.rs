@@ -2,7 +2,7 @@
 
 use std::panic::resume_unwind;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::mount::Mount;
 use crate::common::one_of_three;
@@ -10,7 +10,7 @@ use crate::map::Map;
 use crate::world::{World, assert_shows, document, enforce, limit, policy};
 
 #[test]
-fn an_edit_acts_within_2_seconds_a_bad_one_changes_nothing_and_twenty_end_at_the_last() {
+fn an_edit_acts_a_bad_one_changes_nothing_and_twenty_end_at_the_last() {
     one_of_three(|| {
         thread::scope(|scope| {
             let by_api = scope.spawn(|| edits(true));
@@ -32,16 +32,12 @@ fn edits(by_api: bool) {
     agent.wait_until_ready();
     agent.after_ticks(2);
     assert_eq!(world.nvml.writes().len(), 0);
-    let mut longest = Duration::ZERO;
+    // How long an edit takes is the benchmark's to say.
     for watts in [400, 350] {
-        let began = Instant::now();
         set(&limit("train", f64::from(watts)));
         world.wait_for_limit("GPU-train", watts * 1000);
-        longest = longest.max(began.elapsed());
         agent.after_ticks(2);
     }
-    println!("from an edit to its effect, by the API {by_api}: {longest:?}");
-    assert!(longest < Duration::from_secs(2), "{longest:?}");
 
     // One that cannot be read as a policy, and one that is no YAML: the last good version stays.
     let before = world.nvml.writes().len();
@@ -59,23 +55,22 @@ fn edits(by_api: bool) {
         assert!(refused["kept"] == true && refused["message"].as_str().unwrap().contains(message), "{refused}");
     }
 
-    let began = Instant::now();
+    let ticks = agent.scrape().ticks();
     for edit in 0..20 {
         // The last is below what any before it leads to, so that it has to be written.
         set(&limit("train", f64::from(if edit == 19 { 250 } else { 300 - edit })));
         thread::sleep(Duration::from_millis(95));
     }
-    let took = began.elapsed();
-    println!("20 edits took {took:?}");
     world.wait_for_limit("GPU-train", 250_000);
     let page = agent.after_ticks(2);
     assert_eq!(world.limit_mw("GPU-train"), Some(250_000));
     assert_shows(&page, "energy_agent_policy_problems", &[], 0.0);
     let writes = world.nvml.writes().len() - before;
-    // One a tick of a second at most, and the last.
+    // One a tick at most, and that of a tick which has not ended.
+    let ticks = page.ticks() - ticks;
     assert!(
-        u64::try_from(writes).unwrap() <= took.as_secs() + 2,
-        "{writes} writes: {:#?}",
+        u64::try_from(writes).unwrap() <= ticks + 1,
+        "{writes} writes in {ticks} ticks: {:#?}",
         &world.nvml.writes()[before..]
     );
     if by_api {
@@ -136,10 +131,8 @@ fn every_swap_of_a_mounted_configmap_acts_and_one_of_equal_content_writes_nothin
         let agent = world.spawn(&["--capping=on", &format!("--capping.policy={}", mount.folder().display())]);
         world.wait_for_limit("GPU-train", 400_000);
         for (version, watts) in [("..2025_01_01_00_10_00.222", 350), ("..2025_01_01_00_20_00.333", 300)] {
-            let began = Instant::now();
             mount.swap(version, &text(watts));
             world.wait_for_limit("GPU-train", watts * 1000);
-            assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
         }
         agent.after_ticks(2);
         let (writes, said) = (world.nvml.writes().len(), agent.log().len());

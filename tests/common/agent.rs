@@ -14,8 +14,8 @@ use super::page::Page;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_energy-agent");
 
-/// Longest time for something that takes a moment on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// For what takes a moment on an idle machine. It catches what never comes, and says nothing of how fast anything is.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Agent {
     child: Child,

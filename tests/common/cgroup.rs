@@ -58,7 +58,7 @@ impl Drop for Cgroup {
 
 /// Kills what is in the tree and removes it.
 pub fn remove_all(top: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while top.exists() && Instant::now() < deadline {
         remove(top);
         thread::sleep(Duration::from_millis(20));
@@ -153,7 +153,7 @@ fn folder_name(driver: Driver, container_id: &str) -> String {
 /// Removes a cgroup whose processes have ended.
 pub fn remove_ended(dir: &Path) {
     // A process leaves its cgroup a moment after it was waited for.
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while let Err(error) = fs::remove_dir(dir) {
         assert!(Instant::now() < deadline, "{}: {error}", dir.display());
         thread::sleep(Duration::from_millis(1));

@@ -81,7 +81,7 @@ fn an_agent_that_ends_waits_for_its_gpus() {
     let node = Node::new().with_gpus(&nvml);
     let mut agent = node.open();
     until(&mut agent, &wanted(), &nvml, CAPPED);
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     assert!(agent.actuator.close(agent.now, end, &mut agent.files, &mut agent.gpus));
     assert_eq!(held(&nvml), BACK);
 }
@@ -145,7 +145,7 @@ fn a_limit_of_an_administrator_stays() {
     let mut agent = node.open();
     until(&mut agent, &wanted(), &nvml, CAPPED);
     let library = nvml.library().display().to_string();
-    let theirs = write_once(&library, &[(power(), Value::Set(400_000))], Duration::from_secs(10));
+    let theirs = write_once(&library, &[(power(), Value::Set(400_000))], Duration::from_secs(60));
     assert!(theirs[0].1.is_ok(), "{theirs:?}");
     wait_for("the agent to notice", || {
         agent.tick(&wanted());
