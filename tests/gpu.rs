@@ -10,6 +10,8 @@ mod energy;
 mod faults;
 #[path = "gpu/hangs.rs"]
 mod hangs;
+#[path = "gpu/moves.rs"]
+mod moves;
 #[path = "gpu/shares.rs"]
 mod shares;
 #[path = "gpu/world.rs"]

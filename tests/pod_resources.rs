@@ -107,7 +107,7 @@ fn pod_list(pod: &Pod) -> String {
 
 /// A GPU that works for somebody whose process it does not show.
 fn veiled(uuid: &str) -> Gpu {
-    Gpu { utilization: Some((50, 10)), processes: None, samples: None, ..gpu(uuid) }
+    Gpu { power_mw: Some(70_000), utilization: Some((50, 10)), processes: None, samples: None, ..gpu(uuid) }
 }
 
 #[test]

@@ -155,9 +155,10 @@ impl FakeNvml {
     }
 }
 
-/// A GPU of that UUID, idle and healthy.
+/// A GPU of that UUID, idle and healthy. It draws no power while a test does not count any: a counter that stands still beside
+/// power is broken.
 pub fn gpu(uuid: &str) -> Gpu {
-    Gpu { uuid: uuid.to_owned(), ..Gpu::default() }
+    Gpu { uuid: uuid.to_owned(), power_mw: Some(0), ..Gpu::default() }
 }
 
 /// A compute process.

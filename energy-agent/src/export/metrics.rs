@@ -196,7 +196,7 @@ metrics! {
     METER_UP = "energy_agent_meter_up" Gauge None, &["meter", "reason"],
         "Whether a meter works (1) or not (0), and a word for the reason; the landing page has the details.";
     GPU_UP = "energy_agent_gpu_up" Gauge None, &["gpu", "gpu_uuid", "reason", "node_name"],
-        "Whether a GPU that the driver lists, or has listed, is read (1) or not (0), and a word for the reason: ok, absent, permission, version_mismatch, symbol, lost, reset_required, hanging, error.";
+        "Whether a GPU that the driver lists, or has listed, is read (1) or not (0), and a word for the reason: ok, doubtful (read, but its counter does not fit its power), absent, permission, version_mismatch, symbol, lost, reset_required, hanging, frozen (its counter stands still), error.";
     GPU_XIDS = "energy_agent_gpu_xid_errors_total" Counter None, &["gpu", "gpu_uuid", "node_name"],
         "Critical XID errors that the driver reported for a GPU; the log has their numbers.";
     GPU_READING = "energy_agent_gpu_reading_seconds" Gauge None, &["gpu", "gpu_uuid", "node_name"],

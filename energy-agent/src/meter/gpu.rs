@@ -2,6 +2,7 @@
 
 mod clocks;
 mod device;
+mod doubt;
 mod energy;
 mod fault;
 mod integral;
@@ -15,6 +16,7 @@ mod reader;
 pub mod reading;
 mod samples;
 mod session;
+mod superchip;
 mod worker;
 mod writes;
 
@@ -39,6 +41,7 @@ use self::session::{Command, Known, KnownGpu, Message, Opener, Session, Started}
 use self::worker::{Device, Worker};
 use super::MeterState;
 use super::counter::ZoneCounts;
+use super::told::Told;
 use super::watch::{PATIENCE, Watch};
 use crate::capping::knob::Knob;
 use crate::capping::stated::StatedClocks;
@@ -118,7 +121,8 @@ impl GpuMeter {
         let retry = RETRY.min(interval * RETRY_TICKS);
         let commands = options.and_then(|Options { library, procfs, interval, stated }| {
             let (commands, incoming) = channel();
-            let opener = Opener { library, procfs, interval, stated, retry, answers: send, nvml: None, workers: 0 };
+            let opener =
+                Opener { library, procfs, interval, stated, retry, answers: send, nvml: None, found: None, workers: 0 };
             let thread = thread::Builder::new().name("nvml".to_owned()).spawn(move || opener.run(&incoming));
             thread.inspect_err(|error| warn!(%error, "no thread for NVML, GPUs are not read")).ok().map(|_| commands)
         });
@@ -165,6 +169,7 @@ impl GpuMeter {
                 if worker.requests.is_some() {
                     warn!(gpu = device.gpu.index, uuid = %device.gpu.uuid, "the GPU's thread has ended");
                     device.fault = Some(Fault::Error);
+                    _ = device.told.due(device.fault, now);
                 }
                 (device.worker, device.reachable) = (None, false);
                 gone = true;
@@ -173,12 +178,14 @@ impl GpuMeter {
             let hangs = worker.watch.begins_to_hang(now) | device.panel.watch.begins_to_hang(now);
             if hangs && device.fault != Some(Fault::Hanging) {
                 device.fault = Some(Fault::Hanging);
-                warn!(
-                    gpu = device.gpu.index,
-                    uuid = %device.gpu.uuid,
-                    "a call on the GPU hangs, its series stand until it returns{}",
-                    Fault::Hanging.remedy()
-                );
+                if device.told.due(device.fault, now).is_some() {
+                    warn!(
+                        gpu = device.gpu.index,
+                        uuid = %device.gpu.uuid,
+                        "a call on the GPU hangs, its series stand until it returns{}",
+                        Fault::Hanging.remedy()
+                    );
+                }
             }
             let reading = device.ready.take();
             // One reading a tick: where a late one is there and the next will be in time, that one has to wait.
@@ -233,7 +240,7 @@ impl GpuMeter {
             index: device.gpu.index,
             uuid: Arc::clone(&device.gpu.uuid),
             up: device.fault.is_none(),
-            reason: device.fault.map_or("ok", Fault::as_str),
+            reason: device.fault.map_or(if device.doubtful { "doubtful" } else { "ok" }, Fault::as_str),
             xids: device.xids,
             took: device.took,
         });
@@ -252,13 +259,13 @@ impl GpuMeter {
     fn command(&mut self, now: Instant) {
         self.next = now + self.retry;
         // With every GPU out of reach there is nothing to lose, and a driver that came back is found by opening only.
-        let out_of_reach = |device: &Device| device.fault.is_some_and(|fault| fault != Fault::Hanging);
+        let out_of_reach =
+            |device: &Device| device.fault.is_some_and(|fault| fault != Fault::Hanging) && !device.reachable;
         let opening = !self.open || self.devices.values().all(out_of_reach);
-        let missing = !self.unreadable.is_empty() || self.devices.values().any(|device| device.worker.is_none());
+        let missing = !self.unreadable.is_empty()
+            || self.devices.values().any(|device| device.worker.is_none() || out_of_reach(device));
         if opening {
             self.close();
-        } else if !missing {
-            return;
         }
         let known: Known = self
             .devices
@@ -267,7 +274,11 @@ impl GpuMeter {
                 (Arc::clone(uuid), KnownGpu { running: device.worker.is_some(), chosen: device.source })
             })
             .collect();
-        let command = if opening { Command::Open(known) } else { Command::Look(known) };
+        let command = match (opening, missing) {
+            (true, _) => Command::Open(known),
+            (false, true) => Command::Look(known),
+            (false, false) => Command::Count(known),
+        };
         if self.commands.as_ref().is_some_and(|commands| commands.send(command).is_ok()) {
             self.session.ask(now);
         }
@@ -290,6 +301,11 @@ impl GpuMeter {
                 self.session.answered(Duration::ZERO);
                 match result {
                     Ok(session) => self.opened(session),
+                    // While GPUs are read the library works, whatever became of one.
+                    Err(failure) if self.open && self.devices.values().any(Device::is_in_reach) => {
+                        let lost = |device: &&mut Device| !device.reachable && device.fault == Some(failure.fault);
+                        self.devices.values_mut().filter(lost).for_each(|device| device.set_fault(&failure));
+                    }
                     Err(failure) => self.fail(&failure),
                 }
             }
@@ -314,6 +330,7 @@ impl GpuMeter {
         self.close();
         for device in self.devices.values_mut() {
             device.fault = Some(if device.hangs() { Fault::Hanging } else { *fault });
+            _ = device.told.due(device.fault, Instant::now());
             device.reachable = false;
         }
     }
@@ -327,6 +344,8 @@ impl GpuMeter {
                 gpu: Arc::clone(&gpu),
                 worker: None,
                 fault: None,
+                told: Told::default(),
+                doubtful: false,
                 source: None,
                 xids: 0,
                 took: None,
@@ -337,23 +356,21 @@ impl GpuMeter {
             (device.gpu, device.worker) = (gpu, worker);
         }
         let mut unreadable = BTreeMap::new();
-        let mut lacking: BTreeMap<u32, &mut Device> = self
-            .devices
-            .values_mut()
-            .filter(|device| device.worker.is_none())
-            .map(|device| (device.gpu.index, device))
-            .collect();
+        let read: BTreeSet<u32> =
+            self.devices.values().filter(|device| device.worker.is_some()).map(|device| device.gpu.index).collect();
+        let mut lacking: Vec<&mut Device> =
+            self.devices.values_mut().filter(|device| device.worker.is_none()).collect();
         for (index, failure) in failed {
-            if let Some(device) = lacking.remove(&index) {
-                device.set_fault(&failure);
-            } else {
+            if let Some(place) = lacking.iter().position(|device| device.gpu.index == index) {
+                lacking.remove(place).set_fault(&failure);
+            } else if !read.contains(&index) {
                 if self.unreadable.get(&index) != Some(&failure.fault) {
                     warn!(gpu = index, error = failure.detail, "the GPU cannot be read");
                 }
                 unreadable.insert(index, failure.fault);
             }
         }
-        for device in lacking.into_values() {
+        for device in lacking {
             let detail = "the driver does not list it any more".to_owned();
             device.set_fault(&Failure { fault: Fault::Absent, detail, reopen: false });
         }
@@ -379,12 +396,26 @@ impl GpuMeter {
     }
 
     fn answered(&mut self, answer: Answer, now: Instant) {
-        let Answer { worker: id, gpu, took, reading, source, trouble, counts, ignored, xids, probed, limit_mw } =
-            answer;
+        let Answer {
+            worker: id,
+            gpu,
+            took,
+            reading,
+            source,
+            trouble,
+            doubtful,
+            counts,
+            ignored,
+            xids,
+            probed,
+            limit_mw,
+        } = answer;
         self.counts += counts;
         self.ignored += ignored;
+        let others = self.devices.iter().any(|(uuid, device)| *uuid != gpu.uuid && device.is_in_reach());
         let Some(device) = self.devices.get_mut(&gpu.uuid) else { return };
         device.xids += xids;
+        device.doubtful = doubtful;
         device.took = Some(took);
         let Some(worker) = device.worker.as_mut().filter(|worker| worker.id == id) else { return };
         let hung = worker.watch.answered(took) || device.fault == Some(Fault::Hanging);
@@ -406,18 +437,28 @@ impl GpuMeter {
                 if let Some(energy) = reading.energy.as_mut().filter(|_| hung) {
                     energy.gap = true;
                 }
-                if std::mem::replace(&mut device.fault, trouble).is_some() && trouble.is_none() {
+                device.fault = trouble;
+                if device.told.due(trouble, now).is_some() && trouble.is_none() {
                     info!(gpu = gpu.index, uuid = %gpu.uuid, "the GPU is read again");
                 }
                 device.ready = Some(reading);
                 device.reachable = true;
             }
             Err(failure) => {
-                if failure.reopen {
+                if failure.reopen && others {
+                    // It may be this GPU alone. If it is the library, the others say so in a moment.
+                    (device.fault, device.reachable) = (Some(failure.fault), false);
+                } else if failure.reopen {
                     self.next = now;
                     self.fail(&failure);
                 } else {
                     device.set_fault(&failure);
+                    if failure.fault == Fault::Absent {
+                        // It is looked for by its UUID, and read by a thread of its own again.
+                        device.worker.iter_mut().for_each(|worker| worker.requests = None);
+                        device.let_go();
+                        self.next = now;
+                    }
                 }
             }
         }

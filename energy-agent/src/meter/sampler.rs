@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -11,13 +12,14 @@ use super::cgroupfs::CgroupFiles;
 use super::cpu::{CpuModel, CpuStat, Domain, Topology};
 use super::ebpf::{self, Ebpf};
 use super::energy::{self, EnergyMeter};
+use super::gpu::reading::{GpuEnergy, GpuReading};
 use super::gpu::{self, GpuHealth, GpuMeter};
 use super::interrupts::Interrupts;
 use super::process::Process;
 use super::sockets::Numbering;
 use super::told::Told;
 use super::watch::PATIENCE;
-use super::{CgroupId, DomainLoad, MeterState, Sample, Source, ZoneEnergy, boottime_ns, monotonic_ns};
+use super::{CgroupId, DomainLoad, MeterState, Sample, Source, Zone, ZoneEnergy, ZoneKind, boottime_ns, monotonic_ns};
 use crate::config::{Config, EbpfMode, GpuMode, Level};
 use crate::snapshot::Health;
 use crate::workload::tree;
@@ -177,6 +179,10 @@ impl Sampler {
         }
         self.usage_error = error;
         sample.gpus = self.gpus.take(now, late);
+        // A sensor of the module is better than what its GPU says of it.
+        if !self.energy.has_board() {
+            sample.zones.extend(sample.gpus.iter().filter_map(|reading| module(reading, elapsed)));
+        }
         sample
     }
 
@@ -365,6 +371,16 @@ impl Sampler {
             ..self.health
         }
     }
+}
+
+/// The module that a superchip's GPU is part of, as a zone.
+fn module(reading: &GpuReading, elapsed: Duration) -> Option<ZoneEnergy> {
+    let GpuEnergy { energy, source, gap } = reading.module?;
+    // A reading that came late is of another interval than the tick's, which power is made of.
+    let gap = gap || reading.elapsed.abs_diff(elapsed) > elapsed / 10;
+    let path = format!("nvml/{}/module", reading.gpu.uuid);
+    let zone = Zone { kind: ZoneKind::Platform, socket: None, die: None, source, path };
+    Some(ZoneEnergy { zone: Arc::new(zone), energy, gap })
 }
 
 fn suspended_ns() -> u64 {

@@ -46,6 +46,8 @@ pub struct Gpu {
     pub power_mw: Option<u32>,
     /// What a field value for the power of the moment shows; `power_mw` where it is absent.
     pub power_instant_mw: Option<u32>,
+    /// Power of the superchip's module that the GPU is part of; a GPU that is part of none has no such scope.
+    pub module_power_mw: Option<u32>,
     /// The driver's buffer of power samples: microseconds since 1970, milliwatts.
     pub power_samples: Option<Vec<(u64, u32)>>,
     /// Percent of the time in which a kernel ran, and in which memory was accessed.
@@ -217,6 +219,7 @@ impl Default for Gpu {
             energy_mj: Some(0),
             power_mw: Some(70_000),
             power_instant_mw: None,
+            module_power_mw: None,
             power_samples: Some(Vec::new()),
             utilization: Some((0, 0)),
             memory_total_bytes: Some(80 << 30),

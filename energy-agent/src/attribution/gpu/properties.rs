@@ -37,6 +37,7 @@ impl World {
         let reading = GpuReading {
             gpu: Arc::new(Gpu { uuid: "GPU-1".into(), index: 0, name: "gpu".into() }),
             taken: std::time::Instant::now(),
+            module: None,
             energy: None,
             elapsed: Duration::from_secs(1),
             state: GpuState { utilization_ppm: self.utilization_ppm, ..GpuState::default() },

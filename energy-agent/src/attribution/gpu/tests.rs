@@ -39,6 +39,7 @@ impl World {
             reading: GpuReading {
                 gpu: Arc::new(gpu),
                 taken: std::time::Instant::now(),
+                module: None,
                 energy: None,
                 elapsed: Duration::from_secs(1),
                 state,

@@ -49,6 +49,8 @@ pub struct Answer {
     pub source: Option<Source>,
     /// Why energy could not be read although the GPU offers it.
     pub trouble: Option<Fault>,
+    /// The energy can't be right, measured against the GPU's power.
+    pub doubtful: bool,
     /// Noticed since the last answer.
     pub counts: ZoneCounts,
     pub ignored: Ignored,
@@ -95,6 +97,7 @@ impl Task {
             reading,
             source: reader.as_ref().and_then(Reader::source),
             trouble: reader.as_ref().and_then(Reader::trouble),
+            doubtful: reader.as_ref().is_some_and(Reader::is_doubtful),
             counts,
             ignored,
             xids: std::mem::take(&mut memory.xids),
@@ -144,14 +147,21 @@ impl Task {
     fn handle<'r, 'n>(&'n self, reader: &'r mut Option<Reader<'n>>) -> Result<&'r mut Reader<'n>, Failure> {
         if reader.is_none() {
             let failure = |call: &'static str| move |error: NvmlError| Failure::new(call, &error);
-            let device = self.nvml.device_by_index(self.gpu.index).map_err(failure("nvmlDeviceGetHandleByIndex_v2"))?;
+            let device = self.nvml.device_by_index(self.gpu.index).map_err(|error| match error {
+                NvmlError::InvalidArg | NvmlError::NotFound => moved("the driver does not list it any more".to_owned()),
+                error => failure("nvmlDeviceGetHandleByIndex_v2")(error),
+            })?;
             let uuid = device.uuid().map_err(failure("nvmlDeviceGetUUID"))?;
             if uuid != *self.gpu.uuid {
-                let detail = format!("index {} is now {uuid}", self.gpu.index);
-                return Err(Failure { fault: Fault::Absent, detail, reopen: true });
+                return Err(moved(format!("index {} is now {uuid}", self.gpu.index)));
             }
             *reader = Some(Reader::new(device, self));
         }
         Ok(reader.as_mut().expect("just made"))
     }
+}
+
+/// The GPU is not where it was: gone, or under another index.
+const fn moved(detail: String) -> Failure {
+    Failure { fault: Fault::Absent, detail, reopen: false }
 }

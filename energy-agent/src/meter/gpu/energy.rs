@@ -11,6 +11,7 @@ use super::fault::{Calls, Failure};
 use super::integral::{Integral, PowerSample};
 use super::reading::GpuEnergy;
 use super::samples::AHEAD_US;
+use super::superchip::{self, Scope};
 use crate::meter::Source;
 use crate::meter::counter::{Counter, Delta, ZoneCounts};
 use crate::units::{floor_u64, micros};
@@ -41,12 +42,21 @@ pub struct EnergyWay {
     hole: Duration,
     /// The last reading gave nothing, so the next covers more than its interval.
     missed: bool,
+    /// The GPU is part of a superchip, whose counter may be the whole module's: its own power is integrated.
+    superchip: bool,
 }
 
 impl EnergyWay {
     #[must_use]
-    pub fn new(chosen: Option<Source>, interval: Duration) -> Self {
-        Self { way: Way::Undecided, chosen, hole: HOLE.max(interval * 3), missed: false }
+    pub fn new(chosen: Option<Source>, interval: Duration, superchip: bool) -> Self {
+        Self { way: Way::Undecided, chosen, hole: HOLE.max(interval * 3), missed: false, superchip }
+    }
+
+    /// The GPU may offer in its present mode what it did not before.
+    pub fn reconsider(&mut self) {
+        if matches!(self.way, Way::Nothing) {
+            self.way = Way::Undecided;
+        }
     }
 
     /// `None` while it is not decided, or where the GPU offers nothing.
@@ -92,7 +102,7 @@ impl EnergyWay {
                 (Source::NvmlIntegrated, late(integral.advance(&mut samples), &mut self.missed))
             }
             Way::Polled(integral, since) => {
-                let power_mw = calls.judge(POWER_USAGE, device.power_usage())?;
+                let power_mw = calls.judge(POWER_USAGE, gpu_power(device, self.superchip))?;
                 let mut sample = power_mw.map(|power_mw| PowerSample { at_us: micros(since.elapsed()), power_mw });
                 let delta = integral.advance(sample.as_mut_slice());
                 (Source::NvmlIntegrated, late(delta, &mut self.missed))
@@ -102,7 +112,7 @@ impl EnergyWay {
     }
 
     fn decide(&mut self, device: &Device<'_>, calls: &mut Calls) -> Result<(), Failure> {
-        if self.chosen != Some(Source::NvmlIntegrated) {
+        if self.chosen != Some(Source::NvmlIntegrated) && !self.superchip {
             match calls.judge(TOTAL_ENERGY, device.total_energy_consumption())? {
                 Some(_) => {
                     self.chosen = Some(Source::Nvml);
@@ -114,10 +124,10 @@ impl EnergyWay {
                 None => {}
             }
         }
-        let buffered = calls.ask(POWER_SAMPLES, || power_samples(device, 0))?;
+        let buffered = if self.superchip { None } else { calls.ask(POWER_SAMPLES, || power_samples(device, 0))? };
         if buffered.is_some_and(|samples| !samples.is_empty()) {
             self.way = Way::Buffered(Integral::new(self.hole));
-        } else if calls.ask(POWER_USAGE, || device.power_usage())?.is_some() {
+        } else if calls.ask(POWER_USAGE, || gpu_power(device, self.superchip))?.is_some() {
             self.way = Way::Polled(Integral::new(self.hole), Instant::now());
         } else if calls.refuses(POWER_USAGE) {
             self.way = Way::Nothing;
@@ -127,6 +137,46 @@ impl EnergyWay {
         }
         self.chosen = Some(Source::NvmlIntegrated);
         Ok(())
+    }
+}
+
+/// The GPU's own power; milliwatts. Of a superchip's GPU by its scope, where the driver has scopes.
+fn gpu_power(device: &Device<'_>, superchip: bool) -> Result<u32, NvmlError> {
+    match superchip.then(|| superchip::power_mw(device, Scope::Gpu)) {
+        Some(Ok(power_mw)) => Ok(power_mw),
+        Some(Err(_)) | None => device.power_usage(),
+    }
+}
+
+/// Energy of the module around a superchip's GPU: its power integrated, or where that is not told, the GPU's counter.
+pub enum ModuleWay {
+    Power(Integral, Instant),
+    Counter(Counter),
+}
+
+impl ModuleWay {
+    pub fn new(device: &Device<'_>) -> Self {
+        match superchip::power_mw(device, Scope::Module) {
+            Ok(_) => Self::Power(Integral::new(HOLE), Instant::now()),
+            Err(_) => Self::Counter(Counter::new(None)),
+        }
+    }
+
+    /// As [`EnergyWay::read`]. What fails is left out.
+    pub fn read(&mut self, device: &Device<'_>, elapsed: Duration) -> Option<GpuEnergy> {
+        let (delta, source) = match self {
+            Self::Power(integral, since) => {
+                let power_mw = superchip::power_mw(device, Scope::Module).ok()?;
+                let mut sample = [PowerSample { at_us: micros(since.elapsed()), power_mw }];
+                (integral.advance(&mut sample), Source::NvmlIntegrated)
+            }
+            Self::Counter(counter) => {
+                let raw_uj = device.total_energy_consumption().ok()?.checked_mul(1000)?;
+                // What is counted here is no zone of the node that others are compared with.
+                (counter.advance(raw_uj, elapsed, &mut ZoneCounts::default()), Source::Nvml)
+            }
+        };
+        delta.map(|Delta { energy, gap }| GpuEnergy { energy, source, gap })
     }
 }
 

@@ -3,8 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::Instant;
 
 use nvml_wrapper::error::NvmlError;
+
+use crate::meter::told::Told;
 
 /// Why a GPU, or all of NVML, cannot be read; the value of the label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +26,8 @@ pub enum Fault {
     ResetRequired,
     /// A call has not returned in time.
     Hanging,
+    /// Its energy counter stands still.
+    Frozen,
     Error,
 }
 
@@ -38,6 +43,7 @@ impl Fault {
             Self::Lost => "lost",
             Self::ResetRequired => "reset_required",
             Self::Hanging => "hanging",
+            Self::Frozen => "frozen",
             Self::Error => "error",
         }
     }
@@ -53,6 +59,7 @@ impl Fault {
             Self::Symbol => "; update the NVIDIA driver",
             Self::Lost | Self::ResetRequired => "; reset the GPU (nvidia-smi --gpu-reset) or reboot the node",
             Self::Hanging => "; see the kernel log for NVRM messages",
+            Self::Frozen => "; reload the driver or reset the GPU (nvidia-smi --gpu-reset)",
             Self::Error => "",
         }
     }
@@ -110,12 +117,15 @@ impl Failure {
 /// What is known about the calls on one device.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// Not offered by this GPU or driver; not asked again.
+    /// Not offered by this GPU or driver in its present mode; not asked again until [`forget_refusals`](Self::forget_refusals).
     refused: BTreeSet<&'static str>,
+    /// Refused at any time.
+    known: BTreeSet<&'static str>,
     /// Refused since the last [`take_news`](Self::take_news).
     refused_now: Vec<&'static str>,
     /// Failed the last time, for another reason.
     failing: BTreeMap<&'static str, Fault>,
+    told: BTreeMap<&'static str, Told<Option<Fault>>>,
     failing_now: Vec<String>,
 }
 
@@ -139,7 +149,10 @@ impl Calls {
     pub fn judge<T>(&mut self, call: &'static str, result: Result<T, NvmlError>) -> Result<Option<T>, Failure> {
         let error = match result {
             Ok(value) => {
-                self.failing.remove(call);
+                self.refused.remove(call);
+                if self.failing.remove(call).is_some() {
+                    _ = self.told.entry(call).or_default().due(None, Instant::now());
+                }
                 return Ok(Some(value));
             }
             Err(error) => error,
@@ -148,7 +161,8 @@ impl Calls {
             // Nothing to tell: an idle GPU (FC-051), or no sample yet.
             NvmlError::NotFound | NvmlError::NoData => {}
             NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => {
-                if self.refused.insert(call) {
+                self.refused.insert(call);
+                if self.known.insert(call) {
                     self.refused_now.push(call);
                 }
             }
@@ -157,12 +171,18 @@ impl Calls {
                 if failure.is_whole() {
                     return Err(failure);
                 }
-                if self.failing.insert(call, failure.fault).is_none() {
+                self.failing.insert(call, failure.fault);
+                if self.told.entry(call).or_default().due(Some(failure.fault), Instant::now()).is_some() {
                     self.failing_now.push(failure.detail);
                 }
             }
         }
         Ok(None)
+    }
+
+    /// What was refused in one mode may be offered in another: everything is asked once more.
+    pub fn forget_refusals(&mut self) {
+        self.refused.clear();
     }
 
     /// Whether `call` is known not to be offered.
@@ -224,6 +244,13 @@ mod tests {
         }
         assert_eq!(asked, 1);
         assert_eq!(calls.take_news(), (vec!["power"], vec![]));
+        // In another mode it is asked again, and not said again.
+        calls.forget_refusals();
+        assert_eq!(calls.ask("power", || Err::<u32, _>(NvmlError::NotSupported)), Ok(None));
+        assert_eq!(calls.ask("power", || Ok(1)), Ok(None));
+        calls.forget_refusals();
+        assert_eq!(calls.ask("power", || Ok(1)), Ok(Some(1)));
+        assert_eq!(calls.ask("power", || Ok(2)), Ok(Some(2)));
         assert_eq!(calls.take_news(), (vec![], vec![]));
     }
 
@@ -243,7 +270,7 @@ mod tests {
         assert_eq!(calls.take_news().1, ["temperature: an internal driver error occurred"]);
         assert_eq!(calls.ask("temperature", || Ok(40)), Ok(Some(40)));
         assert_eq!(calls.ask("temperature", || Err::<u32, _>(NvmlError::Unknown)), Ok(None));
-        assert_eq!(calls.take_news().1.len(), 1, "it failed anew");
+        assert_eq!(calls.take_news().1.len(), 0, "it flaps, which is said once in ten minutes");
     }
 
     #[test]

@@ -13,13 +13,15 @@ use tracing::{info, warn};
 
 use super::clocks;
 use super::device::Task;
-use super::energy::{EnergyWay, POWER_SAMPLES, POWER_USAGE, TOTAL_ENERGY};
+use super::doubt::{Doubt, Verdict};
+use super::energy::{EnergyWay, ModuleWay, POWER_SAMPLES, POWER_USAGE, TOTAL_ENERGY};
 use super::fault::{Calls, Failure, Fault};
 use super::knobs::{self, Knobs};
 use super::mig;
 use super::processes::Processes;
 use super::reading::{Evidence, Gpu, GpuInstance, GpuProcess, GpuProcessKind, GpuReading, GpuState};
 use super::samples::{Cursor, Ignored, UtilSample};
+use super::superchip;
 use crate::capping::knob::{Found, Knob, KnobError, Value};
 use crate::meter::Source;
 use crate::meter::counter::ZoneCounts;
@@ -29,6 +31,9 @@ use crate::units::{Watts, micros, ratio};
 const EVENT_WAIT_MS: u32 = 1;
 /// Most events taken in one reading.
 const MAX_EVENTS: usize = 16;
+
+/// A driver that refuses a call is asked again after this time, whatever mode it is in.
+const ASK_ALL_EVERY: Duration = Duration::from_secs(300);
 
 const UTILIZATION: &str = "nvmlDeviceGetProcessUtilization";
 
@@ -46,6 +51,11 @@ pub struct Reader<'n> {
     instances: Vec<GpuInstance>,
     /// When MIG was looked at.
     mig_seen: Option<Instant>,
+    /// When all that was refused was asked last.
+    asked_all: Instant,
+    doubt: Doubt,
+    /// Of a superchip.
+    module: Option<ModuleWay>,
     /// When energy was read.
     last: Option<Instant>,
     /// `None` before the first reading.
@@ -77,17 +87,22 @@ impl<'n> Reader<'n> {
     /// By a handle that was just fetched.
     pub fn new(device: Device<'n>, task: &Task) -> Self {
         let mut calls = Calls::default();
+        let superchip = superchip::is_part_of_one(&device, &task.gpu.name).unwrap_or(false);
+        let module = superchip.then(|| ModuleWay::new(&device));
         Self {
             events: xid_events(&device, &mut calls),
             device,
             calls,
-            energy: EnergyWay::new(task.chosen, task.interval),
+            energy: EnergyWay::new(task.chosen, task.interval, superchip),
             cursor: Cursor::default(),
             processes: Processes::new(task.procfs.clone()),
             kinds: Vec::new(),
             mig: false,
             instances: Vec::new(),
             mig_seen: None,
+            asked_all: Instant::now(),
+            doubt: Doubt::default(),
+            module,
             last: None,
             knobs: None,
             probed: None,
@@ -112,9 +127,16 @@ impl<'n> Reader<'n> {
         self.last = Some(now);
         let Self { device, calls, .. } = self;
         let energy = self.energy.read(device, calls, elapsed, now_us, counts)?;
+        let module = self.module.as_mut().and_then(|module| module.read(device, elapsed));
         if self.mig_seen.is_none_or(|seen| seen.elapsed() >= task.retry) {
             self.mig_seen = Some(now);
-            self.mig = calls.ask("nvmlDeviceGetMigMode", || mig::is_on(device))?.unwrap_or(false);
+            let mig = calls.ask("nvmlDeviceGetMigMode", || mig::is_on(device))?.unwrap_or(false);
+            // A refusal counts for the mode it was given in. There are others than MIG: a licence, confidential computing.
+            if std::mem::replace(&mut self.mig, mig) != mig || self.asked_all.elapsed() >= ASK_ALL_EVERY {
+                self.asked_all = now;
+                calls.forget_refusals();
+                self.energy.reconsider();
+            }
             self.instances.clear();
             if self.mig {
                 self.instances = calls.ask("MIG instances", || mig::instances(device))?.unwrap_or_default();
@@ -122,6 +144,7 @@ impl<'n> Reader<'n> {
         }
         let (processes, evidence) = self.work(elapsed, now_us, ignored)?;
         let state = state(&self.device, &mut self.calls)?;
+        let energy = self.doubt.judge(energy, state.power, elapsed);
         self.probe(task)?;
         if self.knobs.as_ref().is_some_and(Knobs::has_limit) {
             let Self { device, calls, limit_mw, .. } = self;
@@ -136,6 +159,10 @@ impl<'n> Reader<'n> {
         if !refused.is_empty() {
             info!(gpu = task.gpu.index, uuid = %task.gpu.uuid, calls = refused.join(", "), "not offered by this GPU or driver");
         }
+        if let Some(news) = self.doubt.news(now) {
+            let remedy = if self.doubt.verdict() == Verdict::Plausible { "" } else { Fault::Frozen.remedy() };
+            warn!(gpu = task.gpu.index, uuid = %task.gpu.uuid, "{news}{remedy}");
+        }
         for error in failing {
             warn!(gpu = task.gpu.index, uuid = %task.gpu.uuid, error, "a call on the GPU fails");
         }
@@ -143,6 +170,7 @@ impl<'n> Reader<'n> {
             gpu: Arc::clone(&task.gpu),
             taken: now,
             energy,
+            module,
             elapsed,
             state,
             processes,
@@ -169,7 +197,13 @@ impl<'n> Reader<'n> {
 
     /// Why energy could not be read although the GPU offers it.
     pub fn trouble(&self) -> Option<Fault> {
-        [TOTAL_ENERGY, POWER_SAMPLES, POWER_USAGE].iter().find_map(|call| self.calls.failed(call))
+        let frozen = (self.doubt.verdict() == Verdict::Frozen).then_some(Fault::Frozen);
+        [TOTAL_ENERGY, POWER_SAMPLES, POWER_USAGE].iter().find_map(|call| self.calls.failed(call)).or(frozen)
+    }
+
+    /// Whether its energy can't be right, measured against its power.
+    pub const fn is_doubtful(&self) -> bool {
+        matches!(self.doubt.verdict(), Verdict::Doubtful(_))
     }
 
     /// Processes with their work.

@@ -25,6 +25,8 @@ pub struct GpuReading {
     pub taken: Instant,
     /// `None`: not measured (not supported, first reading, GPU lost).
     pub energy: Option<GpuEnergy>,
+    /// Of the superchip's module that the GPU is part of, with its CPU and memory; `None` for all other GPUs.
+    pub module: Option<GpuEnergy>,
     /// What `energy` and the processes' work cover. Readings are taken on a thread of their own, so this is not the tick's
     /// interval.
     pub elapsed: Duration,

@@ -29,6 +29,8 @@ pub enum Command {
     Open(Known),
     /// Look for GPUs that are not read yet.
     Look(Known),
+    /// The same, if the driver lists another number of GPUs than before.
+    Count(Known),
 }
 
 /// The GPUs that were seen before.
@@ -86,6 +88,8 @@ pub struct Opener {
     pub retry: Duration,
     pub answers: Sender<Message>,
     pub nvml: Option<Arc<Nvml>>,
+    /// Driver and number of GPUs at the last look.
+    pub found: Option<(String, u32)>,
     pub workers: u64,
 }
 
@@ -102,6 +106,11 @@ impl Opener {
                     })
                 }
                 Command::Look(known) => self.look(&known),
+                Command::Count(known) => match self.recount() {
+                    Ok(Some(same)) => Ok(same),
+                    Ok(None) => self.look(&known),
+                    Err(failure) => Err(failure),
+                },
             };
             if self.answers.send(Message::Session(result)).is_err() {
                 return;
@@ -123,12 +132,26 @@ impl Opener {
         }
     }
 
+    /// What is known, where the driver lists as many GPUs as before.
+    fn recount(&self) -> Result<Option<Session>, Failure> {
+        let Some(nvml) = &self.nvml else { return Ok(None) };
+        let count = nvml.device_count().map_err(|error| Failure::new("nvmlDeviceGetCount_v2", &error))?;
+        let same = self.found.as_ref().filter(|(_, before)| *before == count);
+        Ok(same.map(|(driver, count)| Session {
+            driver: driver.clone(),
+            count: *count,
+            started: Vec::new(),
+            failed: Vec::new(),
+        }))
+    }
+
     fn look(&mut self, known: &Known) -> Result<Session, Failure> {
         let Some(nvml) = self.nvml.clone() else {
             return Err(Failure { fault: Fault::Error, detail: "the library is not open".to_owned(), reopen: true });
         };
         let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
         let count = nvml.device_count().map_err(|error| Failure::new("nvmlDeviceGetCount_v2", &error))?;
+        self.found = Some((driver.clone(), count));
         let mut session = Session { driver, count, started: Vec::new(), failed: Vec::new() };
         for index in 0..count {
             match identify(&nvml, index) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing::warn;
 
@@ -12,6 +12,7 @@ use super::fault::{Failure, Fault};
 use super::panel::Panel;
 use super::reading::{Gpu, GpuReading};
 use crate::meter::Source;
+use crate::meter::told::Told;
 use crate::meter::watch::Watch;
 
 /// A GPU that was readable at some time.
@@ -19,6 +20,10 @@ pub struct Device {
     pub gpu: Arc<Gpu>,
     pub worker: Option<Worker>,
     pub fault: Option<Fault>,
+    /// The fault as the log has it.
+    pub told: Told<Option<Fault>>,
+    /// It is read, and its energy can't be right.
+    pub doubtful: bool,
     pub source: Option<Source>,
     pub xids: u64,
     pub took: Option<Duration>,
@@ -55,7 +60,8 @@ impl Device {
 
     pub fn set_fault(&mut self, failure: &Failure) {
         self.reachable = false;
-        if self.fault.replace(failure.fault) != Some(failure.fault) {
+        self.fault = Some(failure.fault);
+        if self.told.due(self.fault, Instant::now()).is_some() {
             warn!(gpu = self.gpu.index, uuid = %self.gpu.uuid, error = failure.detail, "the GPU cannot be read");
         }
     }

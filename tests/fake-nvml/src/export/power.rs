@@ -68,7 +68,7 @@ super::export! {
         let number = usize::try_from(number).map_err(|_| Return::InvalidArgument)?;
         let timestamp = i64::try_from(clock::wall_us()).map_err(|_| Return::Unknown)?;
         each(number, values, |value| {
-            let (kind, answer) = field_of(&device, value.fieldId);
+            let (kind, answer) = field_of(&device, value.fieldId, value.scopeId);
             value.timestamp = timestamp;
             value.latencyUsec = 0;
             value.valueType = kind;
@@ -145,11 +145,15 @@ fn power_of(device: &Device) -> Result<u32, Return> {
 }
 
 /// The type of a field's value, and the value.
-fn field_of(device: &Device, id: u32) -> (nvmlValueType_t, Result<u64, Return>) {
+fn field_of(device: &Device, id: u32, scope: u32) -> (nvmlValueType_t, Result<u64, Return>) {
     let int = nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
     match id {
         NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION => {
             (nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, energy_of(device))
+        }
+        // The scope of a module.
+        NVML_FI_DEV_POWER_AVERAGE | NVML_FI_DEV_POWER_INSTANT if scope == 1 => {
+            (int, device.gpu().module_power_mw.map(u64::from).ok_or(Return::NotSupported))
         }
         NVML_FI_DEV_POWER_AVERAGE => (int, power_of(device).map(u64::from)),
         NVML_FI_DEV_POWER_INSTANT => {
