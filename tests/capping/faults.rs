@@ -304,6 +304,24 @@ fn power_that_is_not_measured_any_more_holds_releases_or_goes_to_the_floor_as_th
 }
 
 #[test]
+fn a_counter_that_stands_still_is_lost_telemetry_and_no_open_policy_fc_132() {
+    let mut world = World::new();
+    let _pods = world.busy(["frozen"]);
+    // 650 W of 350 W, and the counter gains nothing from the start.
+    world.change("GPU-frozen", |gpu| {
+        (gpu.plant, gpu.energy_mj, gpu.power_mw) = (None, Some(5_198_685_762), Some(650_000));
+    });
+    world.policies(&policy("frozen", "Enforce", "watts: 350", ", control: {onTelemetryLoss: Floor}"));
+    let agent = world.agent(&[]);
+    world.wait("the loss to be seen", || state(&agent.scrape(), "frozen") == "telemetry_lost");
+    let page = agent.scrape();
+    assert!(!page.has("energy_agent_policy_power_watts", &[("policy", "frozen")]));
+    let gpu = page.one("energy_agent_gpu_up", &[("gpu_uuid", "GPU-frozen")]);
+    assert_eq!((gpu.value.as_str(), gpu.label("reason")), ("0", "frozen"));
+    world.wait("the floor", || world.lock("GPU-frozen") == Some((345, 495)));
+}
+
+#[test]
 fn a_lost_gpu_keeps_its_entry_and_a_counter_that_never_was_is_replaced_by_the_power() {
     one_of_three(|| {
         let mut world = World::new();
