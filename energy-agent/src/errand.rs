@@ -2,7 +2,7 @@
 //! thread back. A thread of its own does the work and the caller waits for a stated time. A file that does not answer by
 //! then is left alone until it does; its thread is left with it, and another one goes on with the other files.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -17,13 +17,15 @@ use tracing::{info, warn};
 /// all of its files costs a tick no more than two seconds, once.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PATIENCE_MIN: Duration = Duration::from_millis(5);
+/// So many times an errand waits for its turn behind those of other callers.
+const TURNS: usize = 3;
 /// Most files that may hang at a time. With more, no file is read any more until one comes back.
 const HANGING_MAX: usize = 256;
 /// The work is a few small reads.
 const STACK_BYTES: usize = 256 * 1024;
 
 /// The errands of this process.
-static OFFICE: Office = Office { state: Mutex::new(State::new()), come: Condvar::new() };
+static OFFICE: Office = Office::new();
 
 struct Office {
     state: Mutex<State>,
@@ -33,6 +35,8 @@ struct Office {
 struct State {
     waiting: VecDeque<Job>,
     next_id: u64,
+    /// Errands that were begun and are not back.
+    running: BTreeSet<u64>,
     /// Whether there is a thread that takes jobs, at work or not.
     has_worker: bool,
     /// Errands that nobody waits for any more, by what they are about.
@@ -47,6 +51,7 @@ struct Job {
 
 /// The answer to an errand, which is on its way.
 pub struct Errand<T> {
+    office: &'static Office,
     path: Arc<Path>,
     /// `None`: the errand was not begun, for this reason.
     sent: Result<(u64, Receiver<T>), io::Error>,
@@ -55,9 +60,7 @@ pub struct Errand<T> {
 /// Has `work` done, which is about `path`; of one path one errand at a time. [`Errand::answer`] waits for it, so that
 /// several are under way together.
 pub fn send<T: Send + 'static>(path: &Path, work: impl FnOnce() -> T + Send + 'static) -> Errand<T> {
-    let path: Arc<Path> = Arc::from(path);
-    let sent = OFFICE.take(&path, work);
-    Errand { path, sent }
+    OFFICE.send(path, work)
 }
 
 /// Has `work` done, which is about `path`, and waits for it.
@@ -72,15 +75,23 @@ impl<T> Errand<T> {
     /// # Errors
     /// As [`run`].
     pub fn answer(self) -> io::Result<T> {
-        let (id, answers) = self.sent?;
-        let patience = OFFICE.patience();
-        match answers.recv_timeout(patience) {
-            Ok(answer) => return Ok(answer),
-            Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the work on it was not done")),
-            Err(RecvTimeoutError::Timeout) => OFFICE.give_up(id, &self.path),
+        let Self { office, path, sent } = self;
+        let (id, answers) = sent?;
+        for _ in 0..TURNS {
+            let patience = office.patience();
+            match answers.recv_timeout(patience) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the work on it was not done")),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if office.give_up(id, &path) {
+                // It may have come at the last moment.
+                return answers.try_recv().map_err(|_| silent(patience));
+            }
+            // It has not begun, as another caller's hangs; that one has given up by now.
         }
-        // It may have come at the last moment.
-        answers.try_recv().map_err(|_| silent(patience))
+        office.state().waiting.retain(|job| job.id != id);
+        Err(io::Error::new(io::ErrorKind::TimedOut, "its turn did not come, as other files hang"))
     }
 }
 
@@ -92,11 +103,27 @@ fn silent(time: Duration) -> io::Error {
 
 impl State {
     const fn new() -> Self {
-        Self { waiting: VecDeque::new(), next_id: 0, has_worker: false, hanging: BTreeMap::new() }
+        Self {
+            waiting: VecDeque::new(),
+            next_id: 0,
+            running: BTreeSet::new(),
+            has_worker: false,
+            hanging: BTreeMap::new(),
+        }
     }
 }
 
 impl Office {
+    const fn new() -> Self {
+        Self { state: Mutex::new(State::new()), come: Condvar::new() }
+    }
+
+    fn send<T: Send + 'static>(&'static self, path: &Path, work: impl FnOnce() -> T + Send + 'static) -> Errand<T> {
+        let path: Arc<Path> = Arc::from(path);
+        let sent = self.take(&path, work);
+        Errand { office: self, path, sent }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,7 +157,7 @@ impl Office {
                 state.waiting.clear();
                 return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{HANGING_MAX} other files hang already")));
             }
-            thread::Builder::new().name("files".to_owned()).stack_size(STACK_BYTES).spawn(|| OFFICE.work())?;
+            thread::Builder::new().name("files".to_owned()).stack_size(STACK_BYTES).spawn(|| self.work())?;
             state.has_worker = true;
         }
         Ok(())
@@ -141,21 +168,26 @@ impl Office {
         (PATIENCE / hanging.saturating_add(1)).max(PATIENCE_MIN)
     }
 
-    /// Nobody waits any more. Work that was not begun never is; else the path hangs, and another thread takes over.
-    fn give_up(&'static self, id: u64, path: &Arc<Path>) {
+    /// Nobody waits any more: the path hangs, and another thread takes over. `false`: the work has not begun.
+    fn give_up(&'static self, id: u64, path: &Arc<Path>) -> bool {
         let mut state = self.state();
-        if let Some(place) = state.waiting.iter().position(|job| job.id == id) {
-            state.waiting.remove(place);
-            return;
+        if state.waiting.iter().any(|job| job.id == id) {
+            // Where no thread takes over, all that wait are let go.
+            let _ = self.ensure_worker(&mut state);
+            return false;
+        }
+        if !state.running.contains(&id) {
+            // Back at the last moment.
+            return true;
         }
         state.hanging.insert(Arc::clone(path), (id, Instant::now()));
         state.has_worker = false;
         if !state.waiting.is_empty() {
-            // Without one, whose errands are waiting give up too.
             let _ = self.ensure_worker(&mut state);
         }
         drop(state);
         warn!(path = %path.display(), "the file does not answer, it is left alone until it does");
+        true
     }
 
     /// The life of a thread: it ends when another one has taken over.
@@ -166,9 +198,11 @@ impl Office {
                 state = self.come.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
+            state.running.insert(id);
             drop(state);
             work();
             state = self.state();
+            state.running.remove(&id);
             if let Some((_, since)) = state.hanging.get(&path).filter(|(hanging, _)| *hanging == id).copied() {
                 state.hanging.remove(&path);
                 let replaced = std::mem::replace(&mut state.has_worker, true);
@@ -191,17 +225,18 @@ mod tests {
     use super::*;
 
     /// An errand that comes back when its sender is dropped.
-    fn hang(path: &Path) -> (Sender<()>, io::Result<()>) {
+    fn hang(office: &'static Office, path: &Path) -> (Sender<()>, io::Result<()>) {
         let (release, held) = channel::<()>();
-        let outcome = run(path, move || {
+        let outcome = office.send(path, move || {
             let _ = held.recv();
         });
+        let outcome = outcome.answer();
         (release, outcome)
     }
 
-    fn wait_for_answer(path: &Path) -> u32 {
+    fn wait_for_answer(office: &'static Office, path: &Path) -> u32 {
         for _ in 0..3000 {
-            if let Ok(answer) = run(path, || 7) {
+            if let Ok(answer) = office.send(path, || 7).answer() {
                 return answer;
             }
             thread::sleep(Duration::from_millis(10));
@@ -211,21 +246,23 @@ mod tests {
 
     #[test]
     fn a_file_that_hangs_is_left_alone_until_it_answers_and_the_others_go_on() {
+        static OWN: Office = Office::new();
         let [slow, slower, well] = ["a", "b", "c"].map(|name| PathBuf::from("/errand-test").join(name));
-        assert_eq!(wait_for_answer(&well), 7);
-        let (release, outcome) = hang(&slow);
+        assert_eq!(wait_for_answer(&OWN, &well), 7);
+        let (release, outcome) = hang(&OWN, &slow);
         assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert_eq!(run(&slow, || panic!("it is not begun")).map(|()| 0).unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert_eq!(wait_for_answer(&well), 7);
-        let (release_slower, outcome) = hang(&slower);
+        assert_eq!(OWN.send(&slow, || 0).answer().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(wait_for_answer(&OWN, &well), 7);
+        let (release_slower, outcome) = hang(&OWN, &slower);
         assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert_eq!(wait_for_answer(&well), 7);
+        assert_eq!(wait_for_answer(&OWN, &well), 7);
         drop((release, release_slower));
-        assert_eq!((wait_for_answer(&slow), wait_for_answer(&slower)), (7, 7));
+        assert_eq!((wait_for_answer(&OWN, &slow), wait_for_answer(&OWN, &slower)), (7, 7));
     }
 
     #[test]
     fn of_errands_that_were_sent_together_the_one_that_hangs_keeps_none_behind_it() {
+        static OWN: Office = Office::new();
         let paths: Vec<PathBuf> = (0..4).map(|number| PathBuf::from(format!("/errand-test/{number}"))).collect();
         let (release, held) = channel::<()>();
         let mut held = Some(held);
@@ -234,7 +271,7 @@ mod tests {
             .enumerate()
             .map(|(number, path)| {
                 let held = held.take_if(|_| number == 1);
-                send(path, move || {
+                OWN.send(path, move || {
                     let _ = held.map(|held| held.recv());
                     number
                 })
