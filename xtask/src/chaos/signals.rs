@@ -61,6 +61,7 @@ pub fn round(place: &Place, rng: &mut Rng) -> Result<Tally> {
             node.is_as_before().with_context(|| format!("after SIG{signal}"))?;
             continue;
         }
+        agent.is_well()?;
         // More of them come while it ends.
         let signals: Vec<&str> = (0..rng.u32(1..4)).map(|_| ENDS[rng.usize(..ENDS.len())]).collect();
         let (last, first) = signals.split_last().context("no signal")?;
@@ -68,7 +69,6 @@ pub fn round(place: &Place, rng: &mut Rng) -> Result<Tally> {
             // It may have ended by the one before.
             let _ = agent.signal(signal);
         }
-        agent.is_well()?;
         let status = agent.end(last).with_context(|| format!("signals {signals:?}"))?;
         tally.add("ends", 1);
         ensure!(status.code().is_some(), "signals {signals:?} ended it by {status}, not in order");
