@@ -3,6 +3,7 @@
 
 mod agent;
 mod churn;
+mod disks;
 mod garbage;
 mod hangs;
 mod kill;
@@ -58,6 +59,8 @@ enum Attack {
     Garbage,
     /// Every signal, alone and in bursts, before and while something is lowered.
     Signals,
+    /// A state folder that becomes full or read-only, and journals that are cut, changed, emptied or deleted.
+    Disks,
     /// Files of the hardware and of the configuration that do not answer, and a driver that does not.
     Hangs,
 }
@@ -74,6 +77,7 @@ impl Attack {
             Self::Churn => churn::round(place, rng),
             Self::Garbage => garbage::round(place, rng),
             Self::Signals => signals::round(place, rng),
+            Self::Disks => disks::round(place, rng),
             Self::Hangs => hangs::round(place, rng),
         }
     }
