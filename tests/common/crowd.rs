@@ -185,6 +185,8 @@ impl Crowd {
     fn thread(&mut self, mut round: impl FnMut(&Seen, &AtomicBool) + Send + 'static) {
         let (seen, ended) = (Arc::clone(&self.seen), Arc::clone(&self.ended));
         let rounds = move || {
+            // They stand for other machines, which take no CPU from the agent. What is not allowed only makes it harder.
+            let _ = rustix::process::nice(19);
             while !ended.load(Ordering::Relaxed) {
                 round(&seen, &ended);
             }
