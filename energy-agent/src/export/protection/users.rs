@@ -240,7 +240,8 @@ mod tests {
             assert!(passes(&users, "ada:s3cret:").await);
         }
         assert!(!passes(&users, "bob:s3cret:").await);
-        assert_eq!((users.outcomes().proven.len(), users.outcomes().wrong.len()), (1, 4));
+        let outcomes = users.outcomes();
+        assert_eq!((outcomes.proven.len(), outcomes.wrong.len()), (1, 4));
     }
 
     #[tokio::test]
