@@ -40,7 +40,7 @@ fn agent(web: &Path, policies: &Path, export: &Path) -> Agent {
     let agent = Agent::start(&[
         "--ebpf=off",
         "--gpu=off",
-        "--interval=200ms",
+        "--interval=1s",
         "--capping=on",
         &flag("web.config.file", web),
         &flag("capping.policy", policies),

@@ -178,7 +178,7 @@ fn pages_and_the_log_repeat_nothing_of_a_file_that_the_agent_follows() {
         let mut agent = Agent::start(&[
             "--ebpf=off",
             "--gpu=off",
-            "--interval=100ms",
+            "--interval=1s",
             "--capping=on",
             "--pods.source=api",
             &links.flag("capping.policy", "policies.yaml"),
