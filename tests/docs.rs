@@ -142,3 +142,23 @@ fn links_between_pages_lead_somewhere() {
         }
     }
 }
+
+/// A line of the threat model or the record of attacks that names a test can be run.
+#[test]
+fn every_test_that_a_page_names_is_there() {
+    let named = Regex::new(r"`((?:tests|energy-agent/src)/[a-z0-9_/]+\.rs)::([a-z0-9_]+)`").unwrap();
+    let mut count = 0;
+    for (page, text) in pages() {
+        for found in named.captures_iter(&text) {
+            let (file, test) = (&found[1], &found[2]);
+            let source =
+                fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{page}: {file}: {error}"));
+            let declared =
+                source.find(&format!("fn {test}()")).unwrap_or_else(|| panic!("{page}: no {test} in {file}"));
+            let before = source[..declared].trim_end();
+            assert!(before.ends_with("#[test]") || before.ends_with("#[tokio::test]"), "{page}: {test} is not a test");
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count} tests named; is docs/security.md without them?");
+}

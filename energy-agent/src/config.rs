@@ -31,7 +31,7 @@ pub struct Config {
     #[arg(long = "web.telemetry-path", env = "ENERGY_AGENT_WEB_TELEMETRY_PATH", default_value = "/metrics", value_parser = telemetry_path, value_name = "PATH")]
     pub telemetry_path: String,
     /// File with TLS, headers and basic authentication for all paths, as Prometheus' exporter-toolkit has it; without one
-    /// plain HTTP is served to everyone. Followed with its certificates, without a restart: see docs/security.md.
+    /// plain HTTP is served to everyone. Followed with its certificates, without a restart: see docs/web-config.md.
     #[arg(long = "web.config.file", env = "ENERGY_AGENT_WEB_CONFIG_FILE", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
     /// Only log messages with the given severity or above.

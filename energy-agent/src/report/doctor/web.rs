@@ -54,7 +54,7 @@ fn refused(name: &'static str, problem: &str) -> Row {
         } else if problem.contains("o such file") {
             "name a file that is there; paths in it are relative to its own folder, in a pod they are where a volume is mounted"
         } else {
-            "correct it: docs/web-config.yaml is an example with every key, docs/security.md says what is refused"
+            "correct it: docs/web-config.yaml is an example with every key, docs/web-config.md says what is refused"
         };
         remedy.clone_into(&mut row.remedy);
     }
