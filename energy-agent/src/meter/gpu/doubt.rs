@@ -97,8 +97,9 @@ impl Doubt {
     }
 }
 
+/// Rounded: sums of readings lie a little beside what they stand for.
 fn percent(part: f64) -> u32 {
-    u32::try_from(crate::units::floor_u64(part * 100.0)).unwrap_or(u32::MAX)
+    u32::try_from(crate::units::floor_u64(part * 100.0 + 0.5)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
