@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use crate::export::encoding::Encoding;
 use crate::export::negotiate::Coding;
 use crate::export::own::SelfMetrics;
 use crate::export::page::Published;
@@ -85,12 +86,15 @@ pub(super) async fn encode_ahead(
     shown: &watch::Sender<Arc<Published>>,
     interval: Duration,
     own: &Arc<SelfMetrics>,
+    encoding: &Encoding,
 ) -> Infallible {
     while snapshots.changed().await.is_ok() {
         let published = Arc::clone(&snapshots.borrow_and_update());
         let now = Instant::now();
         let from = now.checked_sub(JITTER).unwrap_or(now);
-        for (format, coding) in scrapers.expected(from, now + interval + ENCODING + JITTER) {
+        let expected = scrapers.expected(from, now + interval + ENCODING + JITTER);
+        let _turn = if expected.is_empty() { None } else { Some(encoding.turn().await) };
+        for (format, coding) in expected {
             let (published, own) = (Arc::clone(&published), Arc::clone(own));
             // What fails here fails again for whoever asks, and is told there.
             let _ = tokio::task::spawn_blocking(move || published.body(format, coding, &own)).await;

@@ -31,6 +31,12 @@ struct Page {
 struct Waits<'a>(&'a AtomicUsize);
 
 impl Encoding {
+    /// Held while a page is encoded ahead and shown: one of an older tick that was encoded meanwhile would have later values of
+    /// the agent's own counters than the page that comes after it.
+    pub async fn turn(&self) -> impl Sized + use<> {
+        Arc::clone(&self.kinds).lock_owned().await
+    }
+
     /// The page of the newest tick, or of any that was not older when this was called.
     ///
     /// # Errors

@@ -79,12 +79,13 @@ pub async fn serve(listener: TcpListener, mut web: Web, shutdown: impl Future<Ou
     let first = Arc::clone(&web.snapshots.borrow());
     let (show, shown) = watch::channel(first);
     let published = std::mem::replace(&mut web.snapshots, shown);
-    let mut ahead = pin!(encode_ahead(&scrapers, published, &show, web.interval, &own));
+    let encoding = Arc::new(Encoding::default());
+    let mut ahead = pin!(encode_ahead(&scrapers, published, &show, web.interval, &own, &encoding));
     // The kernel keeps what a closed connection has not read no longer than an open one's.
     if let Err(error) = sockopt::set_tcp_user_timeout(&listener, UNACKNOWLEDGED_MS) {
         tracing::debug!(%error, "no TCP user timeout");
     }
-    let router = router(web);
+    let router = router(web, Arc::clone(&encoding));
     let (end, ended) = watch::channel(false);
     let open = Connections::new(connections::open_files(), own_of_connections);
     let mut connections = JoinSet::new();
@@ -195,7 +196,7 @@ async fn serve_requests(
 /// What the pages are made of.
 struct Pages {
     web: Web,
-    encoding: Encoding,
+    encoding: Arc<Encoding>,
 }
 
 impl Deref for Pages {
@@ -206,7 +207,7 @@ impl Deref for Pages {
     }
 }
 
-fn router(web: Web) -> Router {
+fn router(web: Web, encoding: Arc<Encoding>) -> Router {
     let guard = middleware::from_fn_with_state(web.protection.clone(), guard);
     Router::new()
         // A telemetry path such as /:metrics is unusual, not an error.
@@ -220,7 +221,7 @@ fn router(web: Web) -> Router {
         .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n") })
         // Before every page and every error.
         .layer(guard)
-        .with_state(Arc::new(Pages { web, encoding: Encoding::default() }))
+        .with_state(Arc::new(Pages { web, encoding }))
 }
 
 /// Lets a request pass or not, as is in force at this moment, whenever the connection was made.
