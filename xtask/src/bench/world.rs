@@ -237,6 +237,10 @@ impl Pod {
             let deadline = Instant::now() + Duration::from_secs(10);
             while let Err(error) = fs::remove_dir(folder) {
                 ensure!(Instant::now() < deadline, "removing {}: {error}", folder.display());
+                // A child that was started at the moment in which its parent was killed does not end by itself.
+                for pid in fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default().lines() {
+                    let _ = Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status();
+                }
                 thread::sleep(Duration::from_millis(1));
             }
         }
