@@ -3,6 +3,7 @@
 
 mod agent;
 mod churn;
+mod clients;
 mod disks;
 mod garbage;
 mod hangs;
@@ -63,6 +64,8 @@ enum Attack {
     Disks,
     /// Files of the hardware and of the configuration that do not answer, and a driver that does not.
     Hangs,
+    /// Thousands of clients that do nothing, do not read or guess passwords.
+    Clients,
 }
 
 impl Attack {
@@ -79,6 +82,7 @@ impl Attack {
             Self::Signals => signals::round(place, rng),
             Self::Disks => disks::round(place, rng),
             Self::Hangs => hangs::round(place, rng),
+            Self::Clients => clients::round(place, rng),
         }
     }
 }
@@ -89,6 +93,8 @@ struct Place {
     programs: PathBuf,
     /// Empty at the start of the round.
     folder: PathBuf,
+    /// How long an attack should last that has no end of its own.
+    time: Duration,
 }
 
 /// An attack and what came of it so far.
@@ -114,11 +120,12 @@ pub fn run(options: &Options) -> Result<()> {
     let course = |&attack: &Attack| Course { attack, rounds: 0, tally: Tally::default(), broken: None };
     let mut courses: Vec<Course> = attacks.iter().map(course).collect();
     let end = Instant::now() + time;
+    let time = (time / 5).clamp(Duration::from_secs(5), Duration::from_secs(120));
     let mut round = options.round;
     while round == options.round || Instant::now() < end && courses.iter().any(|course| course.broken.is_none()) {
         for course in courses.iter_mut().filter(|course| course.broken.is_none()) {
             if round == options.round || Instant::now() < end {
-                course.step(&programs, seed, round)?;
+                course.step(&programs, time, seed, round)?;
             }
         }
         round += 1;
@@ -137,8 +144,8 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 impl Course {
-    fn step(&mut self, programs: &Path, seed: u64, round: u64) -> Result<()> {
-        let place = Place { programs: programs.to_owned(), folder: folder(self.attack) };
+    fn step(&mut self, programs: &Path, time: Duration, seed: u64, round: u64) -> Result<()> {
+        let place = Place { programs: programs.to_owned(), folder: folder(self.attack), time };
         let _ = fs::remove_dir_all(&place.folder);
         fs::create_dir_all(&place.folder).with_context(|| format!("making {}", place.folder.display()))?;
         let began = Instant::now();

@@ -98,6 +98,16 @@ impl Agent {
         Ok(())
     }
 
+    /// The most memory that it has ever used.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn peak_kib(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM in status")?;
+        Ok(peak.trim().trim_end_matches(" kB").parse()?)
+    }
+
     /// # Errors
     /// When it has ended, or a thread of it has panicked.
     pub fn is_well(&mut self) -> Result<()> {
