@@ -133,6 +133,11 @@ impl Agent {
         (self.wait(), start.elapsed())
     }
 
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
     /// Waits for the end, which something else has brought about.
     pub fn wait(&mut self) -> ExitStatus {
         wait_until("the agent to end", Duration::from_millis(5), || self.child.try_wait().unwrap())

@@ -134,6 +134,19 @@ impl Agent {
             .with_context(|| format!("see {}", self.log.display()))
     }
 
+    /// Sends the signal until it ends. The Rust runtime takes the first SEGV or BUS for an overflow of a stack, and only one that
+    /// comes after that, as of a real fault, for what it is.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn crash(mut self, signal: &str) -> Result<ExitStatus> {
+        until(&format!("the agent to end after SIG{signal}"), || {
+            self.signal(signal)?;
+            Ok(self.process.try_wait()?)
+        })
+        .with_context(|| format!("see {}", self.log.display()))
+    }
+
     /// Ends it in order.
     ///
     /// # Errors

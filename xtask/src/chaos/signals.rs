@@ -44,12 +44,7 @@ pub fn round(place: &Place, rng: &mut Rng) -> Result<Tally> {
         }
         if rng.u32(..4) == 0 {
             let signal = CRASHES[rng.usize(..CRASHES.len())];
-            // The Rust runtime takes the first of these for an overflow of a stack, and only a second one, which a real fault
-            // would be, for what it is.
-            if ["SEGV", "BUS"].contains(&signal) {
-                agent.signal(signal)?;
-            }
-            agent.end(signal)?;
+            agent.crash(signal)?;
             node.heal()?;
             tally.add("crashes", 1);
             if rng.bool() {
