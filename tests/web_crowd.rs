@@ -103,7 +103,7 @@ fn probe_timeout() -> Duration {
 
 /// The most memory that the agent has ever used.
 fn peak_bytes(agent: &Agent) -> usize {
-    let status = fs::read_to_string(format!("/proc/{}/status", agent.id())).unwrap();
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }

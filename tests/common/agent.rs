@@ -101,6 +101,7 @@ impl Agent {
         wait_for("the next ticks", || Some(self.scrape()).filter(|page| page.ticks() >= wanted))
     }
 
+    /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -119,11 +120,6 @@ impl Agent {
     pub fn send(&self, signal: &str) {
         let sent = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
         assert!(sent.is_ok_and(|status| status.success()), "kill -s {signal}");
-    }
-
-    /// Its process.
-    pub fn id(&self) -> u32 {
-        self.child.id()
     }
 
     /// Sends the signal and waits for the end; the exit status and how long it took.
