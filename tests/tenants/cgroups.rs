@@ -69,6 +69,8 @@ fn a_cgroup_called_like_another_pods_is_the_pods_that_made_it_and_so_is_the_limi
     for path in [&second, &third] {
         loads.push(Load::start(&make(below, path), &["spin", "0"]));
     }
+    // What the victim ran is on every page from now on.
+    agent.after_ticks(2);
     let page = wait_for_much(&agent, "the attacker", |page| pod_ns(page, &uid(&attacker)));
     page.assert_not_below(&last);
     assert_its_own(pod_ns(&page, &uid(&victim)), victim.quota.pod.cgroup.cpu_ns());
