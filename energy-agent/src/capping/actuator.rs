@@ -191,7 +191,7 @@ impl Actuator {
         self.trouble = trouble;
     }
 
-    /// Takes the journal once it is to be had, tries again to write one that cannot be, and mends what others have done to it.
+    /// Takes the journal once it is free, tries again where writing failed, and repairs what others have done to it.
     fn look_after_journal(&mut self, now: Duration) {
         let due = now >= self.next_journal;
         if due && self.next_journal != Duration::MAX {

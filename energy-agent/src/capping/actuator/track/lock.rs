@@ -143,7 +143,7 @@ impl Track {
         self.clock.lock.possible = false;
     }
 
-    /// What is seen of another's lock, and what to do; `None`: there is none.
+    /// What is seen of another's lock, and what to do; `None` without one.
     #[must_use]
     pub(super) fn why_locked(&self) -> Option<String> {
         let (mhz, found) = (self.clock.lock.foreign?, self.found.as_ref()?);

@@ -27,7 +27,7 @@ fn a_first_write_waits_where_a_gpu_that_works_is_below_its_highest_clock_and_the
     assert_eq!(gpu.kinds(), [ChangeKind::Locked]);
     assert_eq!(gpu.seen().state, KnobState::Yielded);
     assert!(gpu.track.cap(gpu.now).detail.unwrap().contains("600 MHz"));
-    // Idle, behind a power limit or without a reading it is as it was, for hours and for every policy.
+    // Idle, behind a power limit or without a reading nothing changes, for hours and under every policy.
     for why in [Why::Idle, Why::Explained] {
         gpu.looks(2000, 345, why, Some(&limit(450)));
     }
