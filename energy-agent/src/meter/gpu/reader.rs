@@ -121,12 +121,11 @@ impl<'n> Reader<'n> {
         counts: &mut ZoneCounts,
         ignored: &mut Ignored,
     ) -> Result<GpuReading, Failure> {
-        let now = Instant::now();
         let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros);
+        let Self { device, calls, .. } = self;
+        let (energy, now) = self.energy.read(device, calls, self.last, now_us, counts)?;
         let elapsed = self.last.map_or(Duration::ZERO, |last| now.duration_since(last));
         self.last = Some(now);
-        let Self { device, calls, .. } = self;
-        let energy = self.energy.read(device, calls, elapsed, now_us, counts)?;
         let module = self.module.as_mut().and_then(|module| module.read(device, elapsed));
         if self.mig_seen.is_none_or(|seen| seen.elapsed() >= task.retry) {
             self.mig_seen = Some(now);
