@@ -5,7 +5,10 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::capped::Capped;
@@ -63,11 +66,15 @@ impl Mute {
         assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
     }
 
-    /// Each SIGHUP that the agent gets to see before the next comes is a line, until there is no room for more.
+    /// A SIGHUP that the agent gets to see before the next comes is a line, until there is no room for more.
     fn lose_lines(&self) {
-        let many = format!("i=0; while [ $i -lt 500 ]; do kill -HUP {}; i=$((i+1)); done", self.child.id());
+        let agent = Pid::from_child(&self.child);
         wait_for("lines to be lost", || {
-            assert!(Command::new("sh").args(["-c", &many]).status().unwrap().success());
+            for _ in 0..200 {
+                kill_process(agent, Signal::HUP).unwrap();
+                // A pace at which few of them come together; as many as it takes are sent.
+                thread::sleep(Duration::from_millis(2));
+            }
             self.lost().filter(|lost| *lost > 0)
         });
     }
