@@ -19,13 +19,14 @@ pub mod quota;
 pub mod shipped;
 pub mod tree;
 
+use std::fs::File;
 use std::panic::catch_unwind;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One test at a time: their loads would disturb each other's timing.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// One test at a time, of all test programs that run: their loads would disturb each other's timing.
+pub fn alone() -> File {
+    let turn = File::create(concat!(env!("CARGO_TARGET_TMPDIR"), "/alone")).unwrap();
+    turn.lock().unwrap();
+    turn
 }
 
 /// Runs a measurement whose result a single scheduler switch can spoil, up to three times, until its assertions hold.

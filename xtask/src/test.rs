@@ -1,11 +1,18 @@
 //! Every test, with what they need set up first.
 
 use std::env;
+use std::fs::{self, File};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 
-use crate::{cargo, checked, kube_api, root, tools};
+use crate::{cargo, checked, kube_api, output, root, tools};
+
+/// Test programs that wait for most of their time: for clocks, plants, servers, other programs. The whole suite runs them beside
+/// the others.
+const WAITING: [&str; 9] =
+    ["capping", "dashboards", "deb", "deploy", "end_to_end", "gpu", "image", "kubernetes", "restore"];
 
 /// Test programs that use a Kubernetes API server.
 const WITH_API_SERVER: [&str; 12] = [
@@ -72,7 +79,42 @@ pub fn test(arguments: &[String]) -> Result<()> {
     if kube_api::is_built() {
         command.envs(kube_api::programs());
     }
-    checked(&mut command)
+    if arguments.is_empty() { everything(&command) } else { checked(&mut command) }
+}
+
+/// Two cargos like this one, each with its share of the test programs. What the second prints follows when the first has ended.
+fn everything(like: &Command) -> Result<()> {
+    let cargo = |arguments: &[String]| {
+        let mut command = cargo_test();
+        command.args(arguments).envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+    };
+    checked(&mut cargo(&["--no-run".to_owned()]))?;
+    let (waiting, others): (Vec<_>, Vec<_>) =
+        programs()?.into_iter().partition(|name| WAITING.contains(&name.as_str()));
+    ensure!(waiting.len() == WAITING.len(), "not every one of {WAITING:?} is a test program");
+    let selected = |names: Vec<String>| names.into_iter().flat_map(|name| ["--test".to_owned(), name]);
+    let log = root().join("target/tests-beside.log");
+    let file = File::create(&log).with_context(|| log.display().to_string())?;
+    println!("{} run beside the others; what they print is in {}", WAITING.join(", "), log.display());
+    let mut second = cargo(&selected(waiting).collect::<Vec<_>>());
+    let mut second = second.stdout(file.try_clone()?).stderr(file).spawn().context("starting cargo")?;
+    let libraries_and_programs = ["--lib", "--bins"].map(str::to_owned);
+    let first = checked(&mut cargo(&libraries_and_programs.into_iter().chain(selected(others)).collect::<Vec<_>>()));
+    let ended = second.wait()?;
+    println!("{}", fs::read_to_string(&log)?);
+    ensure!(ended.success(), "some of the tests failed that ran beside the others: {}", log.display());
+    first
+}
+
+/// Every test program of the workspace.
+fn programs() -> Result<Vec<String>> {
+    let said = output(cargo().args(["metadata", "--no-deps", "--format-version=1", "--locked"]))?;
+    let metadata: Value = serde_json::from_str(&said).context("cargo metadata")?;
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.flat_map(|package| package["targets"].as_array().into_iter().flatten());
+    let tests = targets.filter(|target| target["kind"][0] == "test").filter_map(|target| target["name"].as_str());
+    Ok(tests.map(str::to_owned).collect())
 }
 
 fn cargo_test() -> Command {
