@@ -12,6 +12,7 @@ mod pingpong;
 mod processes;
 mod scale;
 mod scrape;
+mod siege;
 mod table;
 pub mod world;
 
@@ -60,6 +61,8 @@ enum Row {
     Scrape,
     /// A thousand pods of which twenty a second are replaced, for ten minutes: memory, CPU time, ticks, scrapes, log.
     Scale,
+    /// What probes and a scraper wait beside thousands of hostile clients.
+    Siege,
     /// What the process level costs besides.
     Processes,
     /// GPUs under power budgets: how fast and how well they are kept, and what work it costs; a quarter of an hour.
@@ -136,6 +139,7 @@ pub fn run(options: &Options) -> Result<()> {
             Row::Gpus => gpus::gpus(scale),
             Row::Scrape => scrape::scrape(scale),
             Row::Scale => scale::scale(scale),
+            Row::Siege => siege::siege(scale),
             Row::Processes => processes::processes(scale),
             Row::Capping => capping::gpus(scale, plots),
             Row::CappingCpu => capping::cpu::cpu(scale, plots),

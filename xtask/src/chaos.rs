@@ -3,7 +3,7 @@
 
 mod agent;
 mod churn;
-mod clients;
+pub mod clients;
 mod disks;
 mod garbage;
 mod hangs;
@@ -12,7 +12,7 @@ mod machine;
 mod node;
 mod patience;
 mod signals;
-mod tally;
+pub mod tally;
 
 use std::env;
 use std::fs;
@@ -88,13 +88,13 @@ impl Attack {
 }
 
 /// Where a round works, and with which programs.
-struct Place {
+pub struct Place {
     /// Of `target/`: the agent, the example `load` and the fake NVML library.
-    programs: PathBuf,
+    pub programs: PathBuf,
     /// Empty at the start of the round.
-    folder: PathBuf,
+    pub folder: PathBuf,
     /// How long an attack should last that has no end of its own.
-    time: Duration,
+    pub time: Duration,
 }
 
 /// An attack and what came of it so far.

@@ -157,7 +157,11 @@ pub fn ticks(page: &Page) -> Result<u64> {
 }
 
 /// One kept connection.
-pub struct Scraper(BufReader<TcpStream>);
+pub struct Scraper {
+    stream: BufReader<TcpStream>,
+    /// Lines that go with each request.
+    headers: String,
+}
 
 pub struct Answer {
     pub body: Vec<u8>,
@@ -169,26 +173,34 @@ impl Scraper {
     /// # Errors
     /// When nobody listens there.
     pub fn connect(address: &str) -> Result<Self> {
+        Self::connect_with(address, String::new())
+    }
+
+    /// With these header lines in each request.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn connect_with(address: &str, headers: String) -> Result<Self> {
         let stream = TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-        Ok(Self(BufReader::new(stream)))
+        Ok(Self { stream: BufReader::new(stream), headers })
     }
 
     /// # Errors
     /// When the connection breaks or the answer is not a 200 with a length.
     pub fn get(&mut self, gzip: bool) -> Result<Answer> {
         let coding = if gzip { "Accept-Encoding: gzip\r\n" } else { "" };
-        let request = format!("GET /metrics HTTP/1.1\r\nHost: bench\r\n{coding}\r\n");
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: bench\r\n{coding}{}\r\n", self.headers);
         let began = Instant::now();
-        self.0.get_mut().write_all(request.as_bytes())?;
+        self.stream.get_mut().write_all(request.as_bytes())?;
         let mut length = None;
         let mut line = String::new();
-        self.0.read_line(&mut line)?;
+        self.stream.read_line(&mut line)?;
         ensure!(line.contains(" 200 "), "scrape answered {line:?}");
         loop {
             line.clear();
-            self.0.read_line(&mut line)?;
+            self.stream.read_line(&mut line)?;
             match line.trim_end().split_once(':') {
                 None => break,
                 Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
@@ -198,7 +210,7 @@ impl Scraper {
             }
         }
         let mut body = vec![0; length.context("scrape without content-length")?];
-        self.0.read_exact(&mut body)?;
+        self.stream.read_exact(&mut body)?;
         Ok(Answer { body, took: began.elapsed() })
     }
 

@@ -254,7 +254,7 @@ impl Drop for Pod {
     }
 }
 
-fn release() -> PathBuf {
+pub fn release() -> PathBuf {
     root().join("target/release")
 }
 

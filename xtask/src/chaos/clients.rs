@@ -5,14 +5,14 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fastrand::Rng;
@@ -21,7 +21,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use self::crowd::{Connect, Crowd, probe};
 use super::Place;
 use super::agent::Agent;
-use super::machine::{Machine, replace};
+use super::machine::{Draw, Machine, replace};
 use super::patience::{PATIENCE, until};
 use super::tally::Tally;
 use crate::bench::world::{Pod, World};
@@ -30,7 +30,12 @@ use crate::root;
 #[path = "../../../tests/common/crowd.rs"]
 mod crowd;
 
-const PODS: usize = 800;
+/// The paths of the kubelet's probes.
+pub const PROBES: [&str; 2] = ["/healthz", "/readyz"];
+pub const PODS: usize = 800;
+/// Who knows a password.
+const SCRAPER: &str = "ada";
+const KUBELET: &str = "kubelet";
 const MEMORY_KIB: u64 = 128 * 1024;
 const BETWEEN_ROTATIONS: Duration = Duration::from_secs(10);
 /// Passwords and their hashes (libxcrypt's, of cost 10 and 11).
@@ -42,75 +47,124 @@ const PASSWORDS: [(&str, &str); 2] = [
 /// # Errors
 /// When a probe is late, the agent takes too much memory, a guess passes or a new password does not.
 pub fn round(place: &Place, rng: &mut Rng) -> Result<Tally> {
-    let open_files = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: open_files.maximum, ..open_files }).context("raising open files")?;
-    let limit = probe_timeout()?;
-    let machine = Machine::new(place.folder.join("sys"), rng)?;
-    let _draw = machine.draw(100);
-    let world = World::of(place.programs.clone())?;
-    let pods: Vec<Pod> = (0..PODS).map(|_| world.pod(1)).collect::<Result<_>>()?;
-    let web = place.folder.join("web.yaml");
-    rotate(&web, 0)?;
-    let flags = [
-        format!("--path.sysfs={}", machine.sysfs.display()),
-        format!("--state.directory={}", place.folder.join("state").display()),
-        format!("--web.config.file={}", web.display()),
-        "--meter.cpu=rapl".to_owned(),
-        "--meter.trust-guest".to_owned(),
-        "--pods.source=none".to_owned(),
-        "--gpu=off".to_owned(),
-        "--interval=500ms".to_owned(),
-    ];
-    let mut agent = Agent::spawn(&place.programs, &place.folder, &world.agent, &flags)?;
-    let address = agent.address()?;
-    until("the pods on the page", || {
-        agent.runs()?;
-        visit(&pods, &world)?;
-        let page = page(&address, "ada", PASSWORDS[0].0)?;
-        Ok((page.matches("\nkepler_pod_cpu_joules_total{").count() >= PODS).then_some(()))
-    })?;
-    // So that kubelet and scraper have shown who they are.
+    let mut siege = Siege::begin(place, rng)?;
     let mut tally = Tally::default();
-    let to = address.clone();
-    let connect: Connect = Arc::new(move || Ok(Box::new(TcpStream::connect(&to)?)));
-    ask(&connect, "kubelet", PASSWORDS[0].0, &mut tally)?;
-    let crowd = gather(&address, &connect);
     let began = Instant::now();
     let (mut rotated, mut current) = (Instant::now(), 0);
     while began.elapsed() < place.time {
-        for path in ["/healthz", "/readyz"] {
-            let answer = probe(&connect, path, &header("kubelet", PASSWORDS[0].0), limit);
-            let is_well = matches!(&answer, Ok((_, line)) if line == "HTTP/1.1 200 OK");
-            ensure!(is_well, "{path} was answered by {answer:?}, its timeoutSeconds are {}", limit.as_secs());
+        for path in PROBES {
+            siege.probe(path)?;
             tally.add("probes", 1);
         }
-        ask(&connect, "ada", PASSWORDS[current].0, &mut tally)?;
+        ask(&siege.connect, SCRAPER, PASSWORDS[current].0)?;
+        tally.add("scrapes", 1);
         if rotated.elapsed() > BETWEEN_ROTATIONS.min(place.time / 3) {
-            let read = agent.log()?.matches("web configuration read anew").count();
+            let read = siege.agent.log()?.matches("web configuration read anew").count();
             current = 1 - current;
-            rotate(&web, current)?;
+            rotate(&siege.web, current)?;
             until("the rotation", || {
-                let now = agent.log()?.matches("web configuration read anew").count();
+                let now = siege.agent.log()?.matches("web configuration read anew").count();
                 Ok((now > read).then_some(()))
             })?;
-            ask(&connect, "ada", PASSWORDS[current].0, &mut tally).context("the first request after a rotation")?;
+            ask(&siege.connect, SCRAPER, PASSWORDS[current].0).context("the first request after a rotation")?;
+            tally.add("scrapes", 1);
             tally.add("rotations", 1);
             rotated = Instant::now();
         }
         thread::sleep(Duration::from_millis(rng.u64(..300)));
-        agent.is_well()?;
+        siege.agent.is_well()?;
     }
-    let peak_kib = agent.peak_kib()?;
-    ensure!(peak_kib < MEMORY_KIB, "the agent took {peak_kib} KiB, {MEMORY_KIB} KiB are allowed");
-    let seen = &crowd.seen;
-    let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
-    ensure!(count(&seen.other) == 0, "{} guesses passed or were answered by nonsense", count(&seen.other));
-    tally.add("hostile connections", count(&seen.connected));
-    tally.add("guesses", count(&seen.guessed));
-    tally.add("of them refused", count(&seen.refused));
-    drop(crowd);
-    agent.end_well()?;
+    siege.end(&mut tally)?;
     Ok(tally)
+}
+
+/// An agent with a page of many pods, and the crowd around it. The scraper and the kubelet have shown who they are before.
+pub struct Siege {
+    agent: Agent,
+    crowd: Crowd,
+    connect: Connect,
+    web: PathBuf,
+    pub address: String,
+    /// The kubelet gives up a probe after this time.
+    pub limit: Duration,
+    _draw: Draw,
+    _pods: Vec<Pod>,
+    _world: World,
+}
+
+impl Siege {
+    /// # Errors
+    /// When the world cannot be made, or the agent does not show it.
+    pub fn begin(place: &Place, rng: &mut Rng) -> Result<Self> {
+        let open_files = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: open_files.maximum, ..open_files })
+            .context("raising open files")?;
+        let machine = Machine::new(place.folder.join("sys"), rng)?;
+        let draw = machine.draw(100);
+        let world = World::of(place.programs.clone())?;
+        let pods: Vec<Pod> = (0..PODS).map(|_| world.pod(1)).collect::<Result<_>>()?;
+        let web = place.folder.join("web.yaml");
+        rotate(&web, 0)?;
+        let flags = [
+            format!("--path.sysfs={}", machine.sysfs.display()),
+            format!("--state.directory={}", place.folder.join("state").display()),
+            format!("--web.config.file={}", web.display()),
+            "--meter.cpu=rapl".to_owned(),
+            "--meter.trust-guest".to_owned(),
+            "--pods.source=none".to_owned(),
+            "--gpu=off".to_owned(),
+            "--interval=500ms".to_owned(),
+        ];
+        let mut agent = Agent::spawn(&place.programs, &place.folder, &world.agent, &flags)?;
+        let address = agent.address()?;
+        until("the pods on the page", || {
+            agent.runs()?;
+            visit(&pods, &world)?;
+            let page = page(&address, SCRAPER, PASSWORDS[0].0)?;
+            Ok((page.matches("\nkepler_pod_cpu_joules_total{").count() >= PODS).then_some(()))
+        })?;
+        let to = address.clone();
+        let connect: Connect = Arc::new(move || Ok(Box::new(TcpStream::connect(&to)?)));
+        ask(&connect, KUBELET, PASSWORDS[0].0)?;
+        let crowd = gather(&address, &connect);
+        let limit = probe_timeout()?;
+        Ok(Self { agent, crowd, connect, web, address, limit, _draw: draw, _pods: pods, _world: world })
+    }
+
+    /// What the kubelet waited for the answer.
+    ///
+    /// # Errors
+    /// When it is not answered well within the kubelet's time.
+    pub fn probe(&self, path: &str) -> Result<Duration> {
+        let answer = probe(&self.connect, path, &header(KUBELET, PASSWORDS[0].0), self.limit);
+        match answer {
+            Ok((took, line)) if line == "HTTP/1.1 200 OK" => Ok(took),
+            _ => bail!("{path} was answered by {answer:?}, its timeoutSeconds are {}", self.limit.as_secs()),
+        }
+    }
+
+    /// The crowd goes, and the agent ends. Returns the most memory that the agent took, in KiB.
+    ///
+    /// # Errors
+    /// When a guess has passed, or the agent took too much memory or does not end well.
+    pub fn end(self, tally: &mut Tally) -> Result<u64> {
+        let peak_kib = self.agent.peak_kib()?;
+        ensure!(peak_kib < MEMORY_KIB, "the agent took {peak_kib} KiB, {MEMORY_KIB} KiB are allowed");
+        let seen = &self.crowd.seen;
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ensure!(count(&seen.other) == 0, "{} guesses passed or were answered by nonsense", count(&seen.other));
+        tally.add("hostile connections", count(&seen.connected));
+        tally.add("guesses", count(&seen.guessed));
+        tally.add("of them refused", count(&seen.refused));
+        drop(self.crowd);
+        self.agent.end_well()?;
+        Ok(peak_kib)
+    }
+}
+
+/// The header line of a scraper that knows its password, which is the first.
+pub fn scraper_header() -> String {
+    header(SCRAPER, PASSWORDS[0].0)
 }
 
 fn gather(address: &str, connect: &Connect) -> Crowd {
@@ -124,22 +178,21 @@ fn gather(address: &str, connect: &Connect) -> Crowd {
         }
     };
     crowd.idle(1700, silent(b"")).idle(300, silent(b"GET /metrics HTTP/1.1\r\nHost: "));
-    crowd.slow(200, connect, &header("kubelet", PASSWORDS[0].0));
-    crowd.guessers(200, connect, |password| header("ada", password));
+    crowd.slow(200, connect, &header(KUBELET, PASSWORDS[0].0));
+    crowd.guessers(200, connect, |password| header(SCRAPER, password));
     crowd
 }
 
 /// The kubelet's password stays, the scraper's changes.
 fn rotate(file: &Path, to: usize) -> Result<()> {
-    let text = format!("basic_auth_users: {{ada: {}, kubelet: {}}}\n", PASSWORDS[to].1, PASSWORDS[0].1);
+    let text = format!("basic_auth_users: {{{SCRAPER}: {}, {KUBELET}: {}}}\n", PASSWORDS[to].1, PASSWORDS[0].1);
     replace(file, text.as_bytes())
 }
 
 /// One scrape, whole.
-fn ask(connect: &Connect, user: &str, password: &str, tally: &mut Tally) -> Result<()> {
+fn ask(connect: &Connect, user: &str, password: &str) -> Result<()> {
     let (_, line) = probe(connect, "/metrics", &header(user, password), PATIENCE).context("scraping")?;
     ensure!(line == "HTTP/1.1 200 OK", "the right password was answered by {line}");
-    tally.add("scrapes", 1);
     Ok(())
 }
 
