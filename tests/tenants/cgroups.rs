@@ -153,7 +153,7 @@ fn a_cgroup_called_like_another_container_is_its_makers() {
     let top = &user.path[..user.path.find("/user.slice").unwrap()];
     let used = |page: &Page, id: &str| page.nanoseconds(CONTAINER_SECONDS, &[("container_id", id)]);
     let page = wait_for_much(&agent, "both makers", |page| {
-        let unit = format!("{top}/{look_alike}");
+        let unit = format!("{top}/user@1000.service/{look_alike}");
         page.nanoseconds(SYSTEM_SECONDS, &[("unit", &unit)]).min(used(page, &evil_id))
     });
     assert_its_own(used(&page, &victim_id), victim.cpu_ns());

@@ -1,7 +1,10 @@
 //! What a cgroup path, or the content of `/proc/PID/cgroup`, says about who runs there: pod, container, runtime, unit.
 //! Pure text work on input that any user of the node can shape; every input has an answer.
 
+mod unit;
+
 use super::Runtime;
+use unit::name;
 
 /// The unit of work whose cgroup is not known.
 pub const UNKNOWN_UNIT: &str = "unknown";
@@ -31,17 +34,19 @@ pub enum Placement {
 /// Cgroups named by the kubelet for a quality of service, below `kubepods`.
 const QOS: [&str; 2] = ["besteffort", "burstable"];
 
-const RUNTIME_PREFIXES: [(&str, Runtime); 6] = [
-    ("cri-containerd-", Runtime::Containerd),
-    ("crio-", Runtime::Crio),
-    ("docker-", Runtime::Docker),
-    ("libpod-", Runtime::Podman),
-    ("containerd-", Runtime::Containerd),
-    ("nerdctl-", Runtime::Containerd),
+/// What is before a container's id tells the runtime; another text there is an unknown runtime's.
+const RUNTIME_PREFIXES: [(&str, Runtime); 7] = [
+    ("cri-containerd", Runtime::Containerd),
+    ("crio", Runtime::Crio),
+    ("docker", Runtime::Docker),
+    ("libpod", Runtime::Podman),
+    ("libpod-payload", Runtime::Podman),
+    ("containerd", Runtime::Containerd),
+    ("nerdctl", Runtime::Containerd),
 ];
 
-/// Unit types that have a cgroup.
-const UNIT_SUFFIXES: [&str; 6] = [".service", ".scope", ".slice", ".mount", ".socket", ".swap"];
+/// A cgroup that podman makes in the service that runs it, in place of a scope of its own (Quadlet).
+const PAYLOAD: &str = "libpod-payload-";
 
 /// Places a path below the cgroup v2 root by what it says alone: in the outermost pod that it names, else in the outermost
 /// container. Leading `..` components (a view from inside a cgroup namespace) are allowed.
@@ -116,10 +121,10 @@ impl Reading {
         };
         Self {
             pods: pods.collect(),
-            container_unit: found.as_ref().map(|(at, _)| unit(&components[..=*at])).unwrap_or_default(),
-            unit: unit(&components),
+            container_unit: found.as_ref().map(|(at, _)| name(&components[..=*at])).unwrap_or_default(),
+            unit: name(&components),
             hidden: relative && parent_hidden,
-            container: found.map(|(at, container)| (container, spot(&components[..at], is_pod))),
+            container: found.map(|(at, container)| (container, container_spot(&components, at, is_pod))),
         }
     }
 
@@ -165,6 +170,21 @@ fn pod_spot(components: &[&str], at: usize, is_pod: impl Fn(usize) -> bool) -> S
         }
     }
     spot(above, is_pod)
+}
+
+/// Where the container's folder at `at` lies. The service that it is the payload of is no folder around it; a user's manager
+/// is no such service, nor is one that lies deeper.
+fn container_spot(components: &[&str], at: usize, is_pod: impl Fn(usize) -> bool) -> Spot {
+    let mut spot = spot(&components[..at], is_pod);
+    if spot.level == 1
+        && components[at].starts_with(PAYLOAD)
+        && let Some(service) = at.checked_sub(1).map(|parent| components[parent])
+        && service.ends_with(".service")
+        && !service.starts_with("user@")
+    {
+        spot.level = 0;
+    }
+    spot
 }
 
 fn spot(above: &[&str], is_pod: impl Fn(usize) -> bool) -> Spot {
@@ -280,31 +300,18 @@ fn container(components: &[&str], at: usize) -> Option<Container> {
         return Some(Container { id: component.to_owned(), runtime });
     }
     let name = component.strip_suffix(".scope").unwrap_or(component);
-    RUNTIME_PREFIXES.iter().find_map(|&(prefix, runtime)| {
-        let id = name.strip_prefix(prefix).filter(|id| is_hex(id, 64))?;
-        Some(Container { id: id.to_owned(), runtime })
-    })
+    let (prefix, id) = name.split_at_checked(name.len().checked_sub(64)?)?;
+    let prefix = prefix.strip_suffix(['-', '_'])?;
+    if prefix.is_empty() || !is_hex(id, 64) || is_conmon(component) {
+        return None;
+    }
+    let known = RUNTIME_PREFIXES.iter().find(|(known, _)| *known == prefix);
+    Some(Container { id: id.to_owned(), runtime: known.map_or(Runtime::Unknown, |(_, runtime)| *runtime) })
 }
 
 /// The monitor process beside a container, named by the container's id.
 fn is_conmon(component: &str) -> bool {
-    component.starts_with("crio-conmon-") || component.starts_with("libpod-conmon-")
-}
-
-/// A unit of the node's systemd lies below slices alone. What is deeper belongs to it and has its name before its own: a
-/// user's services, what runs in a container of LXC or systemd-nspawn. Where systemd made none of it, the path.
-fn unit(components: &[&str]) -> String {
-    let is_unit = |name: &&&str| UNIT_SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
-    let path = |components: &[&str]| format!("/{}", components.join("/"));
-    let Some(first) = components.iter().position(|name| !name.ends_with(".slice")) else {
-        return components.last().map_or_else(|| path(&[]), |slice| (*slice).to_owned());
-    };
-    let (outer, below) = components.split_at(first + 1);
-    let own = outer.last().filter(is_unit).map(|unit| (*unit).to_owned());
-    match (below.iter().rev().find(is_unit), own) {
-        (None, own) => own.unwrap_or_else(|| path(components)),
-        (Some(inner), own) => format!("{}/{inner}", own.unwrap_or_else(|| path(outer))),
-    }
+    component.contains("-conmon-")
 }
 
 fn hierarchy_rank(hierarchy: &str, controllers: &str) -> u8 {
@@ -319,6 +326,7 @@ fn hierarchy_rank(hierarchy: &str, controllers: &str) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Arc;
 
     use proptest::prelude::*;
@@ -384,25 +392,64 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_is_the_outermost_one_and_what_is_in_it_has_its_name_before_its_own() {
-        for (path, unit) in [
-            ("/", "/"),
-            ("", "/"),
-            ("/system.slice/sshd.service", "sshd.service"),
-            ("/system.slice/sshd.service/worker/7", "sshd.service"),
-            ("/user.slice/user-1000.slice/session-3.scope", "session-3.scope"),
-            ("/user.slice/user-1000.slice", "user-1000.slice"),
-            (r"/system.slice/dev-disk\x2dby.swap", r"dev-disk\x2dby.swap"),
-            ("/batch/job1", "/batch/job1"),
-            ("/user.slice/user-1000.slice/user@1000.service", "user@1000.service"),
-            ("/user.slice/user-1000.slice/user@1000.service/app.slice/sshd.service", "user@1000.service/sshd.service"),
-            ("/system.slice/own.service/a/sshd.service/b", "own.service/sshd.service"),
-            ("/machine.slice/machine-c1.scope/payload/system.slice/sshd.service", "machine-c1.scope/sshd.service"),
-            ("/lxc.payload.c1/system.slice/sshd.service", "/lxc.payload.c1/sshd.service"),
-            ("/system.slice/kubepods-report.service", "kubepods-report.service"),
-        ] {
-            assert_eq!(workload(path), unit_workload(unit), "{path}");
+    fn fc_109_a_payload_of_podman_is_a_container_in_its_service() {
+        let text = include_str!("../../../tests/cases/FC-109-quadlet.tsv");
+        let rows: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(rows.len(), 3);
+        for row in rows {
+            let [path, kind, unit, id] = row.split('\t').collect::<Vec<_>>()[..] else { panic!("{row}") };
+            let wanted = match id {
+                "-" => unit_workload(unit),
+                id => outside(unit, id, Runtime::Podman),
+            };
+            assert_eq!((kind, Workload::from(from_proc_cgroup(path))), ("system", wanted), "{row}");
         }
+        // In a service of a user's, and with a whole system in it.
+        let path = format!("/user.slice/user-1000.slice/user@1000.service/app.slice/shop.service/libpod-payload-{ID}");
+        let shop = outside("user@1000.service/shop.service", ID, Runtime::Podman);
+        assert_eq!(workload(&path), shop);
+        assert_eq!(workload(&format!("{path}/system.slice/nginx.service")), shop);
+        assert_eq!(workload(&format!("{path}/libpod-payload-{OTHER}")), shop);
+    }
+
+    #[test]
+    fn fc_109_a_container_of_any_other_runtime_is_one_too() {
+        for prefix in ["runc-", "buildah-", "isulad_", "kata_", "my-own-runtime-"] {
+            let path = format!("/system.slice/batch.service/{prefix}{ID}");
+            assert_eq!(workload(&path), outside("batch.service", ID, Runtime::Unknown), "{path}");
+            let scope = format!("{prefix}{ID}.scope");
+            assert_eq!(workload(&format!("/system.slice/{scope}")), outside(&scope, ID, Runtime::Unknown), "{scope}");
+            let pod = format!("/kubepods/pod{UID}");
+            let container =
+                Workload::PodContainer { uid: Arc::from(UID), id: Arc::from(ID), runtime: Runtime::Unknown };
+            assert_eq!(workload(&format!("{pod}/{prefix}{ID}")), container);
+        }
+        for no_container in [
+            format!("x{ID}"),
+            format!("-{ID}"),
+            format!("a-{}", &ID[1..]),
+            format!("\u{e9}{}", &ID[1..]),
+            ID[1..].to_owned(),
+        ] {
+            let path = format!("/system.slice/a.service/{no_container}");
+            assert_eq!(workload(&path), unit_workload("a.service"), "{path}");
+        }
+    }
+
+    #[test]
+    fn fc_110_a_machines_services_are_the_machines() {
+        let text = include_str!("../../../tests/cases/FC-110-nspawn.tsv");
+        let rows: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let mut workloads = BTreeSet::new();
+        for row in &rows {
+            let [path, kind, unit] = row.split('\t').collect::<Vec<_>>()[..] else { panic!("{row}") };
+            let workload = Workload::from(from_proc_cgroup(path));
+            let (named, below) = workload.unit().unwrap().split_once('/').unwrap_or((workload.unit().unwrap(), ""));
+            assert_eq!((kind, named), ("system", unit), "{row}");
+            assert_eq!(below, if path.contains("payload") { "nginx.service" } else { "" }, "{row}");
+            workloads.insert(workload);
+        }
+        assert_eq!((rows.len(), workloads.len()), (3, 3), "three workloads");
     }
 
     #[test]
