@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::assert_its_own;
 use crate::common::agent::{Agent, wait_for};
 use crate::common::alone;
-use crate::common::cgroup::{Cgroup, Load, Pod, cpu_ns, ids};
+use crate::common::cgroup::{Cgroup, Load, Pod, cpu_ns, ids, remove_ended};
 use crate::common::page::Page;
 use crate::kubernetes::node::{CONTAINER_SECONDS, Node, POD_SECONDS, container, running};
 
@@ -69,6 +69,32 @@ fn pods_of_a_node_in_a_container_are_pods_with_their_names() {
         assert!(page.nanoseconds(CONTAINER_SECONDS, &[("container_id", &evil_id), ("pod_id", "")]) > 0);
     }
     node.cluster.delete(&object);
+}
+
+/// FC-131: an event of the kernel holds 511 bytes of a path.
+#[test]
+fn a_cgroup_that_lies_deeper_than_an_event_holds_is_the_nearest_pods() {
+    let _alone = alone();
+    let outer = Pod::systemd();
+    let agent = Agent::start(&["--interval=3s", "--meter.cpu=estimate", "--pods.source=none"]);
+    let [docker_id, id] = [(); 2].map(|()| ids().1);
+    let path = format!("docker/{docker_id}/{}/system.slice/system-postgresql.slice", in_node(&ids().0, &id));
+    let above = outer.container.join(path);
+    fs::create_dir_all(&above).unwrap();
+    let folder = above.join("postgresql@16-main.service");
+    assert!(folder.as_os_str().len() > 511 + "/sys/fs/cgroup/unified".len(), "{}", folder.display());
+    // It comes and goes between two ticks.
+    let before = agent.after_ticks(1);
+    fs::create_dir(&folder).unwrap();
+    Load::start(&folder, &["burn", "600000"]).wait();
+    remove_ended(&folder);
+    let page = agent.after_ticks(2);
+    page.assert_conserved();
+    page.assert_not_below(&before);
+    let truth = outer.cgroup.cpu_ns();
+    assert!(truth > 60_000_000, "{truth}");
+    assert_its_own(pod_ns(&page, &[("pod_id", &outer.uid)]), truth);
+    assert_eq!(page.count("energy_agent_unknown_cgroups_total"), 0);
 }
 
 /// The outer pod is another cluster's, and this one's pods are told when they run already.

@@ -162,8 +162,18 @@ pub struct DomainLoad {
 /// A cgroup appeared or went. `path` is below the cgroup v2 root and begins with `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CgroupEvent {
-    Created { id: CgroupId, path: String },
-    Removed { id: CgroupId },
+    Created {
+        id: CgroupId,
+        path: String,
+    },
+    /// Its path is longer than an event holds; `above` is the path of a cgroup that it lies in, the nearest that is known.
+    CreatedDeep {
+        id: CgroupId,
+        above: String,
+    },
+    Removed {
+        id: CgroupId,
+    },
 }
 
 /// One reading of everything: differences since the previous reading, taken together.

@@ -38,6 +38,8 @@ struct Cgroup {
     workload: Arc<Workload>,
     /// Its names are among the places.
     mentions: bool,
+    /// What is known of its path is the beginning.
+    is_cut: bool,
     created: Instant,
     removed: Option<Instant>,
 }
@@ -144,21 +146,29 @@ impl Owners {
     }
 
     /// Begins a tick: takes in the events since the last one. `complete` says that no event was lost since then; if
-    /// not (events dropped, or no source of events at all) the hierarchy is walked now.
+    /// not (events dropped, or no source of events at all) the hierarchy is walked now, as it is where an event does not
+    /// hold a whole path.
     ///
     /// Events should be read after the work they explain, so that no cgroup is charged before it is known.
     pub fn apply(&mut self, now: Instant, events: &[CgroupEvent], complete: bool) {
         self.now = now;
+        let mut deep = Vec::new();
         for event in events {
             match event {
                 CgroupEvent::Created { id, path } => {
                     let path = self.below_root(*id, path);
-                    self.insert(*id, path);
+                    self.insert(*id, path, false);
+                }
+                CgroupEvent::CreatedDeep { id, above } => {
+                    let above = self.strip(above).to_owned();
+                    self.insert(*id, &above, true);
+                    deep.push(*id);
                 }
                 CgroupEvent::Removed { id } => self.remove(*id),
             }
         }
-        if !complete || now.saturating_duration_since(self.walked) >= WALK_EVERY {
+        let is_cut = |id: &CgroupId| self.cgroups.get(id).is_some_and(|it| it.is_cut && it.removed.is_none());
+        if !complete || deep.iter().any(is_cut) || now.saturating_duration_since(self.walked) >= WALK_EVERY {
             self.try_walk();
         }
         self.forget();
@@ -270,7 +280,8 @@ impl Owners {
         self.walks
     }
 
-    fn insert(&mut self, id: CgroupId, path: &str) {
+    /// A cgroup exists, at this path or, if that is cut, somewhere below.
+    fn insert(&mut self, id: CgroupId, path: &str, is_cut: bool) {
         self.unknown.remove(&id);
         if let Some(cgroup) = self.cgroups.get_mut(&id) {
             if cgroup.removed.take().is_some() {
@@ -288,11 +299,13 @@ impl Owners {
             self.place_again();
         }
         let workload = self.enter(Workload::from(self.places.place(&reading)), true);
-        self.note_pod(id, path, &workload);
+        if !is_cut {
+            self.note_pod(id, path, &workload);
+        }
         if is_doubtful && mentions {
             self.doubtful.insert(id, Arc::from(path));
         }
-        self.cgroups.insert(id, Cgroup { workload, mentions, created: self.now, removed: None });
+        self.cgroups.insert(id, Cgroup { workload, mentions, is_cut, created: self.now, removed: None });
     }
 
     /// Counts a cgroup of the workload.
@@ -368,15 +381,15 @@ impl Owners {
         }
         let mut pods = HashSet::new();
         for (id, path, workload) in moved {
-            let Some(Cgroup { workload: before, removed, .. }) = self.cgroups.get(&id) else { continue };
-            let (before, live) = (Arc::clone(before), removed.is_none());
+            let Some(Cgroup { workload: before, removed, is_cut, .. }) = self.cgroups.get(&id) else { continue };
+            let (before, live, is_cut) = (Arc::clone(before), removed.is_none(), *is_cut);
             if live {
                 self.end(&before);
             }
             self.drop_pod(id, &before);
             self.leave(&before);
             let workload = self.enter(workload, live);
-            if live {
+            if live && !is_cut {
                 self.note_pod(id, &path, &workload);
             }
             pods.extend(before.pod_uid().cloned());
@@ -434,21 +447,26 @@ impl Owners {
             if self.cgroups.get(&id).is_none_or(|cgroup| cgroup.removed != Some(at)) {
                 continue;
             }
-            let Some(Cgroup { workload, mentions, .. }) = self.cgroups.remove(&id) else { continue };
-            if let Some(path) = self.doubtful.remove(&id) {
-                let reading = Reading::of(&path);
-                self.places.release(names(&reading).map(|(name, _)| name));
-            } else if mentions {
-                let name = workload.pod_uid().or_else(|| workload.container_id());
-                self.places.release(name.map(|name| &**name).into_iter());
-            }
-            self.leave(&workload);
+            self.drop_cgroup(id);
         }
         memory::fit(&mut self.cgroups);
         memory::fit(&mut self.workloads);
         memory::fit(&mut self.pods);
         memory::fit(&mut self.unknown);
         memory::fit(&mut self.doubtful);
+    }
+
+    /// Knows nothing of the cgroup any more.
+    fn drop_cgroup(&mut self, id: CgroupId) {
+        let Some(Cgroup { workload, mentions, .. }) = self.cgroups.remove(&id) else { return };
+        if let Some(path) = self.doubtful.remove(&id) {
+            let reading = Reading::of(&path);
+            self.places.release(names(&reading).map(|(name, _)| name));
+        } else if mentions {
+            let name = workload.pod_uid().or_else(|| workload.container_id());
+            self.places.release(name.map(|name| &**name).into_iter());
+        }
+        self.leave(&workload);
     }
 
     /// Walks, and logs when that begins or ceases to fail.
@@ -484,9 +502,16 @@ impl Owners {
             .map(|(id, _)| *id)
             .collect();
         for folder in folders {
-            if !gone.remove(&folder.id) {
-                self.insert(folder.id, &folder.cgroup_path());
+            let was_there = gone.remove(&folder.id);
+            let cut = self.cgroups.get(&folder.id).filter(|cgroup| cgroup.is_cut && cgroup.removed.is_none());
+            if let Some(workload) = cut.map(|cgroup| Arc::clone(&cgroup.workload)) {
+                // Its whole path is known from now on.
+                self.end(&workload);
+                self.drop_cgroup(folder.id);
+            } else if was_there {
+                continue;
             }
+            self.insert(folder.id, &folder.cgroup_path(), false);
         }
         for id in gone {
             self.remove(id);

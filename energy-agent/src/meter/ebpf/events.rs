@@ -7,16 +7,20 @@ use energy_ebpf::{
 use crate::meter::CgroupEvent;
 use crate::meter::process::ProcessEvent;
 
-/// One record of the ring buffer. A path that was cut is left out, so that the tree is walked for it.
+/// One record of the ring buffer. Of a path that may have been cut the last part is left out: it may be half a name.
 pub fn parse(record: &[u8]) -> Option<CgroupEvent> {
     let id = u64::from_ne_bytes(record.get(..8)?.try_into().ok()?);
     if record.len() < size_of::<CgroupCreated>() {
         return (record.len() >= size_of::<CgroupRemoved>()).then_some(CgroupEvent::Removed { id });
     }
     let len = i64::from_ne_bytes(record.get(8..16)?.try_into().ok()?);
-    let len = usize::try_from(len).ok().filter(|len| (2..PATH_LEN).contains(len))?;
+    let len = usize::try_from(len).ok().filter(|len| (2..=PATH_LEN).contains(len))?;
     let path = record.get(16..16 + len - 1)?;
-    Some(CgroupEvent::Created { id, path: String::from_utf8_lossy(path).into_owned() })
+    if len < PATH_LEN {
+        return Some(CgroupEvent::Created { id, path: String::from_utf8_lossy(path).into_owned() });
+    }
+    let end = path.iter().rposition(|&byte| byte == b'/')?.max(1);
+    Some(CgroupEvent::CreatedDeep { id, above: String::from_utf8_lossy(&path[..end]).into_owned() })
 }
 
 /// One record of the ring buffer of processes.
@@ -48,11 +52,25 @@ mod tests {
     }
 
     #[test]
-    fn events_are_told_apart_by_size_and_cut_paths_are_left_to_the_walk() {
+    fn events_are_told_apart_by_size_and_of_a_cut_path_the_cgroup_above_is_told() {
         let made = CgroupEvent::Created { id: 5, path: "/a/b".to_owned() };
         assert_eq!(parse(&created(5, 5, b"/a/b\0")), Some(made));
         assert_eq!(parse(&6_u64.to_ne_bytes()), Some(CgroupEvent::Removed { id: 6 }));
-        assert_eq!(parse(&created(5, 512, &[b'x'; 512])), None);
+        let deep = |above: &str, name: &str| {
+            let path = format!("{above}/{name}{}\0", "x".repeat(510 - above.len() - name.len()));
+            assert_eq!(path.len(), 512);
+            (
+                parse(&created(5, 512, path.as_bytes())),
+                Some(CgroupEvent::CreatedDeep { id: 5, above: above.to_owned() }),
+            )
+        };
+        for (told, wanted) in [deep("/a/b", "c"), deep("/kubepods", "")] {
+            assert_eq!(told, wanted);
+        }
+        let of_the_root = created(5, 512, format!("/{}\0", "x".repeat(510)).as_bytes());
+        assert_eq!(parse(&of_the_root), Some(CgroupEvent::CreatedDeep { id: 5, above: "/".to_owned() }));
+        assert_eq!(parse(&created(5, 512, &[b'x'; 512])), None, "the kernel's paths begin with /");
+        assert_eq!(parse(&created(5, 513, &[b'/'; 512])), None);
         assert_eq!(parse(&created(5, -14, b"")), None);
         assert_eq!(parse(b"short"), None);
     }

@@ -113,7 +113,7 @@ impl Tally {
         for event in events {
             match event {
                 CgroupEvent::Removed { id } => self.removed(*id),
-                CgroupEvent::Created { .. } => {}
+                CgroupEvent::Created { .. } | CgroupEvent::CreatedDeep { .. } => {}
             }
         }
     }

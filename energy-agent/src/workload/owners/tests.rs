@@ -33,6 +33,46 @@ fn a_cgroup_that_came_and_went_within_a_tick_has_an_owner() {
 }
 
 #[test]
+fn fc_131_a_cgroup_whose_path_is_too_long_is_the_nearest_pods() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    let container = format!("{POD}/{ID}");
+    let deep = CgroupEvent::CreatedDeep { id: 9, above: format!("{container}/docker/a/b") };
+    owners.apply(start, &[created(1, POD), created(2, &container), deep, removed(9)], true);
+    assert!(Arc::ptr_eq(&owners.owner(9), &owners.owner(2)));
+    assert_eq!((owners.walks(), owners.unknown_cgroups()), (0, 0), "there is nothing to be found any more");
+    // One that is there is looked for once. It is never taken for the pod's own.
+    let deep = CgroupEvent::CreatedDeep { id: 10, above: POD.to_owned() };
+    owners.apply(start + Duration::from_secs(1), &[deep], true);
+    owners.apply(start + Duration::from_secs(2), &[], true);
+    assert_eq!(owners.walks(), 1);
+    assert!(Arc::ptr_eq(&owners.owner(10), &owners.owner(1)));
+    owners.apply(start + Duration::from_secs(3), &[removed(10)], true);
+    assert_eq!(owners.pod_cgroup(&POD["/kubepods/pod".len()..]).map(|path| &**path), Some(&POD[1..]));
+}
+
+#[test]
+fn a_walk_finds_the_whole_path_of_a_cgroup_that_is_there() {
+    let start = Instant::now();
+    let root = tempfile::tempdir().unwrap();
+    let mut owners = Owners::open(root.path(), start).unwrap();
+    let inner = POD.replace("d1578427", "99999999");
+    let folder = root.path().join(format!("{}{inner}/{ID}", "slice.slice/".repeat(50)));
+    fs::create_dir_all(&folder).unwrap();
+    let id = fs::metadata(&folder).unwrap().ino();
+    let above = "/slice.slice".repeat(40);
+    let deep = CgroupEvent::CreatedDeep { id, above };
+    owners.apply(start + Duration::from_secs(1), &[deep], true);
+    let container = owners.owner(id);
+    assert_eq!(container.pod_uid().map(|uid| &**uid), Some("99999999-1919-52ea-898e-2489f38c2504"));
+    assert!(owners.is_alive(&container));
+    assert_eq!(owners.workloads.keys().filter(|it| it.unit() == Some("slice.slice")).count(), 1, "its slices' own");
+    fs::remove_dir(&folder).unwrap();
+    owners.apply(start + Duration::from_secs(2), &[removed(id)], true);
+    assert!(!owners.is_alive(&container));
+}
+
+#[test]
 fn a_pods_own_cgroup_is_the_outermost_and_goes_with_it() {
     let start = Instant::now();
     let mut owners = owners(start);
