@@ -9,6 +9,8 @@ mod cgroups;
 mod common;
 #[path = "common/kubernetes/mod.rs"]
 mod kubernetes;
+#[path = "tenants/machines.rs"]
+mod machines;
 #[path = "tenants/nodes.rs"]
 mod nodes;
 #[path = "capping_cpu/world.rs"]

@@ -48,6 +48,9 @@ const RUNTIME_PREFIXES: [(&str, Runtime); 7] = [
 /// A cgroup that podman makes in the service that runs it, in place of a scope of its own (Quadlet).
 const PAYLOAD: &str = "libpod-payload-";
 
+/// What begins so is in the folder at the top in which Kata keeps what it does not put into pods.
+pub const KATA_OVERHEAD: &str = "/kata_overhead/";
+
 /// Places a path below the cgroup v2 root by what it says alone: in the outermost pod that it names, else in the outermost
 /// container. Leading `..` components (a view from inside a cgroup namespace) are allowed.
 #[must_use]
@@ -88,6 +91,8 @@ pub struct Reading {
     unit: String,
     /// A namespace hides where the path begins.
     hidden: bool,
+    /// It lies where only the node itself makes cgroups for the hypervisor of the container's virtual machine.
+    is_hypervisors: bool,
 }
 
 /// Most pods of a path that are looked at: nobody runs a node in a node in a node in a node.
@@ -96,12 +101,16 @@ const MAX_PODS: usize = 4;
 impl Reading {
     #[must_use]
     pub fn of(path: &str) -> Self {
-        let mut components = components(path);
-        let above = components.iter().take_while(|component| **component == "..").count();
-        components.drain(..above);
+        let mut all = components(path);
+        let above = all.iter().take_while(|component| **component == "..").count();
+        all.drain(..above);
         let relative = above > 0;
+        // Kata repeats the pod's path below this folder, or has the sandbox's id there.
+        let is_overhead = !relative && path.starts_with(KATA_OVERHEAD);
+        let left_out = usize::from(is_overhead);
+        let components = &all[left_out..];
         let places: Vec<(usize, String)> = (0..components.len())
-            .filter_map(|at| Some((at, pod_uid(&components, at, relative)?)))
+            .filter_map(|at| Some((at, pod_uid(components, at, relative)?)))
             .take(MAX_PODS)
             .collect();
         let is_pod = |at: usize| places.iter().any(|(place, _)| *place == at);
@@ -109,22 +118,26 @@ impl Reading {
             uid: uid.clone(),
             container: (at + 1..components.len())
                 .take_while(|&at| !is_conmon(components[at]))
-                .find_map(|at| container(&components, at)),
-            spot: pod_spot(&components, *at, is_pod),
+                .find_map(|at| container(components, at)),
+            spot: pod_spot(components, *at, is_pod),
         });
         // What looks like a pod's container is no container outside pods if the pod does not count.
         let end = places.first().map_or(components.len(), |(at, _)| *at);
-        let found = (0..end).find_map(|at| Some((at, container(&components, at)?)));
+        let found = (0..end).find_map(|at| Some((at, container(components, at)?)));
         let parent_hidden = match &found {
             Some((at, _)) => *at == 0,
             None => components.first().is_none_or(|first| is_conmon(first)),
         };
         Self {
             pods: pods.collect(),
-            container_unit: found.as_ref().map(|(at, _)| name(&components[..=*at])).unwrap_or_default(),
-            unit: name(&components),
+            container_unit: found.as_ref().map(|(at, _)| name(&all[..=*at + left_out])).unwrap_or_default(),
+            unit: name(&all),
+            is_hypervisors: found.as_ref().is_some_and(|(at, _)| {
+                let is_kata = components[*at].starts_with("kata_") || (is_overhead && *at == 0);
+                is_kata && !relative && components[..*at].iter().all(|above| is_nodes_own(above))
+            }),
             hidden: relative && parent_hidden,
-            container: found.map(|(at, container)| (container, container_spot(&components, at, is_pod))),
+            container: found.map(|(at, container)| (container, container_spot(components, at, is_pod))),
         }
     }
 
@@ -141,12 +154,19 @@ impl Reading {
         if self.hidden { Placement::Unresolved { unit, container } } else { Placement::System { unit, container } }
     }
 
+    /// The id of the sandbox whose hypervisor runs there, outside the sandbox's pod.
+    #[must_use]
+    pub fn hypervisor_of(&self) -> Option<&str> {
+        let (container, _) = self.container.as_ref()?;
+        (self.is_hypervisors && self.pods.is_empty()).then_some(container.id.as_str())
+    }
+
     /// Whether other paths and the pods that are told can make a difference.
     #[must_use]
     pub fn is_doubtful(&self) -> bool {
         match (&self.pods[..], &self.container) {
             ([], None) => false,
-            ([], Some((_, spot))) => spot.level > 0,
+            ([], Some((_, spot))) => spot.level > 0 || self.is_hypervisors,
             ([pod], _) => pod.spot.level > 0,
             _ => true,
         }
@@ -272,6 +292,11 @@ fn pod_uid(components: &[&str], at: usize, relative: bool) -> Option<String> {
     let below_kubepods = |at: usize| if at == 0 { relative } else { is_kubepods(components[at - 1]) };
     let below_qos = at > 0 && QOS.contains(&components[at - 1]) && below_kubepods(at - 1);
     (below_kubepods(at) || below_qos).then(|| uid.to_owned())
+}
+
+/// A folder in which only the node's systemd and kubelet make others.
+fn is_nodes_own(component: &str) -> bool {
+    component.ends_with(".slice") || is_kubepods(component) || QOS.contains(&component)
 }
 
 fn is_kubepods(component: &str) -> bool {
@@ -433,6 +458,43 @@ mod tests {
         ] {
             let path = format!("/system.slice/a.service/{no_container}");
             assert_eq!(workload(&path), unit_workload("a.service"), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_hypervisor_beside_its_pod_names_the_sandbox() {
+        let slice = format!("kubepods-pod{}.slice", UID.replace('-', "_"));
+        for (path, unit) in [
+            (format!("/kata_overhead/{ID}"), format!("/kata_overhead/{ID}")),
+            (format!("/kubepods/burstable/kata_{ID}"), format!("/kubepods/burstable/kata_{ID}")),
+            (format!("/kubepods.slice/kata_{ID}.scope/vcpu"), format!("kata_{ID}.scope")),
+        ] {
+            let reading = Reading::of(&path);
+            assert_eq!((reading.hypervisor_of(), reading.is_doubtful()), (Some(ID), true), "{path}");
+            assert_eq!(workload(&path), outside(&unit, ID, Runtime::Unknown), "of no pod that is known");
+        }
+        // Here the path says the pod.
+        let container = |runtime| Workload::PodContainer { uid: Arc::from(UID), id: Arc::from(ID), runtime };
+        for (path, runtime) in [
+            (format!("/kubepods/pod{UID}/kata_{ID}"), Runtime::Unknown),
+            (format!("/kata_overhead/kubepods/besteffort/pod{UID}/{ID}"), Runtime::Unknown),
+            (format!("/kata_overhead/{slice}:cri-containerd:{ID}"), Runtime::Containerd),
+        ] {
+            let reading = Reading::of(&path);
+            assert_eq!((reading.hypervisor_of(), reading.pods[0].spot.level), (None, 0), "{path}");
+            assert_eq!(workload(&path), container(runtime), "{path}");
+        }
+        // What others than the node can make is nobody's hypervisor.
+        for path in [
+            format!("/user.slice/user-1000.slice/user@1000.service/kata_{ID}"),
+            format!("/system.slice/docker-{OTHER}.scope/kata_overhead/{ID}"),
+            format!("/system.slice/own.service/kata_overhead/{ID}"),
+            format!("/lxc.payload.c1/kata_{ID}"),
+            format!("/../kata_overhead/{ID}"),
+            format!("/docker/{ID}"),
+            format!("/kata_overhead/a/{ID}"),
+        ] {
+            assert_eq!(Reading::of(&path).hypervisor_of(), None, "{path}");
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::Workload;
-use super::cgroup::{Reading, UNKNOWN_UNIT};
+use super::cgroup::{KATA_OVERHEAD, Reading, UNKNOWN_UNIT};
 use super::first::Firsts;
 use super::names::Pods;
 use super::places::{Places, names};
@@ -81,6 +81,8 @@ pub struct Owners {
     told: Arc<Pods>,
     /// Paths whose meaning depends on others.
     doubtful: HashMap<CgroupId, Arc<str>>,
+    /// Of these the ones that belong to the pod of a sandbox, by its id: how many.
+    hypervisors: HashMap<Box<str>, usize>,
     /// Some of these may belong to another workload now.
     is_stale: bool,
     /// Where the hierarchy's root is a cgroup below the kernel's: its path there, once an event has shown it. Events have
@@ -123,6 +125,7 @@ impl Owners {
             places: Places::default(),
             told: Arc::default(),
             doubtful: HashMap::new(),
+            hypervisors: HashMap::new(),
             is_stale: false,
             above_root: if is_partial(v2_root) { AboveRoot::Unknown } else { AboveRoot::Nothing },
             newly_removed: Vec::new(),
@@ -298,14 +301,28 @@ impl Owners {
             // Who had its name must not have it when this one comes.
             self.place_again();
         }
-        let workload = self.enter(Workload::from(self.places.place(&reading)), true);
+        let workload = self.enter(self.belongs(&reading), true);
         if !is_cut {
             self.note_pod(id, path, &workload);
         }
         if is_doubtful && mentions {
+            if let Some(sandbox) = reading.hypervisor_of() {
+                *self.hypervisors.entry(sandbox.into()).or_default() += 1;
+            }
             self.doubtful.insert(id, Arc::from(path));
         }
         self.cgroups.insert(id, Cgroup { workload, mentions, is_cut, created: self.now, removed: None });
+    }
+
+    /// What a path belongs to by now.
+    fn belongs(&self, reading: &Reading) -> Workload {
+        let sandbox = reading.hypervisor_of().and_then(|sandbox| {
+            let is_it = |it: &&Arc<Workload>| matches!(&***it, Workload::PodContainer { id, .. } if **id == *sandbox);
+            let mut found = self.workloads.keys().filter(is_it);
+            // Of two nobody knows which.
+            found.next().filter(|_| found.next().is_none())
+        });
+        sandbox.map_or_else(|| Workload::from(self.places.place(reading)), |sandbox| Workload::clone(sandbox))
     }
 
     /// Counts a cgroup of the workload.
@@ -316,6 +333,11 @@ impl Owners {
         };
         let count = self.workloads.entry(Arc::clone(&workload)).or_default();
         count.known += 1;
+        if count.known == 1
+            && let Workload::PodContainer { id, .. } = &*workload
+        {
+            self.is_stale |= self.hypervisors.contains_key(&**id);
+        }
         count.live += usize::from(live);
         if count.live > 0 {
             self.alive.insert(Arc::clone(&workload));
@@ -347,6 +369,9 @@ impl Owners {
 
     /// Keeps what is known of pods up with a cgroup that exists.
     fn note_pod(&mut self, id: CgroupId, path: &str, workload: &Workload) {
+        if path.starts_with(KATA_OVERHEAD) {
+            return;
+        }
         if let Workload::PodOverhead { uid } = workload {
             let path = path.trim_start_matches('/');
             // What lies deeper is a pod's cgroup too, though not its own.
@@ -374,7 +399,7 @@ impl Owners {
         let mut moved = Vec::new();
         for (&id, path) in &self.doubtful {
             let Some(cgroup) = self.cgroups.get(&id) else { continue };
-            let workload = Workload::from(self.places.place(&Reading::of(path)));
+            let workload = self.belongs(&Reading::of(path));
             if workload != *cgroup.workload {
                 moved.push((id, Arc::clone(path), workload));
             }
@@ -462,6 +487,14 @@ impl Owners {
         if let Some(path) = self.doubtful.remove(&id) {
             let reading = Reading::of(&path);
             self.places.release(names(&reading).map(|(name, _)| name));
+            if let Some(sandbox) = reading.hypervisor_of()
+                && let Some(count) = self.hypervisors.get_mut(sandbox)
+            {
+                *count -= 1;
+                if *count == 0 {
+                    self.hypervisors.remove(sandbox);
+                }
+            }
         } else if mentions {
             let name = workload.pod_uid().or_else(|| workload.container_id());
             self.places.release(name.map(|name| &**name).into_iter());

@@ -72,6 +72,38 @@ fn a_walk_finds_the_whole_path_of_a_cgroup_that_is_there() {
     assert!(!owners.is_alive(&container));
 }
 
+/// In whatever order the cgroups are made.
+#[test]
+fn a_hypervisor_beside_its_pod_is_the_sandboxs_as_soon_as_that_is_known() {
+    let (pod, sandbox) = (created(1, POD), created(2, &format!("{POD}/kata_{ID}")));
+    let overhead = created(3, &format!("/kata_overhead/{ID}"));
+    for events in [[pod.clone(), sandbox.clone(), overhead.clone()], [overhead, pod, sandbox]] {
+        let start = Instant::now();
+        let mut owners = owners(start);
+        for event in events {
+            owners.apply(start, &[event], true);
+        }
+        assert!(Arc::ptr_eq(&owners.owner(2), &owners.owner(3)));
+        assert_eq!(owners.owner(3).pod_uid().map(|uid| &**uid), Some(&POD["/kubepods/pod".len()..]));
+        assert_eq!(owners.pod_cgroup(&POD["/kubepods/pod".len()..]).map(|path| &**path), Some(&POD[1..]));
+        owners.apply(start + Duration::from_secs(1), &[removed(2), removed(1), removed(3)], true);
+        owners.apply(start + KEEP_REMOVED + Duration::from_secs(1), &[], true);
+        assert!(owners.cgroups.is_empty() && owners.hypervisors.is_empty() && owners.doubtful.is_empty());
+        assert_eq!(owners.workloads.len(), 2, "the kernel and the unit unknown");
+    }
+}
+
+#[test]
+fn a_hypervisor_whose_sandbox_two_pods_have_is_neithers() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    let other = POD.replace("d1578427", "99999999");
+    let events = [created(1, &format!("{POD}/{ID}")), created(2, &format!("{other}/{ID}"))];
+    owners.apply(start, &events, true);
+    owners.apply(start, &[created(3, &format!("/kata_overhead/{ID}"))], true);
+    assert_eq!(owners.owner(3).unit(), Some(&*format!("/kata_overhead/{ID}")));
+}
+
 #[test]
 fn a_pods_own_cgroup_is_the_outermost_and_goes_with_it() {
     let start = Instant::now();
