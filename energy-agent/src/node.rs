@@ -14,7 +14,7 @@ use std::{env, fs};
 
 use anyhow::Result;
 use tokio::sync::watch;
-use tracing::warn;
+use tracing::{info, warn};
 
 use self::capper::{Capper, Tick};
 use self::gpus::Gpus;
@@ -38,6 +38,7 @@ use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::cgroup::UNKNOWN_UNIT;
 use crate::workload::first::Firsts;
 use crate::workload::kubernetes::in_cluster;
+use crate::workload::labels::{PodLabel, exported};
 use crate::workload::mirrors::Mirrors;
 use crate::workload::names::Names;
 use crate::workload::owners::Owners;
@@ -66,7 +67,7 @@ pub struct Node {
     host_pid: Option<MeterState>,
     mirrors: Mirrors,
     names: Arc<Names>,
-    pod_labels: Arc<[String]>,
+    pod_labels: Arc<[PodLabel]>,
     /// `None` with `--capping=off`, once nothing of an earlier run is left.
     capper: Option<Capper>,
 }
@@ -96,6 +97,13 @@ impl Node {
         if let Some(state) = &host_pid {
             warn!(problem = state.detail, "the host's processes are out of sight");
         }
+        let pod_labels = exported(&config.pod_labels);
+        for PodLabel { key, name, .. } in pod_labels.iter().filter(|label| label.in_conflict) {
+            info!(
+                label = key,
+                name, "another label of --pods.labels would have the same name, so this one has a number"
+            );
+        }
         let limits =
             Limits { living: config.process_max, terminated: TERMINATED_MAX, retention: config.terminated_retention };
         let processes = Processes::new(&config.procfs, limits);
@@ -120,7 +128,7 @@ impl Node {
             host_pid,
             mirrors: Mirrors::default(),
             names: Arc::default(),
-            pod_labels: config.pod_labels.clone().into(),
+            pod_labels: pod_labels.into(),
             capper: match policies {
                 Some(policies) => Some(Capper::open(config, policies, events)),
                 None => Capper::left_over(config),

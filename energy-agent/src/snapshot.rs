@@ -13,6 +13,7 @@ use crate::meter::gpu::reading::{Gpu, GpuState};
 use crate::meter::{MeterState, Source, Zone, ZoneKind};
 use crate::units::{Microjoules, Watts};
 use crate::workload::Workload;
+use crate::workload::labels::PodLabel;
 use crate::workload::names::Names;
 use crate::workload::podresources::Holder;
 
@@ -228,8 +229,8 @@ pub struct Snapshot {
     pub rows: Vec<Row>,
     /// What the pods and containers of the rows are called.
     pub names: Arc<Names>,
-    /// Which labels of pods are exported, as Kubernetes has them.
-    pub pod_labels: Arc<[String]>,
+    /// Which labels of pods are exported.
+    pub pod_labels: Arc<[PodLabel]>,
     /// Per zone kind and source their energy and the unattributed are the active energy. Empty where processes are not
     /// accounted.
     pub processes: Vec<ProcessRow>,

@@ -22,6 +22,7 @@ use energy_agent::snapshot::{
 };
 use energy_agent::units::{Microjoules, Watts};
 use energy_agent::workload::first::Firsts;
+use energy_agent::workload::labels::exported;
 use energy_agent::workload::names::{Names, Pod, PodContainer, Pods};
 use energy_agent::workload::podresources::Holder;
 use energy_agent::workload::{Runtime, Workload};
@@ -207,7 +208,7 @@ pub fn named() -> Snapshot {
     };
     let told = Pods { by_uid: [(Arc::from(UID), Arc::new(pod))].into(), ..Pods::default() };
     let names = Names::default().after(&Arc::new(told), &Firsts::default(), [].into_iter()).unwrap();
-    let mut snapshot = Snapshot { names: Arc::new(names), pod_labels: ["app".to_owned()].into(), ..rich() };
+    let mut snapshot = Snapshot { names: Arc::new(names), pod_labels: exported(&["app".to_owned()]).into(), ..rich() };
     snapshot.rows.push(row(container(UID, "c2"), State::Running, 2_000_000, 0));
     let ended = Workload::PodEnded { uid: UID.into(), name: Some("main".into()) };
     snapshot.rows.push(row(ended, State::Terminated, 500_000, 0));

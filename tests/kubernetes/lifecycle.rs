@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::common::agent::{Agent, wait_for};
-use crate::common::cgroup::{Driver, cpu_ns};
+use crate::common::cgroup::{Driver, cpu_ns, ids};
 use crate::common::one_of_three;
 use crate::common::page::Page;
 use crate::kubernetes::case;
-use crate::kubernetes::node::{CONTAINER_JOULES, Node, POD_JOULES, POD_SECONDS, Pod};
+use crate::kubernetes::node::{CONTAINER_JOULES, Node, POD_JOULES, POD_SECONDS, Pod, container, running};
 
 /// Work in place of one CPU second of a case.
 const SECOND_MS: f64 = 50.0;
@@ -116,6 +116,32 @@ fn a_new_pod_of_the_same_name_begins_at_nothing_and_the_old_one_stays_what_it_wa
         assert_eq!(tiers.iter().map(|sample| sample.label("label_tier")).collect::<Vec<_>>(), ["second"]);
         node.cluster.delete(&new.object);
     });
+}
+
+/// FC-122: both values are to be found, under names that no other label has.
+#[test]
+fn two_labels_that_would_have_one_name_are_both_exported() {
+    let case = case("FC-122");
+    let node = Node::new();
+    let agent = node.agent(&[case["flag"].as_str().unwrap()]);
+    let pod = node.adopt(&json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "both", "namespace": node.name, "labels": case["pod_labels"]},
+        "spec": {"containers": [container("main")]},
+        "status": {"phase": "Running", "containerStatuses": [running("main", &format!("containerd://{}", ids().1))]},
+    }));
+    pod.burn("main", 20);
+    pod.wait_for_name(&agent);
+    let page = agent.scrape();
+    let [labels] = &page.select("energy_agent_pod_labels", &[("pod_id", pod.uid())])[..] else {
+        panic!("{}", page.text)
+    };
+    assert_eq!(
+        (labels.label("label_ops_managed_conflict1"), labels.label("label_ops_managed_conflict2")),
+        ("dash", "under")
+    );
+    assert!(!agent.logged("_conflict2").is_empty(), "{:#?}", agent.log());
+    node.cluster.delete(&pod.object);
 }
 
 /// FC-030, and its variant in which the agent is not told of the end.

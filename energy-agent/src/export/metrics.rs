@@ -160,7 +160,7 @@ metrics! {
     POD_SWITCHES = "energy_agent_pod_context_switches_total" Counter Some(Level::Pod), POD,
         "Times a task of the pod was switched out, counted by eBPF; absent without it.";
     POD_LABELS = "energy_agent_pod_labels" Gauge Some(Level::Pod), &["pod_id", "pod_name", "pod_namespace", "node_name", "label_*"],
-        "Labels of a pod as Kubernetes has them, those named by --pods.labels, letters that a label name cannot have replaced by _; always 1.";
+        "Labels of a pod as Kubernetes has them, those named by --pods.labels, letters that a label name cannot have replaced by _, and _conflict1, _conflict2 added where two would have one name; always 1.";
     CONTAINER_JOULES = "kepler_container_cpu_joules_total" Counter Some(Level::Container), CONTAINER_ZONE,
         "Active energy of a container: the zone's active energy divided by CPU cycles or CPU time (label weight of energy_agent_attribution_info). Containers outside pods are part of their unit too.";
     CONTAINER_WATTS = "kepler_container_cpu_watts" Gauge Some(Level::Container), CONTAINER_ZONE,

@@ -5,6 +5,7 @@ pub mod cgroup;
 pub mod configmaps;
 pub mod first;
 pub mod kubernetes;
+pub mod labels;
 pub mod mirrors;
 pub mod names;
 pub mod owners;
