@@ -217,9 +217,22 @@ pub struct Config {
         value_name = "NAME,..."
     )]
     pub metrics: String,
+    /// Units outside pods to export by name: a regular expression that has to match the whole name, as in node_exporter's
+    /// `--collector.systemd.unit-include`. The others are summed up in unit="other".
+    ///
+    /// Empty exports all but scopes (sessions, desktop programs, `systemd-run --scope`), which are part of the slice or
+    /// service that holds them; `.*` exports those as well. A container outside pods has series of its own in any case.
+    #[arg(
+        long = "export.units",
+        env = "ENERGY_AGENT_EXPORT_UNITS",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "REGEX"
+    )]
+    pub units: String,
     /// File of `KEY: value` lines, or folder with a file a key (a mounted ConfigMap), that selects levels and metrics.
     ///
-    /// Looked at twice a second, no restart is needed. Keys: EXPORT_LEVELS, EXPORT_METRICS (as the flags), and
+    /// Looked at twice a second, no restart is needed. Keys: EXPORT_LEVELS, EXPORT_METRICS, EXPORT_UNITS (as the flags), and
     /// SOURCE.COUNTER, SOURCE.CGROUP, SOURCE.KUBELET, SOURCE.GPU: enabled or disabled. A key here goes before the same
     /// variable in the environment, and that before the flag. A bad value keeps what was in force.
     #[arg(long = "export.config", env = "ENERGY_AGENT_EXPORT_CONFIG", value_name = "PATH")]
@@ -230,7 +243,7 @@ pub struct Config {
     /// How long the last value of an ended workload stays (state="terminated").
     #[arg(long = "export.terminated-retention", env = "ENERGY_AGENT_EXPORT_TERMINATED_RETENTION", default_value = "2m", value_parser = retention, value_name = "DURATION")]
     pub terminated_retention: Duration,
-    /// Most ended workloads to keep; the oldest go first.
+    /// Most ended workloads to keep, at most 500 of them outside pods; the oldest go first.
     #[arg(
         long = "export.terminated-max",
         env = "ENERGY_AGENT_EXPORT_TERMINATED_MAX",

@@ -43,6 +43,7 @@ use crate::workload::mirrors::Mirrors;
 use crate::workload::names::Names;
 use crate::workload::owners::Owners;
 use crate::workload::pods::Told;
+use crate::workload::units::Units;
 use crate::workload::{Workload, pid_namespace};
 
 /// Everything that a tick changes.
@@ -161,6 +162,13 @@ impl Node {
     /// Begins or ends to account for processes; for the next tick.
     pub fn account_processes(&mut self, wanted: bool) {
         self.sampler.account_processes(wanted);
+    }
+
+    /// The units outside pods that have rows of their own from now on.
+    pub fn choose_units(&mut self, units: &Units) {
+        if let Some(owners) = &mut self.owners {
+            owners.choose(units);
+        }
     }
 
     /// Reads, divides and adds up. `late` says that this tick began more than half an interval late, `told` is what is

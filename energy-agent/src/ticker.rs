@@ -155,8 +155,11 @@ impl Ticker {
         while goes_on(due) {
             let began = Instant::now();
             let late = began.saturating_duration_since(due) > self.interval / 2;
-            let wanted = self.export.borrow().selection.levels().contains(&Level::Process);
-            self.node.account_processes(wanted);
+            {
+                let wanted = &self.export.borrow().selection;
+                self.node.account_processes(wanted.levels().contains(&Level::Process));
+                self.node.choose_units(wanted.units());
+            }
             let snapshot = self.node.tick(late, &self.pods.told());
             self.pods.ask_for_unnamed(&self.node);
             let export = Arc::clone(&self.export.borrow());

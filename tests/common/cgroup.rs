@@ -24,14 +24,20 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// `/energy-agent-test-PID-N/NAME`, with all parents.
+    /// `/energy-agent-test-PID-NNN/NAME`, with all parents.
     pub fn new(name: &str) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let unique = format!("energy-agent-test-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = format!("/{unique}/{name}");
+        Self::make(&format!("/{}/{name}", unique()))
+    }
+
+    /// `/energy-agent-test-PID-NNN.slice`, as systemd has a slice of the node.
+    pub fn slice() -> Self {
+        Self::make(&format!("/{}.slice", unique()))
+    }
+
+    fn make(path: &str) -> Self {
         let dir = v2_root().join(&path[1..]);
         fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("{}: {error}; these tests need root", dir.display()));
-        Self { dir, path }
+        Self { dir, path: path.to_owned() }
     }
 
     pub fn child(&self, name: &str) -> PathBuf {
@@ -54,6 +60,11 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         remove_all(&self.top());
     }
+}
+
+fn unique() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("energy-agent-test-{}-{:03}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Kills what is in the tree and removes it.

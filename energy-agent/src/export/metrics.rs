@@ -172,7 +172,7 @@ metrics! {
     CONTAINER_SWITCHES = "energy_agent_container_context_switches_total" Counter Some(Level::Container), CONTAINER,
         "Times a task of the container was switched out, counted by eBPF; absent without it.";
     SYSTEM_JOULES = "energy_agent_system_cpu_joules_total" Counter Some(Level::Node), UNIT_ZONE,
-        "Active energy outside pods by systemd unit or cgroup, containers outside pods included; unit=kernel are the kernel's own threads, and interrupts where the kernel accounts for them apart from tasks.";
+        "Active energy outside pods by systemd unit or cgroup, containers outside pods included; unit=kernel are the kernel's own threads, and interrupts where the kernel accounts for them apart from tasks; unit=other are those that --export.units leaves out.";
     SYSTEM_WATTS = "energy_agent_system_cpu_watts" Gauge Some(Level::Node), UNIT_ZONE,
         "Mean active power of a unit over the last interval.";
     SYSTEM_CPU_SECONDS = "energy_agent_system_cpu_seconds_total" Counter Some(Level::Node), UNIT,

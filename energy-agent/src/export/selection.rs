@@ -7,6 +7,7 @@ use crate::config::Level;
 use crate::export::metrics::Metric;
 use crate::export::nearest::nearest;
 use crate::export::settings::{Setting, Settings, Source, Term};
+use crate::workload::units::Units;
 
 /// What is exported. The agent's own metrics always are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +16,7 @@ pub struct Selection {
     hidden: Vec<&'static str>,
     levels: Vec<Level>,
     names: bool,
+    units: Units,
     text: String,
 }
 
@@ -44,7 +46,8 @@ impl Selection {
         let hides = |metric: &&Metric| metric.level.is_some_and(|level| !shown(metric, level));
         let mut hidden: Vec<_> = table.iter().filter(hides).map(|metric| metric.name).collect();
         hidden.sort_unstable();
-        Ok(Self { hidden, levels, names: request.on(Source::Kubelet), text: request.text() })
+        let units = settings.units.as_ref().map(|set| set.value.clone()).unwrap_or_default();
+        Ok(Self { hidden, levels, names: request.on(Source::Kubelet), units, text: request.text() })
     }
 
     /// Whether the family is on the page.
@@ -63,6 +66,12 @@ impl Selection {
     #[must_use]
     pub const fn names(&self) -> bool {
         self.names
+    }
+
+    /// Which units have rows of their own.
+    #[must_use]
+    pub const fn units(&self) -> &Units {
+        &self.units
     }
 
     /// What was chosen and by what, for the log and the landing page.
@@ -179,6 +188,10 @@ impl<'a> Request<'a> {
         if let Some(set) = self.settings.metrics.as_ref().filter(|set| !set.value.is_empty()) {
             let terms: Vec<_> = set.value.iter().map(Term::to_string).collect();
             add(format_args!("; of them {} ({})", terms.join(","), set.by));
+        }
+        if let Some((pattern, by)) = self.settings.units.as_ref().and_then(|set| Some((set.value.pattern()?, &set.by)))
+        {
+            add(format_args!("; units {pattern} ({by})"));
         }
         for set in self.settings.sources.iter().flatten().filter(|set| !set.value) {
             add(format_args!("; without {}", set.by));

@@ -16,7 +16,7 @@ use crate::export::layers::{Layers, Place};
 use crate::export::metrics;
 use crate::export::own::SelfMetrics;
 use crate::export::selection::Selection;
-use crate::export::settings::{Setting, Settings, terms};
+use crate::export::settings::{Setting, Settings, terms, units};
 use crate::export::settings_file;
 use crate::news::News;
 use crate::reader::{self, Lost, Reader};
@@ -60,6 +60,7 @@ pub fn at_start(config: &Config) -> Result<Settings, String> {
     let flags = Settings {
         levels: Some(Setting { value: config.levels.clone(), by: "--export.levels".to_owned() }),
         metrics: Some(Setting { value: terms(&config.metrics), by: "--export.metrics".to_owned() }),
+        units: Some(Setting { value: units(&config.units, "--export.units")?, by: "--export.units".to_owned() }),
         ..Settings::default()
     };
     let variables = Settings::variables().filter_map(|name| Some((name.clone(), std::env::var(name).ok()?)));

@@ -8,6 +8,7 @@ use clap::ValueEnum as _;
 use crate::config::Level;
 use crate::export::nearest::nearest;
 use crate::printable::cut;
+use crate::workload::units::Units;
 
 /// What the old Kepler called a source of metrics, and what turning it off hides here. Attribution stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,7 @@ impl Source {
 enum Key {
     Metrics,
     Levels,
+    Units,
     Source(Source),
     Level(Level),
 }
@@ -48,9 +50,10 @@ enum Key {
 /// The names of each key; a dot may also be an underscore, and case is not looked at. The last six are switches of the
 /// old Kepler, `EXPOSE_CGROUP_METRICS` and `EXPOSE_KUBELET_METRICS` of its earlier releases, the others as in
 /// <https://github.com/sustainable-computing-io/kepler/blob/012738f23477f5aacc372676e792b6fcf4e614a3/pkg/config/config.go>.
-const NAMES: [(&str, Key); 12] = [
+const NAMES: [(&str, Key); 13] = [
     ("EXPORT_METRICS", Key::Metrics),
     ("EXPORT_LEVELS", Key::Levels),
+    ("EXPORT_UNITS", Key::Units),
     ("SOURCE.COUNTER", Key::Source(Source::Counter)),
     ("SOURCE.CGROUP", Key::Source(Source::Cgroup)),
     ("SOURCE.KUBELET", Key::Source(Source::Kubelet)),
@@ -116,6 +119,7 @@ impl fmt::Display for Term {
 pub struct Settings {
     pub levels: Option<Setting<Vec<Level>>>,
     pub metrics: Option<Setting<Vec<Term>>>,
+    pub units: Option<Setting<Units>>,
     /// In the order of [`Source::ALL`].
     pub sources: [Option<Setting<bool>>; 4],
     /// Whether the levels of containers and processes are added or taken away.
@@ -154,6 +158,7 @@ impl Settings {
             match key {
                 Key::Metrics => set(&mut settings.metrics, terms(value), by)?,
                 Key::Levels => set(&mut settings.levels, levels(value, &by)?, by)?,
+                Key::Units => set(&mut settings.units, units(value, &by)?, by)?,
                 Key::Source(source) => {
                     set(&mut settings.sources[index(source)], switch(value, &by)?, by)?;
                 }
@@ -180,6 +185,7 @@ impl Settings {
         Self {
             levels: upper.levels.clone().or_else(|| self.levels.clone()),
             metrics: upper.metrics.clone().or_else(|| self.metrics.clone()),
+            units: upper.units.clone().or_else(|| self.units.clone()),
             sources,
             containers: upper.containers.clone().or_else(|| self.containers.clone()),
             processes: upper.processes.clone().or_else(|| self.processes.clone()),
@@ -249,6 +255,16 @@ fn levels(value: &str, by: &str) -> Result<Vec<Level>, String> {
         return Err(format!("{by}: no level; valid are {}", Level::ALL.map(Level::as_str).join(", ")));
     }
     Ok(levels)
+}
+
+/// The units whose whole name matches; `by` is what asks for them.
+///
+/// # Errors
+/// One line that names `by` and says what is wrong with the pattern.
+pub fn units(value: &str, by: &str) -> Result<Units, String> {
+    Units::matching(value).map_err(|problem| {
+        format!("{by}: is no regular expression: {problem}; expected one such as sshd\\.service|user-.*\\.slice")
+    })
 }
 
 fn switch(value: &str, by: &str) -> Result<bool, String> {

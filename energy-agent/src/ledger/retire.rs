@@ -29,6 +29,9 @@ impl<'a> Group<'a> {
     }
 }
 
+/// Most ended rows to keep of what is outside pods: whoever may make cgroups there can make them without end.
+const ENDED_UNITS: usize = 500;
+
 /// What becomes of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -37,6 +40,15 @@ enum Fate {
     Folds,
     /// It was the last: its total goes to the node's retired energy.
     Retires,
+}
+
+/// The oldest of more than `max`.
+fn excess(kept: &mut [(Duration, usize)], max: usize) -> &[(Duration, usize)] {
+    let excess = kept.len().saturating_sub(max);
+    if excess > 0 {
+        kept.select_nth_unstable(excess - 1);
+    }
+    &kept[..excess]
 }
 
 impl Ledger {
@@ -69,22 +81,25 @@ impl Ledger {
     fn due(&self, now: Duration) -> Vec<bool> {
         let counted = |entry: &Entry| entry.ended.filter(|_| !matches!(*entry.row.workload, Workload::PodEnded { .. }));
         let mut due = vec![false; self.rows.len()];
-        let mut kept = Vec::new();
+        let (mut pods, mut units) = (Vec::new(), Vec::new());
         for (index, entry) in self.rows.iter().enumerate() {
             if let Some(ended) = counted(entry) {
                 if now.saturating_sub(ended) >= self.terminated_retention {
                     due[index] = true;
+                } else if entry.row.workload.pod_uid().is_some() {
+                    pods.push((ended, index));
                 } else {
-                    kept.push((ended, index));
+                    units.push((ended, index));
                 }
             }
         }
-        let excess = kept.len().saturating_sub(self.terminated_max);
-        if excess > 0 {
-            kept.select_nth_unstable(excess - 1);
-            for &(_, index) in &kept[..excess] {
-                due[index] = true;
-            }
+        for (_, index) in excess(&mut units, self.terminated_max.min(ENDED_UNITS)) {
+            due[*index] = true;
+        }
+        units.retain(|(_, index)| !due[*index]);
+        pods.append(&mut units);
+        for (_, index) in excess(&mut pods, self.terminated_max) {
+            due[*index] = true;
         }
         due
     }

@@ -298,6 +298,24 @@ fn the_oldest_go_first_when_too_many_ended() {
 }
 
 #[test]
+fn of_what_is_outside_pods_five_hundred_stay_and_pods_are_not_counted_among_them() {
+    let mut node = Node::new();
+    let units = (0..300).map(|n| unit(&format!("{n}.service")));
+    let containers = (0..300).map(|n| {
+        let (unit, id) = (format!("docker-{n}.scope").into(), n.to_string().into());
+        Arc::new(Workload::Container { unit, id, runtime: Runtime::Docker })
+    });
+    let pods: Vec<_> = (0..400).map(|n| container(&format!("pod {n}"), "main")).collect();
+    let outside: Vec<_> = units.chain(containers).collect();
+    let work: Vec<_> = outside.iter().chain(&pods).map(|workload| (workload, 1)).collect();
+    // One microjoule each; all have ended within the tick.
+    let snapshot = node.tick(&[package(1000)], &work, &alive(&[]));
+    let kept = |workloads: &[Arc<Workload>]| workloads.iter().filter(|it| row(&snapshot, it).is_some()).count();
+    assert_eq!((kept(&outside), kept(&pods)), (500, 400));
+    assert_eq!(snapshot.retired, [(PACKAGE, Microjoules(100))]);
+}
+
+#[test]
 fn a_pod_total_does_not_fall_when_a_container_of_it_ends() {
     let mut node = Node::new();
     let (init, main) = (container("pod", "init"), container("pod", "main"));

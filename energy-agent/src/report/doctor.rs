@@ -23,6 +23,7 @@ use crate::meter::gpu;
 use crate::meter::sampler::Sampler;
 use crate::meter::{MeterState, Source};
 use crate::workload::cgroup::classify;
+use crate::workload::units::Units;
 use crate::workload::{Workload, tree};
 
 /// Prints the report; exit code 0 if energy can be attributed to workloads here, else 1.
@@ -119,8 +120,8 @@ struct Found {
 
 impl Found {
     fn count(folders: &[tree::Folder]) -> Self {
-        let workloads: BTreeSet<Workload> =
-            folders.iter().map(|folder| Workload::from(classify(&folder.cgroup_path()))).collect();
+        let row = |path: &str| Units::default().row(classify(path).into(), path);
+        let workloads: BTreeSet<Workload> = folders.iter().map(|folder| row(&folder.cgroup_path())).collect();
         let pods: BTreeSet<&str> = workloads.iter().filter_map(|it| it.pod_uid().map(|uid| &**uid)).collect();
         let units = workloads.iter().filter(|it| matches!(it, Workload::Unit { .. })).count();
         let containers =

@@ -16,6 +16,7 @@ pub mod podresources;
 pub mod pods;
 pub mod process;
 pub mod tree;
+pub mod units;
 
 use std::fmt;
 use std::sync::Arc;

@@ -16,6 +16,7 @@ use super::first::Firsts;
 use super::names::Pods;
 use super::places::{Places, names};
 use super::tree::{is_partial, walk};
+use super::units::{Held, OTHER_UNIT, Units};
 use crate::memory;
 use crate::meter::{CgroupEvent, CgroupId, KERNEL_THREADS};
 
@@ -74,6 +75,11 @@ pub struct Owners {
     workloads: HashMap<Arc<Workload>, Count>,
     /// The workloads whose `live` is not 0.
     alive: BTreeSet<Arc<Workload>>,
+    /// Which of the units have rows.
+    units: Units,
+    held: Held,
+    /// Something was charged by now.
+    in_use: bool,
     /// The cgroups that are pods' own, by what they are named by.
     pods: HashMap<Arc<str>, PodCgroup>,
     firsts: Firsts,
@@ -120,6 +126,9 @@ impl Owners {
             cgroups: HashMap::new(),
             workloads: HashMap::new(),
             alive: BTreeSet::new(),
+            units: Units::default(),
+            held: Held::default(),
+            in_use: false,
             pods: HashMap::new(),
             firsts: Firsts::default(),
             places: Places::default(),
@@ -139,8 +148,9 @@ impl Owners {
             walks: 0,
             unknown_cgroups: 0,
         };
-        // These two have no cgroup and never end.
-        for workload in [&owners.kernel, &owners.unknown_unit] {
+        // These have no cgroup and never end.
+        let other = Arc::new(Workload::Unit { unit: Arc::from(OTHER_UNIT) });
+        for workload in [&owners.kernel, &owners.unknown_unit, &other] {
             owners.workloads.insert(Arc::clone(workload), Count { known: 1, live: 1 });
         }
         // They are alive once something is charged to them: a meter that cannot tell the kernel's threads apart must not
@@ -189,10 +199,48 @@ impl Owners {
         self.place_again();
     }
 
+    /// The units that have rows from now on. What the others used before stays where it was charged, and a container keeps
+    /// its unit.
+    pub fn choose(&mut self, units: &Units) {
+        if *units == self.units {
+            return;
+        }
+        self.units = units.clone();
+        let folders = match walk(&self.root) {
+            Ok(folders) => folders,
+            Err(error) => return warn!(error = format!("{error:#}"), "cgroups cannot be listed, their units stay"),
+        };
+        let mut moved = Vec::new();
+        for folder in folders {
+            let Some(cgroup) = self.cgroups.get(&folder.id) else { continue };
+            let path = folder.cgroup_path();
+            let placed = Workload::from(self.places.place(&Reading::of(&path)));
+            // Its series would begin anew, while those of the old unit have yet to end.
+            let keeps = matches!(placed, Workload::Container { .. }) && self.in_use;
+            let workload = self.units.row(placed, &path);
+            if !keeps && workload != *cgroup.workload {
+                moved.push((folder.id, Arc::from(path), workload));
+            }
+        }
+        self.give(moved);
+    }
+
+    /// The workload in whose row the work of `workload`, whose cgroup is at `path`, is shown.
+    #[must_use]
+    pub fn row(&self, workload: Workload, path: &str) -> Workload {
+        self.admit(self.units.row(workload, path))
+    }
+
+    /// The workload, or its holder where that has no room for it.
+    fn admit(&self, workload: Workload) -> Workload {
+        if self.alive.contains(&workload) { workload } else { self.held.admit(workload) }
+    }
+
     /// The workload that work of this cgroup is charged to: the unit `unknown` when nobody knows the id.
     ///
     /// The first sight of an unknown id walks the hierarchy, at most once a tick.
     pub fn owner(&mut self, id: CgroupId) -> Arc<Workload> {
+        self.in_use = true;
         if id == KERNEL_THREADS {
             self.alive.insert(Arc::clone(&self.kernel));
             return Arc::clone(&self.kernel);
@@ -289,7 +337,9 @@ impl Owners {
         if let Some(cgroup) = self.cgroups.get_mut(&id) {
             if cgroup.removed.take().is_some() {
                 self.workloads.entry(Arc::clone(&cgroup.workload)).or_default().live += 1;
-                self.alive.insert(Arc::clone(&cgroup.workload));
+                if self.alive.insert(Arc::clone(&cgroup.workload)) {
+                    self.held.came(&cgroup.workload);
+                }
             }
             return;
         }
@@ -301,7 +351,8 @@ impl Owners {
             // Who had its name must not have it when this one comes.
             self.place_again();
         }
-        let workload = self.enter(self.belongs(&reading), true);
+        let workload = self.row(self.belongs(&reading), path);
+        let workload = self.enter(workload, true);
         if !is_cut {
             self.note_pod(id, path, &workload);
         }
@@ -339,8 +390,8 @@ impl Owners {
             self.is_stale |= self.hypervisors.contains_key(&**id);
         }
         count.live += usize::from(live);
-        if count.live > 0 {
-            self.alive.insert(Arc::clone(&workload));
+        if count.live > 0 && self.alive.insert(Arc::clone(&workload)) {
+            self.held.came(&workload);
         }
         workload
     }
@@ -349,8 +400,8 @@ impl Owners {
     fn end(&mut self, workload: &Workload) {
         if let Some(count) = self.workloads.get_mut(workload) {
             count.live -= 1;
-            if count.live == 0 {
-                self.alive.remove(workload);
+            if count.live == 0 && self.alive.remove(workload) {
+                self.held.went(workload);
             }
         }
     }
@@ -399,15 +450,25 @@ impl Owners {
         let mut moved = Vec::new();
         for (&id, path) in &self.doubtful {
             let Some(cgroup) = self.cgroups.get(&id) else { continue };
-            let workload = self.belongs(&Reading::of(path));
+            let workload = self.units.row(self.belongs(&Reading::of(path)), path);
             if workload != *cgroup.workload {
                 moved.push((id, Arc::clone(path), workload));
             }
         }
+        self.give(moved);
+    }
+
+    /// Gives the cgroups at these paths to these workloads.
+    fn give(&mut self, moved: Vec<(CgroupId, Arc<str>, Workload)>) {
         let mut pods = HashSet::new();
         for (id, path, workload) in moved {
             let Some(Cgroup { workload: before, removed, is_cut, .. }) = self.cgroups.get(&id) else { continue };
             let (before, live, is_cut) = (Arc::clone(before), removed.is_none(), *is_cut);
+            // One after the other, as there may not be room for all.
+            let workload = self.admit(workload);
+            if workload == *before {
+                continue;
+            }
             if live {
                 self.end(&before);
             }

@@ -132,7 +132,8 @@ impl Place {
 
     /// The workload that work on the CPUs is charged to as well, unless another hierarchy alone knows the pod.
     fn owner(self, owners: Option<&Owners>, pods: &Pods) -> Option<Arc<Workload>> {
-        let living = |workload: Workload| {
+        let living = |workload: Workload, path: &str| {
+            let workload = owners.map_or(workload.clone(), |owners| owners.row(workload, path));
             let known = owners.and_then(|owners| owners.living(&workload));
             known.unwrap_or_else(|| Arc::new(workload))
         };
@@ -142,13 +143,13 @@ impl Place {
                 Some(match (v2.as_ref().and_then(at), v1_pod) {
                     (Some(known), None) => known,
                     (Some(known), Some(_)) if known.pod_uid().is_some() => known,
-                    (_, Some(pod)) => living(pod),
-                    (None, None) => living(workload),
+                    (_, Some(pod)) => living(pod, ""),
+                    (None, None) => living(workload, v2.as_deref().unwrap_or_default()),
                 })
             }
             Self::Hidden(Container { id, runtime }) => {
                 let uid = pods.with_container(&id)?.cgroup_name();
-                Some(living(Workload::PodContainer { uid: Arc::clone(uid), id: id.into(), runtime }))
+                Some(living(Workload::PodContainer { uid: Arc::clone(uid), id: id.into(), runtime }, ""))
             }
         }
     }

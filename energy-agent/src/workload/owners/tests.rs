@@ -201,8 +201,8 @@ fn churn_leaves_a_bounded_number_of_removed_ids() {
         owners.apply(start, &[created(id, &format!("/job{id}")), removed(id)], true);
     }
     assert_eq!(owners.cgroups.len(), MAX_REMOVED);
-    // The kernel and the unit unknown have no cgroup.
-    assert_eq!(owners.workloads.len(), MAX_REMOVED + 2);
+    // The kernel and the units unknown and other have no cgroup.
+    assert_eq!(owners.workloads.len(), MAX_REMOVED + 3);
     assert_eq!(owners.owner(20_000).unit(), Some("/job20000"));
 }
 
@@ -230,4 +230,42 @@ fn without_lost_events_the_hierarchy_is_walked_every_five_minutes() {
     assert_eq!(owners.walks(), 3);
     owners.apply(start + Duration::from_secs(901), &[], false);
     assert_eq!(owners.walks(), 4);
+}
+
+#[test]
+fn below_one_holder_five_hundred_units_have_rows_and_the_rest_is_the_holders() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    let below = |n: u64| format!("/user.slice/user@1.service/app.slice/{n}.service");
+    let events: Vec<_> = (1..=600).map(|n| created(n, &below(n))).collect();
+    owners.apply(start, &events, true);
+    assert_eq!(owners.alive().len(), 501);
+    assert_eq!(owners.owner(500).unit(), Some("user@1.service/500.service"));
+    assert_eq!(owners.owner(501).unit(), Some("user@1.service"));
+    owners.apply(
+        start,
+        &[created(700, "/system.slice/a.service"), created(701, "/user.slice/user@2.service/a.service")],
+        true,
+    );
+    assert_eq!(owners.owner(700).unit(), Some("a.service"));
+    assert_eq!(owners.owner(701).unit(), Some("user@2.service/a.service"), "another holder has room");
+    // One goes and another has its place; what was the holder's stays there.
+    owners.apply(start, &[removed(7), created(702, &below(702)), created(703, &below(703))], true);
+    assert_eq!(owners.owner(702).unit(), Some("user@1.service/702.service"));
+    assert_eq!(owners.owner(703).unit(), Some("user@1.service"));
+    assert_eq!(owners.owner(600).unit(), Some("user@1.service"));
+    let all: Vec<_> = (1..=703).map(removed).collect();
+    owners.apply(start, &all, true);
+    assert_eq!(owners.held, Held::default(), "nothing is counted any more");
+}
+
+#[test]
+fn a_scope_lives_on_in_its_slice() {
+    let start = Instant::now();
+    let mut owners = owners(start);
+    let slice = "/user.slice/user-1.slice";
+    owners.apply(start, &[created(1, slice), created(2, &format!("{slice}/session-3.scope")), removed(2)], true);
+    assert!(Arc::ptr_eq(&owners.owner(1), &owners.owner(2)));
+    let slice = owners.owner(1);
+    assert!(owners.is_alive(&slice));
 }
