@@ -142,6 +142,36 @@ fn a_pod_that_has_gone_leaves_nothing_behind() {
     assert_eq!((agent.actuator.restore_pending(), agent.actuator.restore_failures()), (0, 0));
 }
 
+/// The kubelet writes between the look and the write of a tick: at the first write, while the cap is changed, and while it is
+/// given back.
+#[test]
+fn no_write_covers_a_resize_that_was_not_seen_yet_fc_121() {
+    let node = Node::new();
+    let Some(pod) = &node.pod else { return };
+    let quota = node.capped_to.keys().find(|knob| matches!(knob, Knob::CpuQuota(_))).unwrap();
+    let to = |millicpus| limits([(quota.clone(), millicpus)]);
+    let resize = |quota_us| move || pod.set(quota_us, 100_000);
+    let journal = || fs::read_to_string(node.state.path().join(JOURNAL)).unwrap();
+    pod.set(100_000, 100_000);
+    let mut agent = node.open();
+    agent.tick_with(&to(500), resize(200_000));
+    agent.tick(&to(500));
+    agent.tick(&to(500));
+    assert_eq!(pod.millicpus(), Some(500));
+    assert!(journal().contains("\"original_raw\":\"200000 100000\""), "{}", journal());
+
+    agent.tick_with(&to(400), resize(170_000));
+    assert_eq!(pod.millicpus(), Some(1700), "it is looked at first");
+    agent.tick(&to(400));
+    agent.tick(&to(400));
+    assert_eq!(pod.millicpus(), Some(400));
+    assert!(journal().contains("\"original_raw\":\"170000 100000\""), "{}", journal());
+
+    agent.tick_with(&Limits::new(), resize(150_000));
+    agent.tick(&Limits::new());
+    assert_eq!((pod.millicpus(), journal().as_str()), (Some(1500), ""));
+}
+
 #[test]
 fn the_command_shows_what_it_would_do_and_does_it() {
     let node = Node::new();

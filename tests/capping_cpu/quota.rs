@@ -130,29 +130,82 @@ fn a_quota_that_is_put_back_behind_the_agent_is_set_again() {
 }
 
 #[test]
-fn a_quota_that_somebody_else_sets_is_left_to_them() {
+fn a_pod_that_is_resized_while_it_is_capped_is_held_again_and_gets_its_new_limit_back_fc_121() {
     let _alone = alone();
-    let Some(Busy { world, pod, load: _load, agent }) = Busy::under(|world| world.policy(15.0)) else { return };
+    let world = World::new();
+    let Some(pod) = world.pod("batch-0") else { return };
+    pod.quota.set(100_000, 100_000);
+    let _load = pod.spin();
+    world.policies(&world.policy(15.0));
+    let agent = world.agent(&[]);
     wait_for_state(&agent, "quiet", "capping");
     agent.after_ticks(4);
-    // As an in-place resize does.
-    pod.quota.set(70_000, 100_000);
-    let theirs = pod.quota.quota();
+    pod.quota.set(200_000, 100_000);
+    let resized = pod.quota.quota();
     let device = ("device", pod.device());
-    wait_for("the quota to be yielded", || {
-        Some(()).filter(|()| agent.scrape().has("energy_agent_cap_up", &[device, ("reason", "yielded")]))
+    // 15 W and what a tick is off by, long before ten minutes have passed.
+    let held = (0..40).find(|_| {
+        let page = agent.after_ticks(1);
+        assert!(!page.has("energy_agent_cap_up", &[device, ("reason", "yielded")]), "{}", page.text);
+        let power = page.number_of("energy_agent_policy_power_watts", &[("policy", "quiet")]);
+        pod.quota.millicpus().is_some_and(|now| now <= 200) && power <= 16.5
     });
-    let before = writes(&agent.scrape(), pod.device(), "ok");
-    let page = agent.after_ticks(5);
-    assert_eq!(pod.quota.quota(), theirs);
-    assert_eq!(writes(&page, pod.device(), "ok"), before);
-    assert_eq!(page.number_of("energy_agent_cap_up", &[device]).to_string(), "0");
-    let said = agent.logged("0.7 CPUs shows where");
-    assert_eq!(said.len(), 1, "{said:#?}");
-    assert_eq!(world.journal(), "", "it is not the agent's any more");
+    assert!(held.is_some(), "{} after 40 ticks: {:#?}", pod.quota.quota(), agent.log());
+    assert!(world.journal().contains("\"original_raw\":\"200000 100000\""), "{}", world.journal());
+    let said = agent.logged("the pod was resized");
+    assert!(said.len() == 1 && said[0].contains("2 CPUs shows where"), "{said:#?}");
+    assert_eq!(agent.logged("neither cores of its own nor a quota"), Vec::<String>::new());
+    world.no_policies();
+    pod.wait_until_quota_is(&resized);
+
+    // To less than it is held at.
+    world.policies(&world.policy(15.0));
+    wait_for("a lower quota", || pod.quota.millicpus().filter(|&now| now <= 200));
+    pod.quota.set(3_000, 100_000);
+    let resized = pod.quota.quota();
+    wait_for("the journal to forget it", || Some(()).filter(|()| world.journal().is_empty()));
+    agent.after_ticks(3);
     world.no_policies();
     agent.after_ticks(3);
-    assert_eq!(pod.quota.quota(), theirs, "what they set is not restored over");
+    assert_eq!(pod.quota.quota(), resized);
+}
+
+#[test]
+fn a_pod_that_is_resized_while_no_agent_runs_keeps_its_new_limit_and_is_held_again_fc_121() {
+    let _alone = alone();
+    let world = World::new();
+    let Some(pod) = world.pod("batch-0") else { return };
+    pod.quota.set(100_000, 100_000);
+    let _load = pod.spin();
+    let capped = || wait_for("a lower quota", || pod.quota.millicpus().filter(|&now| now <= 200));
+    world.policies(&world.policy(15.0));
+    let mut agent = world.agent(&[]);
+    capped();
+    agent.end("KILL");
+    pod.quota.set(200_000, 100_000);
+    let resized = pod.quota.quota();
+    let mut agent = world.agent(&[]);
+    capped();
+    assert!(world.journal().contains("\"original_raw\":\"200000 100000\""), "{}", world.journal());
+    assert!(agent.end("TERM").0.success());
+    assert_eq!(pod.quota.quota(), resized, "after SIGTERM");
+
+    // Without the policy, at the next start and by the command.
+    for quota_us in [150_000, 170_000] {
+        world.policies(&world.policy(15.0));
+        let mut agent = world.agent(&[]);
+        capped();
+        agent.end("KILL");
+        pod.quota.set(quota_us, 100_000);
+        let resized = pod.quota.quota();
+        world.no_policies();
+        if quota_us == 150_000 {
+            world.agent(&[]).after_ticks(2);
+        } else {
+            assert!(world.restore(&["--gpu=off"]).contains("left: somebody else has set it, 1.7 CPUs"));
+        }
+        assert_eq!((pod.quota.quota(), world.journal().as_str()), (resized, ""));
+    }
 }
 
 #[test]

@@ -175,6 +175,11 @@ impl Driver {
 
     /// A tick, a second after the last one.
     pub fn tick(&mut self, limits: &Limits) {
+        self.tick_with(limits, || {});
+    }
+
+    /// The same, with something that happens between looking and writing.
+    pub fn tick_with(&mut self, limits: &Limits, between: impl FnOnce()) {
         self.now += Duration::from_secs(1);
         let asked = Instant::now();
         let late = self.gpus.ask(asked);
@@ -185,6 +190,7 @@ impl Driver {
         });
         let seen = Seen { quotas: quotas.collect(), ..Seen::default() };
         self.actuator.look(self.now, seen, &mut self.files, &mut self.gpus);
+        between();
         self.actuator.apply(self.now, limits, &mut self.files, &mut self.gpus);
     }
 }

@@ -346,6 +346,14 @@ impl Actuator {
     /// Returns whether the knob leaves the journal.
     fn write(&mut self, knob: &Knob, value: &Value, files: &mut FileKnobs, gpus: &mut GpuMeter) -> bool {
         let Some(track) = self.tracks.get_mut(knob) else { return false };
+        if is_quota(knob)
+            && let Ok(now) = files.read(knob)
+            && track.found.as_ref().is_none_or(|found| found.raw != now.raw)
+        {
+            // The pod was resized since the look. The next tick decides, so that no write covers what the kubelet wrote.
+            track.found = Some(now);
+            return track.held.is_none();
+        }
         track.begin(self.now, value);
         if is_gpu(knob) {
             if !gpus.write(knob, value.clone()) {

@@ -168,7 +168,7 @@ pub fn of_knobs(changes: Vec<knobs::Change>) -> Vec<Change> {
             knobs::ChangeKind::Restored => (ChangeKind::Restored, "given back: "),
             knobs::ChangeKind::RestoreFailed => (ChangeKind::RestoreFailed, "cannot be given back, tried again: "),
             knobs::ChangeKind::Refused(_) => (ChangeKind::NoActuator, "cannot be limited, tried again: "),
-            knobs::ChangeKind::Reverted | knobs::ChangeKind::Recovered => continue,
+            knobs::ChangeKind::Resized | knobs::ChangeKind::Reverted | knobs::ChangeKind::Recovered => continue,
         };
         messages.entry((kind, policy)).or_default().push(format!("{knob}: {words}{detail}"));
     }

@@ -61,7 +61,9 @@ pub fn run(arguments: &RestoreArgs) -> Result<ExitCode> {
             row.result = match (held, change.map(|change| (change.kind, &change.detail))) {
                 (Some(track), _) => format!("FAILED: {}", why(track)),
                 (None, Some((ChangeKind::Restored, _))) => "restored".to_owned(),
-                (None, Some((ChangeKind::Foreign, detail))) => format!("left: somebody else has set it, {detail}"),
+                (None, Some((ChangeKind::Foreign | ChangeKind::Resized, detail))) => {
+                    format!("left: somebody else has set it, {detail}")
+                }
                 (None, _) => "was as before".to_owned(),
             };
         }

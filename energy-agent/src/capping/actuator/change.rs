@@ -20,6 +20,8 @@ pub struct Change {
 pub enum ChangeKind {
     /// Somebody else wrote it; it is left to them.
     Foreign,
+    /// The limit of a pod was changed: the new one is what it was before.
+    Resized,
     /// Somebody else has locked a GPU's clocks; they are left alone while that shows.
     Locked,
     /// It had lost what was written, which is written again.
@@ -45,6 +47,9 @@ impl Change {
             }
             ChangeKind::Locked => {
                 warn!(%knob, policy, "its clocks are left alone while this shows: {detail}");
+            }
+            ChangeKind::Resized => {
+                info!(%knob, policy, "the pod was resized, its new limit is what is given back: {detail}")
             }
             ChangeKind::Reverted => info!(%knob, policy, "set again: {detail}"),
             ChangeKind::Restored => info!(%knob, policy, "given back: {detail}"),

@@ -267,7 +267,9 @@ impl Track {
             held.confirmed = true;
             return None;
         }
-        if found.raw == held.original_raw || found.value == held.original {
+        let is_quota = matches!(self.knob, Knob::CpuQuota(_));
+        // A quota in another period is another limit.
+        if found.raw == held.original_raw || (!is_quota && found.value == held.original) {
             if std::mem::replace(&mut held.confirmed, false) && self.wanted.is_some() {
                 self.reverted_at.push_back(now);
                 let often = self.reverted_at.len() > REVERTS_A_MINUTE;
@@ -286,7 +288,25 @@ impl Track {
         }
         let [shown, written] = [found.value, Some(held.written)].map(|value| text(&self.knob, value));
         let detail = format!("{shown} shows where {written} was written");
+        if is_quota {
+            return Some(self.resized(now, &detail, changes));
+        }
         Some(self.give_way(now, &detail, changes))
+    }
+
+    /// The kubelet resizes pods in place: a quota that somebody else writes is the pod's new limit. That is what comes back
+    /// later, and what the budget holds the pod below from the next tick on.
+    fn resized(&mut self, now: Duration, detail: &str, changes: &mut Vec<Change>) -> Action {
+        if self.wanted.is_some() {
+            self.reverted_at.push_back(now);
+            if self.reverted_at.len() > REVERTS_A_MINUTE {
+                return self.give_way(now, &format!("{detail}, again and again"), changes);
+            }
+        }
+        self.say(ChangeKind::Resized, detail.to_owned(), changes);
+        self.held = None;
+        (self.restore_fault, self.fault) = (None, None);
+        Action::Forget
     }
 
     /// Somebody else writes it: what they wrote stands, and is what it was if it is ever written again.

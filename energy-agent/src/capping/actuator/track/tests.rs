@@ -232,6 +232,66 @@ fn a_value_that_went_back_is_set_again_and_left_alone_when_it_happens_all_the_ti
 }
 
 #[test]
+fn a_pod_that_is_resized_is_held_from_its_new_limit_which_comes_back_fc_121() {
+    let mut quota = Bench::of(Knob::CpuQuota("pod".into()), 10, 4000, 10, Some(1000));
+    quota.tick(Some(&limit(50)));
+    quota.becomes(Some(2000));
+    assert_eq!(quota.tick(Some(&limit(50))), Action::Forget);
+    assert_eq!((quota.seen().original, quota.seen().state), (Some(2000), KnobState::Ok));
+    assert_eq!(quota.tick(Some(&limit(100))), Action::Set(100));
+    assert_eq!(quota.kinds(), [ChangeKind::Resized]);
+    // To less than what it is held at: nothing is to be written, or given back.
+    quota.becomes(Some(70));
+    quota.ticks(3, Some(&limit(100)));
+    quota.ticks(3, None);
+    assert_eq!((quota.writes.len(), quota.device.value), (2, Some(70)));
+    // While it could not be given back.
+    quota.becomes(Some(2000));
+    quota.tick(Some(&limit(100)));
+    quota.refuse = Some(KnobState::Error);
+    quota.ticks(2, None);
+    quota.refuse = None;
+    quota.becomes(Some(3000));
+    quota.ticks(60, None);
+    assert_eq!((quota.device.value, quota.track.is_restore_pending()), (Some(3000), false));
+    // With another period, though the part of a CPU is the same.
+    quota.tick(Some(&limit(100)));
+    (quota.device.value, quota.device.raw) = (Some(3000), "30000 10000".to_owned());
+    quota.ticks(2, Some(&limit(100)));
+    assert_eq!(quota.track.held.as_ref().unwrap().original_raw, "30000 10000");
+}
+
+#[test]
+fn a_resize_between_a_write_and_its_reading_back_is_no_value_of_the_agents() {
+    let mut quota = Bench::of(Knob::CpuQuota("pod".into()), 10, 4000, 10, Some(1000));
+    quota.becomes(Some(1000));
+    quota.tick(Some(&limit(100)));
+    quota.becomes(Some(2000));
+    let shown = Found { state: KnobState::NotEffective, ..quota.device.clone() };
+    quota.track.begin(quota.now, &Value::Set(80));
+    quota.track.done(quota.now, &Value::Set(80), Ok(shown), &mut quota.changes);
+    quota.ticks(2, Some(&limit(80)));
+    assert_eq!(quota.device.value, Some(80));
+    quota.ticks(2, None);
+    assert_eq!(quota.device.value, Some(2000));
+}
+
+#[test]
+fn a_quota_that_somebody_writes_again_and_again_is_left_to_them() {
+    let mut quota = Bench::of(Knob::CpuQuota("pod".into()), 10, 4000, 10, None);
+    for millicpus in 2001..=2006 {
+        quota.ticks(2, Some(&limit(500)));
+        quota.becomes(Some(millicpus));
+    }
+    quota.tick(Some(&limit(500)));
+    assert_eq!(quota.kinds(), [[ChangeKind::Resized].repeat(5), vec![ChangeKind::Foreign]].concat());
+    assert_eq!((quota.writes.len(), quota.seen().state), (6, KnobState::Yielded));
+    quota.ticks(300, Some(&limit(500)));
+    quota.ticks(300, None);
+    assert_eq!((quota.writes.len(), quota.device.value), (6, Some(2006)));
+}
+
+#[test]
 fn a_refusal_is_told_once_and_tried_again_after_one_two_four_minutes_up_to_ten() {
     let mut cpu = Bench::cpu();
     cpu.refuse = Some(KnobState::Rejected);

@@ -44,6 +44,21 @@ fn a_value_that_somebody_set_meanwhile_stays() {
 }
 
 #[test]
+fn a_pod_that_was_resized_meanwhile_is_held_from_its_new_limit_fc_121() {
+    for wanted in [None, Some(limit(100))] {
+        let mut quota = Bench::of(Knob::CpuQuota("pod".into()), 10, 4000, 10, Some(2000));
+        quota.track = adopted(Knob::CpuQuota("pod".into()), Some(1000), 100, 150, 1);
+        quota.ticks(3, wanted.as_ref());
+        assert_eq!(quota.kinds(), [ChangeKind::Resized]);
+        // A policy that comes later need not wait.
+        quota.ticks(2, Some(&limit(100)));
+        assert_eq!(quota.writes, [Value::Set(100)]);
+        quota.ticks(2, None);
+        assert_eq!(quota.device.value, Some(2000));
+    }
+}
+
+#[test]
 fn a_rounded_value_is_the_agents() {
     let mut rapl = Bench::of(Knob::RaplLimit("z".into()), 0, 145_000_000, 1, Some(90_000_000));
     rapl.track = adopted(Knob::RaplLimit("z".into()), Some(145_000_000), 90_060_000, 100_000_000, 1);
