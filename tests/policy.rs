@@ -11,6 +11,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -222,6 +224,9 @@ fn a_folder_is_checked_file_by_file_and_a_list_of_manifests_map_by_map() {
     let map = |name: &str, data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
     let list = json!({"apiVersion": "v1", "kind": "List", "items": [
         map("one", json!({"x": right, "y": right.replace('9', "0")})), map("two", json!({})),
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "three"}, "binaryData": {
+            "a.yaml": STANDARD.encode(right), "b.yaml": STANDARD.encode([0xff, 0xfe]), "logo.png": "iVBORw0KGgo=",
+        }},
     ]});
     fs::write(at("c.json"), format!("{list:#}")).unwrap();
     fs::write(at("d.yaml"), "apiVersion: apps/v1\nkind: Deployment\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: m, namespace: n}\ndata: {k: 1}\n").unwrap();
@@ -234,6 +239,9 @@ b.yml: ok (no policies)
 c.json: ConfigMap one key x: policy p: ok (Recommend, 9 W PerPod cpu)
 c.json: ConfigMap one key y: policy p: policies[0].budget.watts: 0 W is not above 0 (line 3)
 c.json: ConfigMap two: no key in `data` (line 15)
+c.json: ConfigMap three key a.yaml: policy p: ok (Recommend, 9 W PerPod cpu)
+c.json: ConfigMap three key b.yaml: it is in `binaryData` and not UTF-8; save the file as UTF-8 and apply it again, so that \
+         it is in `data` (line 27)
 d.yaml: a Deployment holds no policies, a ConfigMap does (line 1)
 d.yaml: ConfigMap n/m key k: no text; write `k: |` and the policies below it (line 7)
 none.yaml: No such file or directory (os error 2)

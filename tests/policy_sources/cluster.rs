@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{DeleteParams, ObjectMeta, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::kubernetes::cluster::kubeconfig;
@@ -44,6 +46,14 @@ impl<'a> Maps<'a> {
 
     fn set(&self, name: &str, labels: &[&str], policies: &str) {
         let object = self.object(name, labels, policies);
+        runtime().block_on(self.api.replace(&self.name(name), &PostParams::default(), &object)).unwrap();
+    }
+
+    /// Replaces what is in it, by fields such as `data` and `binaryData`.
+    fn fill(&self, name: &str, fields: &Value) {
+        let mut object = json!({"metadata": {"name": self.name(name)}});
+        object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let object: ConfigMap = serde_json::from_value(object).unwrap();
         runtime().block_on(self.api.replace(&self.name(name), &PostParams::default(), &object)).unwrap();
     }
 
@@ -86,6 +96,97 @@ fn edits_count_and_a_deletion_is_one() {
     follower.wait_for(&[]);
     assert!(node.proxy.asked().iter().all(|asked| asked.path.contains("metadata.name")), "only this map is asked for");
     assert_eq!(node.proxy.lists(), 1, "one list, then the watch");
+}
+
+/// As an editor saves it, in base64 as kubectl and kustomize send what is not UTF-8.
+fn utf_16(text: &str) -> String {
+    let bytes: Vec<u8> = "\u{feff}".encode_utf16().chain(text.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+    STANDARD.encode(bytes)
+}
+
+#[test]
+fn a_document_that_moves_to_binary_data_is_refused_and_a_picture_is_none_fc_135() {
+    let node = Node::new();
+    let maps = Maps::of(&node);
+    maps.create("p", &[], &yaml("a=15"));
+    let follower = maps.follow();
+    follower.wait_for(&["a=15"]);
+    maps.fill("p", &json!({"data": null, "binaryData": {"policies.yaml": utf_16(&yaml("a=15"))}}));
+    wait_for("the refusal", || follower.refused(None));
+    let now = follower.now();
+    let [problem] = &*now.problems else { panic!("{:#?}", now.problems) };
+    assert!(problem.message.contains("in `binaryData` and not UTF-8"), "{problem:?}");
+    assert_eq!((follower.policies(), problem.kept), (vec!["a=15".to_owned()], true));
+    assert_eq!(follower.logged("refused, the last good version stays").len(), 1, "{:#?}", follower.logged(""));
+    // The first eight bytes of every PNG.
+    let picture = STANDARD.encode(b"\x89PNG\r\n\x1a\n");
+    let policies = yaml("a=16");
+    maps.fill("p", &json!({"data": {"policies.yaml": policies}, "binaryData": {"logo.png": picture}}));
+    follower.wait_for(&["a=16"]);
+    assert_eq!(follower.now().problems, vec![]);
+    // A text is one wherever it is, as it is in a mounted folder.
+    maps.fill("p", &json!({"binaryData": {"policies.yaml": STANDARD.encode(yaml("a=17")), "logo.png": picture}}));
+    follower.wait_for(&["a=17"]);
+    assert_eq!(follower.now().problems, vec![]);
+    let all = follower.published.lock().unwrap();
+    assert!(all.iter().skip_while(|now| now.policies.is_empty()).all(|now| now.policies.len() == 1), "{all:#?}");
+    drop(all);
+    maps.delete("p");
+}
+
+/// Each begins with the key policies.yaml, with a=1 and b=2.
+#[test]
+fn what_a_key_loses_without_being_deleted_stays_in_force_fc_135() {
+    let node = Node::new();
+    let maps = Maps::of(&node);
+    let both = yaml("a=1 b=2");
+    maps.create("p", &[], &both);
+    let follower = maps.follow();
+    follower.wait_for(&["a=1", "b=2"]);
+    let kept = &["a=1", "b=2"][..];
+    for (what, fields, wanted, is_refused) in [
+        ("a name without an ending, as before in `data`", json!({"data": {"policies": both}}), kept, false),
+        ("the same in `binaryData`", json!({"binaryData": {"policies": utf_16(&both)}}), kept, true),
+        ("renamed", json!({"data": {"night.yaml": both}}), kept, false),
+        ("renamed and broken", json!({"data": {"day.yaml": "version: 1\npolicies: {"}}), kept, true),
+        ("renamed and not UTF-8", json!({"binaryData": {"noon.yaml": utf_16(&both)}}), kept, true),
+        ("divided", json!({"data": {"a.yaml": yaml("a=1"), "b.yaml": yaml("b=2")}}), kept, false),
+        (
+            "divided, and one of them broken",
+            json!({"data": {"a.yaml": yaml("a=1"), "c.yaml": "policies: ["}}),
+            kept,
+            true,
+        ),
+        ("back", json!({"data": {"policies.yaml": both}}), kept, false),
+        ("emptied", json!({"data": {"policies.yaml": ""}}), kept, true),
+        ("only comments", json!({"data": {"policies.yaml": "# nothing\n"}}), kept, true),
+        ("not to be changed any more", json!({"data": {"policies.yaml": both}, "immutable": true}), kept, false),
+    ] {
+        maps.fill("p", &fields);
+        wait_for(what, || {
+            (follower.policies() == wanted && follower.now().problems.is_empty() != is_refused).then_some(())
+        });
+    }
+    let all = follower.published.lock().unwrap();
+    assert!(all.iter().skip_while(|now| now.policies.is_empty()).all(|now| now.policies.len() == 2), "{all:#?}");
+    drop(all);
+    // One that cannot be changed is replaced by deleting it: that is a deletion, and what comes is new.
+    maps.delete("p");
+    follower.wait_for(&[]);
+    maps.create("p", &[], "version: 1\npolicies: {");
+    wait_for("the refusal", || follower.refused(None));
+    assert_eq!(follower.refused(None), Some(false));
+    maps.set("p", &[], &yaml("a=3 b=4"));
+    follower.wait_for(&["a=3", "b=4"]);
+    // So is a key that is taken away, and all of them.
+    maps.fill("p", &json!({"data": {"policies.yaml": yaml("a=3"), "b.yaml": yaml("b=4")}}));
+    follower.wait_for(&["a=3", "b=4"]);
+    maps.fill("p", &json!({"data": {"b.yaml": yaml("b=4")}}));
+    follower.wait_for(&["b=4"]);
+    maps.fill("p", &json!({"data": null}));
+    follower.wait_for(&[]);
+    assert_eq!(follower.now().problems, vec![]);
+    maps.delete("p");
 }
 
 #[test]

@@ -129,6 +129,31 @@ fn a_deleted_configmap_is_back_to_the_flags_and_said_once() {
 }
 
 #[test]
+fn a_setting_that_moves_to_binary_data_is_refused_and_a_picture_is_none_fc_135() {
+    let node = Node::new();
+    let map = Map::of(&node);
+    map.create(&[("EXPORT_METRICS", "kepler_node_cpu_watts")]);
+    let agent = map.agent(&node, &["--interval=200ms"]);
+    let selected = |names: &[&str]| names == ["kepler_node_cpu_watts"];
+    wait_until(&agent, "the ConfigMap", selected);
+    let fill = |fields: serde_json::Value| {
+        let mut object = serde_json::to_value(map.object(&[])).unwrap();
+        object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let object: ConfigMap = serde_json::from_value(object).unwrap();
+        runtime().block_on(map.api.replace(&map.name, &PostParams::default(), &object)).unwrap();
+    };
+    // `node` in UTF-16.
+    fill(json!({"data": null, "binaryData": {"EXPORT_METRICS": "//5uAG8AZABlAA=="}}));
+    wait_valid(&agent, 0);
+    assert_eq!(leveled(&agent.after_ticks(2)), ["kepler_node_cpu_watts"]);
+    assert_eq!(agent.logged("in `binaryData` and not UTF-8").len(), 1, "{:#?}", agent.log());
+    fill(json!({"data": {"EXPORT_METRICS": "node"}, "binaryData": {"logo.png": "iVBORw0KGgo="}}));
+    wait_until(&agent, "the edit", |names| names.contains(&NODE));
+    wait_valid(&agent, 1);
+    map.delete();
+}
+
+#[test]
 fn an_api_server_that_is_away_is_no_deletion() {
     let node = Node::new();
     let map = Map::of(&node);

@@ -1,7 +1,7 @@
 //! Where policies come from, and which of them are in force: a file or folder and ConfigMaps, all followed at once.
 
 mod book;
-mod files;
+pub mod files;
 mod follow;
 
 use std::collections::BTreeMap;

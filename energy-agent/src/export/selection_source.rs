@@ -16,13 +16,13 @@ use crate::export::layers::{Layers, Place};
 use crate::export::metrics;
 use crate::export::own::SelfMetrics;
 use crate::export::selection::Selection;
-use crate::export::settings::{Setting, Settings, terms, units};
+use crate::export::settings::{self, Setting, Settings, terms, units};
 use crate::export::settings_file;
 use crate::news::News;
 use crate::reader::{self, Lost, Reader};
 use crate::settle::{self, Look};
 use crate::signals::Reload;
-use crate::workload::configmaps::{Told, Which};
+use crate::workload::configmaps::{self, Content, Data, Told, Which};
 
 /// Time between two looks at the file.
 const LOOK: Duration = Duration::from_millis(500);
@@ -171,8 +171,8 @@ impl SelectionSource {
             // What was refused before may be the same now, and is in force again.
             (Some(maps), None) => match maps.values().next() {
                 Some(data) => {
-                    let entries: Vec<_> = data.iter().map(|(key, value)| (key.clone(), value.to_string())).collect();
-                    let said = Settings::read(&entries, &format!("in {}", self.configmap));
+                    let place = format!("in {}", self.configmap);
+                    let said = entries(data, &place).and_then(|entries| Settings::read(&entries, &place));
                     self.update(Place::ConfigMap, said);
                 }
                 None if before.maps.as_ref() == Some(maps) => {}
@@ -221,4 +221,15 @@ impl SelectionSource {
         }
         self.own.export_valid(now.problem.is_none());
     }
+}
+
+/// Keys and values. Of `binaryData` only the keys that are settings.
+fn entries(data: &Data, place: &str) -> Result<Vec<(String, String)>, String> {
+    let entry = |(key, content): (&String, &Content)| match content {
+        Content::Text(text) => Some(Ok((key.clone(), text.to_string()))),
+        Content::Binary(_) if !settings::is_key(key) => None,
+        Content::Binary(Some(text)) => Some(Ok((key.clone(), text.to_string()))),
+        Content::Binary(None) => Some(Err(format!("{key} {place}: {}", configmaps::not_text()))),
+    };
+    data.iter().filter_map(entry).collect()
 }

@@ -223,6 +223,12 @@ fn key(name: &str) -> Option<Key> {
     NAMES.iter().find(|(known, _)| known.replace('.', "_") == name).map(|(_, key)| *key)
 }
 
+/// Whether something is set by this name.
+#[must_use]
+pub fn is_key(name: &str) -> bool {
+    key(name).is_some()
+}
+
 fn ignored(name: &str) -> bool {
     let name = name.to_uppercase();
     IGNORED.contains(&&*name) || IGNORED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))

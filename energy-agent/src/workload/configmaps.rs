@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer};
 use tokio::sync::watch as channel;
 
@@ -22,7 +24,17 @@ pub enum Which {
 }
 
 /// Keys and values of a ConfigMap.
-pub type Data = BTreeMap<String, Arc<str>>;
+pub type Data = BTreeMap<String, Content>;
+
+/// The value of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// In `data`.
+    Text(Arc<str>),
+    /// In `binaryData`, where kubectl and kustomize put every file that is not UTF-8. A key may be in one of both, and
+    /// move. `None`: it is no text.
+    Binary(Option<Arc<str>>),
+}
 
 /// What is known of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +51,8 @@ struct ConfigMap {
     metadata: Metadata,
     #[serde(deserialize_with = "or_null")]
     data: BTreeMap<String, String>,
+    #[serde(rename = "binaryData", deserialize_with = "or_null")]
+    binary: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -125,6 +139,20 @@ pub fn start(credentials: Option<Credentials>, which: &Which) -> channel::Receiv
 }
 
 fn entry(map: ConfigMap) -> (String, Arc<Data>) {
-    let ConfigMap { metadata, data } = map;
-    (metadata.name, Arc::new(data.into_iter().map(|(key, value)| (key, Arc::from(value))).collect()))
+    let ConfigMap { metadata, data, binary } = map;
+    let binary = binary.into_iter().map(|(key, value)| (key, Content::Binary(decoded(&value).map(Arc::from))));
+    let data = data.into_iter().map(|(key, value)| (key, Content::Text(value.into())));
+    (metadata.name, Arc::new(binary.chain(data).collect()))
+}
+
+/// The text of a value in `binaryData`; `None`: it is none.
+#[must_use]
+pub fn decoded(base64: &str) -> Option<String> {
+    String::from_utf8(STANDARD.decode(base64).ok()?).ok()
+}
+
+/// What is said of a key that should have a text.
+#[must_use]
+pub const fn not_text() -> &'static str {
+    "it is in `binaryData` and not UTF-8; save the file as UTF-8 and apply it again, so that it is in `data`"
 }

@@ -1,8 +1,10 @@
 //! What each source said last into the policies that are in force: of every policy the last good version from its document.
-//! Pure; what is missing from an answer is deleted, what could not be asked or understood is kept.
+//! Pure; what is missing from an answer is deleted, what could not be asked or understood is kept. A document that is missing
+//! may have become another one beside it: its policies are kept while that one is not understood.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::{InForce, SourceState, Sourced};
@@ -51,6 +53,19 @@ struct Complaint {
     kept: bool,
 }
 
+impl Place {
+    /// Whether it is another document of the same folder or ConfigMap.
+    fn is_beside(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::File(path), Self::File(other)) => Path::new(path).parent() == Path::new(other).parent(),
+            (Self::ConfigMap { namespace, name, .. }, Self::ConfigMap { namespace: other, name: of, .. }) => {
+                (namespace, name) == (other, of)
+            }
+            (Self::File(_), Self::ConfigMap { .. }) | (Self::ConfigMap { .. }, Self::File(_)) => false,
+        }
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -79,13 +94,17 @@ impl Book {
     /// The source of this number answers with all the documents it has. One that is the same as before is not read again.
     pub fn tell(&mut self, source: usize, said: Documents) {
         let Some(source) = self.sources.get_mut(source) else { return };
-        source.documents.retain(|place, _| said.contains_key(place));
+        let (here, gone) = std::mem::take(&mut source.documents).into_iter().partition(|(at, _)| said.contains_key(at));
+        source.documents = here;
+        let mut changed = Vec::new();
         for (place, content) in said {
             let entry = source.documents.entry(place.clone()).or_default();
             if entry.content.as_ref() != Some(&content) {
                 entry.take(&place, content);
+                changed.push(place);
             }
         }
+        source.keep_moved(&gone, &changed);
         source.answered = true;
         let (documents, policies) =
             (source.documents.len(), source.documents.values().map(|entry| entry.policies.len()).sum::<usize>());
@@ -140,6 +159,26 @@ impl Book {
             problems,
             sources: self.sources.iter().map(|source| source.state.clone()).collect(),
             complete: self.sources.iter().all(|source| source.answered),
+        }
+    }
+}
+
+impl Source {
+    /// A document that is gone may have been renamed, or put into another one of its folder or ConfigMap. Where that one has
+    /// changed and cannot be understood, it keeps the policies that are in no other document.
+    fn keep_moved(&mut self, gone: &BTreeMap<Place, Entry>, changed: &[Place]) {
+        for place in changed {
+            let present: BTreeSet<PolicyName> =
+                self.documents.values().flat_map(|entry| entry.policies.keys().cloned()).collect();
+            let beside = gone.iter().filter(|(was, _)| was.is_beside(place)).flat_map(|(_, entry)| &entry.policies);
+            let moved: Vec<_> = beside.filter(|(name, _)| !present.contains(*name)).collect();
+            let Some(entry) = self.documents.get_mut(place).filter(|entry| !entry.problems.is_empty()) else {
+                continue;
+            };
+            if let (false, Some(content)) = (moved.is_empty(), entry.content.clone()) {
+                entry.policies.extend(moved.into_iter().map(|(name, policy)| (name.clone(), Arc::clone(policy))));
+                entry.take(place, content);
+            }
         }
     }
 }

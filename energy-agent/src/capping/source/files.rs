@@ -69,7 +69,7 @@ fn read_folder(folder: &Path, version: &Path) -> Result<Documents, Unread> {
     let mut names = Vec::new();
     for entry in fs::read_dir(version).map_err(at(version))? {
         let name = entry.map_err(at(version))?.file_name().to_string_lossy().into_owned();
-        if !name.starts_with('.') && [".yaml", ".yml", ".json"].iter().any(|ending| name.ends_with(ending)) {
+        if !name.starts_with('.') && is_document(&name) {
             names.push(name);
         }
     }
@@ -101,6 +101,12 @@ fn read_folder(folder: &Path, version: &Path) -> Result<Documents, Unread> {
         }
     }
     Ok(documents)
+}
+
+/// Whether it is the name of a document.
+#[must_use]
+pub fn is_document(name: &str) -> bool {
+    [".yaml", ".yml", ".json"].iter().any(|ending| name.ends_with(ending))
 }
 
 /// The text of a document, or why it is none.

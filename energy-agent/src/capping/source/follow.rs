@@ -20,7 +20,7 @@ use crate::news::News;
 use crate::reader::{Lost, Reader};
 use crate::settle::{self, Look};
 use crate::signals::Reload;
-use crate::workload::configmaps::{self, Told, Which};
+use crate::workload::configmaps::{self, Content, Told, Which};
 use crate::workload::kubernetes::Credentials;
 
 /// Time between two looks at the file.
@@ -161,10 +161,12 @@ async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>, 
 
 async fn follow_maps(mut told: watch::Receiver<Told>, which: Which, source: usize, tell: mpsc::Sender<Message>) {
     told.mark_changed();
+    let mut known = BTreeSet::new();
     while told.changed().await.is_ok() {
         let Told { maps, trouble } = told.borrow_and_update().clone();
         if let Some(maps) = maps {
-            let documents = documents(which.namespace(), &maps);
+            let documents = documents(which.namespace(), &maps, &known);
+            known = documents.keys().cloned().collect();
             if tell.send((source, files::within_limits(&which.title(), documents))).await.is_err() {
                 return;
             }
@@ -178,15 +180,27 @@ async fn follow_maps(mut told: watch::Receiver<Told>, which: Which, source: usiz
     }
 }
 
-fn documents(namespace: &str, maps: &BTreeMap<String, Arc<configmaps::Data>>) -> Documents {
-    let documents = maps.iter().flat_map(|(name, data)| {
-        let is_too_large = data.values().map(|text| text.len()).sum::<usize>() > files::MAX_BYTES;
-        data.iter().map(move |(key, text)| {
+/// The documents in ConfigMaps: every key in `data`, and of `binaryData` those that are `known` or named as documents are. A
+/// logo beside policies is none.
+fn documents(namespace: &str, maps: &BTreeMap<String, Arc<configmaps::Data>>, known: &BTreeSet<Place>) -> Documents {
+    let mut documents = Documents::new();
+    for (name, data) in maps {
+        let mut found = Documents::new();
+        for (key, content) in &**data {
             let place = Place::ConfigMap { namespace: namespace.to_owned(), name: name.clone(), key: key.clone() };
-            (place, if is_too_large { Err(files::too_large()) } else { Ok(Arc::clone(text)) })
-        })
-    });
-    documents.collect()
+            let text = match content {
+                Content::Text(text) => Ok(Arc::clone(text)),
+                Content::Binary(_) if !files::is_document(key) && !known.contains(&place) => continue,
+                Content::Binary(text) => text.clone().ok_or_else(|| configmaps::not_text().to_owned()),
+            };
+            found.insert(place, text);
+        }
+        if found.values().flatten().map(|text| text.len()).sum::<usize>() > files::MAX_BYTES {
+            found.values_mut().for_each(|text| *text = Err(files::too_large()));
+        }
+        documents.append(&mut found);
+    }
+    documents
 }
 
 /// Writes changes to the log.
@@ -263,5 +277,15 @@ mod tests {
         assert_eq!((&latest.documents, &latest.failure), (&Some(Documents::new()), &Some(failure)));
         latest.hear(Ok(Documents::new()));
         assert_eq!(latest.failure, None);
+    }
+
+    #[test]
+    fn a_configmap_that_is_too_large_loses_none_of_its_keys() {
+        let large: Arc<str> = "x".repeat(files::MAX_BYTES).into();
+        let keys = [("a.yaml", large), ("b.yaml", Arc::from("x"))];
+        let data = keys.map(|(key, text)| (key.to_owned(), Content::Text(text)));
+        let maps = BTreeMap::from([("p".to_owned(), Arc::new(BTreeMap::from(data)))]);
+        let documents = documents("energy", &maps, &BTreeSet::new());
+        assert_eq!(documents.into_values().collect::<Vec<_>>(), [Err(files::too_large()), Err(files::too_large())]);
     }
 }

@@ -2,6 +2,8 @@
 
 use super::Found;
 use crate::capping::policy::yaml::{self, Node, Value};
+use crate::capping::source::files::is_document;
+use crate::workload::configmaps;
 
 /// What is to be checked in a file, or why it cannot be.
 pub(super) fn documents(file: &str, text: String) -> Vec<Result<Found, String>> {
@@ -55,7 +57,9 @@ fn of_manifest(file: &str, root: &Node<'_>) -> Vec<Result<Found, String>> {
     let (namespace, name) = (metadata("namespace"), metadata("name"));
     let map = if namespace.is_empty() { format!("ConfigMap {name}") } else { format!("ConfigMap {namespace}/{name}") };
     let entries = root.get("data").map(Node::entries).unwrap_or_default();
-    if entries.is_empty() {
+    let binary = root.get("binaryData").map(Node::entries).unwrap_or_default();
+    let binary: Vec<&yaml::Entry<'_>> = binary.iter().filter(|entry| is_document(&entry.key)).collect();
+    if entries.is_empty() && binary.is_empty() {
         return vec![Err(format!("{file}: {map}: no key in `data` (line {line})"))];
     }
     let document = |entry: &yaml::Entry<'_>| {
@@ -74,5 +78,12 @@ fn of_manifest(file: &str, root: &Node<'_>) -> Vec<Result<Found, String>> {
             )),
         }
     };
-    entries.iter().map(document).collect()
+    let decoded = |entry: &&yaml::Entry<'_>| {
+        let place = format!("{file}: {map} key {}", entry.key);
+        match entry.node.text().and_then(configmaps::decoded) {
+            Some(text) => Ok(Found { place, text, namespace: namespace.to_owned(), first_line: 1 }),
+            None => Err(format!("{place}: {} (line {})", configmaps::not_text(), entry.line)),
+        }
+    };
+    entries.iter().map(document).chain(binary.iter().map(decoded)).collect()
 }

@@ -117,6 +117,45 @@ fn a_document_that_cannot_be_read_is_no_deletion_and_one_that_is_gone_is() {
     assert_eq!(problems(&book), [problem("a", false)]);
 }
 
+/// Each is a document by its key, in one ConfigMap; what is in force after the first and the second.
+#[test]
+fn a_document_that_moves_within_its_object_and_is_refused_loses_no_policy_fc_135() {
+    for (before, after, kept) in [
+        // Renamed, and broken, or one policy of it, on the way.
+        (&[("a", "x=1 y=2")][..], &[("b", "!")][..], &["x=1 b", "y=2 b"][..]),
+        (&[("a", "x=1 y=2")], &[("b", "x=? y=3")], &["x=1 b", "y=3 b"]),
+        // Put into another one.
+        (&[("a", "x=1"), ("b", "y=2")], &[("b", "!")], &["x=1 b", "y=2 b"]),
+        // Divided into two, of which one is right.
+        (&[("a", "x=1 y=2")], &[("b", "!"), ("c", "y=3")], &["x=1 b", "y=3 c"]),
+        (&[("a", "x=1 y=2")], &[("b", "!"), ("c", "!")], &["x=1 b", "y=2 b"]),
+        // Right, so that what is missing is deleted.
+        (&[("a", "x=1 y=2")], &[("b", "y=2")], &["y=2 b"]),
+        (&[("a", "x=1"), ("b", "y=2")], &[("b", "y=2")], &["y=2 b"]),
+        // The other was refused before already: it is nothing that this one became.
+        (&[("a", "x=1"), ("b", "!")], &[("b", "!")], &[]),
+    ] {
+        let of = |documents: &[(&str, &str)]| {
+            let documents: Vec<_> = documents.iter().map(|(key, text)| (map("m", key), *text)).collect();
+            said(&documents)
+        };
+        let mut book = one_file();
+        book.tell(0, of(before));
+        // The same answer again changes nothing.
+        for _ in 0..2 {
+            book.tell(0, of(after));
+            let kept: Vec<String> = kept.iter().map(|one| one.replace(' ', " ConfigMap energy/m key ")).collect();
+            assert_eq!(in_force(&book), kept, "{before:?} {after:?}");
+            assert!(problems(&book).iter().all(|(_, is_kept)| *is_kept == !kept.is_empty() || after.len() > 1));
+        }
+        // And another object has nothing to do with it.
+        let mut book = one_file();
+        book.tell(0, of(before));
+        book.tell(0, said(&[(map("other", "b"), "!")]));
+        assert_eq!(in_force(&book), Vec::<String>::new());
+    }
+}
+
 #[test]
 fn a_source_that_is_away_keeps_all_and_shows() {
     let mut book = Book::new(&["file /policies".to_owned(), "ConfigMap energy/p".to_owned()]);
