@@ -46,7 +46,7 @@ fn every_folder_is_valid_by_kubernetes_schema_and_equal_to_the_chart() {
     assert!(output.status.success(), "{said}");
 }
 
-/// What the test server has: neither RBAC nor the operator's kinds.
+/// What the test server has: neither RBAC nor quotas nor the operator's kinds.
 #[test]
 fn an_api_server_takes_every_folder() {
     if env::var_os("TEST_KUBE_API").is_none() {
@@ -61,6 +61,7 @@ fn an_api_server_takes_every_folder() {
     for name in folders() {
         let mut objects = rendered(&name);
         objects.retain(|object| ["v1", "apps/v1"].contains(&object["apiVersion"].as_str().unwrap()));
+        objects.retain(|object| object["kind"] != "ResourceQuota");
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
         for more in [&["--dry-run=server"][..], &[]] {
             // Before there is a namespace, the server can say nothing of what would be in it.
@@ -154,6 +155,35 @@ fn the_kustomization_of_the_guide_renders_with_an_image_of_ones_own() {
     assert_eq!(named.collect::<BTreeSet<_>>(), overlays.collect());
     for name in fs::read_dir(deploy().join("overlays")).unwrap().map(|entry| entry.unwrap().file_name()) {
         assert!(deploy().join("components").join(&name).is_dir(), "{}", name.display());
+    }
+}
+
+/// On GKE, where each namespace but kube-system has to have a quota for the class that the DaemonSet asks for.
+#[test]
+fn a_quota_for_the_priority_class_of_the_agent_comes_along_where_it_is_asked_for_fc_124() {
+    let is_quota = |object: &&Value| object["kind"] == "ResourceQuota";
+    assert!(folders().iter().any(|folder| folder == "overlays/priority-quota"), "{:?}", folders());
+    for folder in folders() {
+        let objects = rendered(&folder);
+        let quotas: Vec<&Value> = objects.iter().filter(is_quota).collect();
+        assert_eq!(quotas.len(), usize::from(folder == "overlays/priority-quota"), "{folder}");
+        let agent = object(&objects, "DaemonSet", "energy-agent");
+        let class = &agent["spec"]["template"]["spec"]["priorityClassName"];
+        assert_eq!(class, "system-node-critical");
+        for quota in quotas {
+            assert_eq!(quota["metadata"]["namespace"], agent["metadata"]["namespace"]);
+            let scope = json!({"scopeName": "PriorityClass", "operator": "In", "values": [class]});
+            assert_eq!(quota["spec"]["scopeSelector"], json!({"matchExpressions": [scope]}));
+            // Nothing else is counted, so that nothing else of the namespace has to say what it needs.
+            assert_eq!(quota["spec"]["hard"], json!({"pods": "1G"}));
+        }
+    }
+    // The event by which people find the remedy.
+    let guide = fs::read_to_string(deploy().join("../docs/install.md")).unwrap();
+    let guide = guide.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(guide.contains("insufficient quota to match these scopes: [{PriorityClass In [system-node-critical"));
+    for remedy in ["component `priority-quota`", "`priorityQuota=true`"] {
+        assert!(guide.contains(remedy), "{remedy}");
     }
 }
 

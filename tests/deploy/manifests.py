@@ -21,6 +21,7 @@ VALUES = {
     "overlays/kubelet": {"pods": {"source": "kubelet"}},
     "overlays/kube-prometheus": {"prometheus": {"podMonitor": True, "rules": True}},
     "overlays/network-policy": {"networkPolicy": {"enabled": True}},
+    "overlays/priority-quota": {"priorityQuota": True},
     "overlays/kind": {"image": {"pullPolicy": "Never"}},
 }
 
