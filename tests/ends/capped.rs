@@ -23,7 +23,7 @@ pub struct Capped {
     /// Before what it moves.
     _plant: Plant,
     _load: Load,
-    _pod: CpuPod,
+    pub pod: CpuPod,
     pub world: World,
     pub machine: Machine,
 }
@@ -37,7 +37,7 @@ impl Capped {
         let pod = world.pod("batch-0")?;
         let load = pod.spin();
         world.policies(POLICY);
-        Some(Self { world, machine, _plant: plant, _load: load, _pod: pod })
+        Some(Self { world, machine, _plant: plant, _load: load, pod })
     }
 
     /// What the agent is started with.
@@ -64,10 +64,15 @@ impl Capped {
 
     /// Starts the agent by `command`, which is followed by its flags, and waits until both clocks are limited.
     pub fn agent_by(&self, command: &[&str]) -> Agent {
-        let flags = self.flags();
-        let agent = Agent::spawn(command, &flags.iter().map(String::as_str).collect::<Vec<_>>());
+        let agent = self.spawn(command);
         self.wait_until_limited();
         agent
+    }
+
+    /// The same without waiting.
+    pub fn spawn(&self, command: &[&str]) -> Agent {
+        let flags = self.flags();
+        Agent::spawn(command, &flags.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     pub fn agent(&self) -> Agent {

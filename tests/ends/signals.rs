@@ -115,6 +115,39 @@ fn the_end_of_its_terminal_ends_an_agent_with_everything_restored() {
     capped.assert_restored("the end of the terminal");
 }
 
+/// The state and the signals of FC-134.
+#[test]
+fn whatever_ends_the_agent_in_order_restores_a_quota_and_is_no_failure_fc_134() {
+    let _alone = alone();
+    let Some(capped) = Capped::new() else { return };
+    capped.world.policies(&capped.world.policy(2.0));
+    let code = capped.world.node.folder().join("code");
+    // The shell hands SIGHUP on to its job, as the shell of a session does.
+    let shell = format!(
+        r"trap 'kill -s HUP \$agent' HUP; $* 2>&3 & agent=\$!; wait \$agent; wait \$agent; echo \$? >{0}.new; mv {0}.new {0}",
+        code.display()
+    );
+    let on_a_terminal = format!(r#"exec 3>&2; exec script --quiet --command "{shell}" /dev/null"#);
+    let before = capped.pod.quota.quota();
+    assert_eq!(capped.pod.quota.millicpus(), None, "no quota: {before}");
+    for signal in ["TERM", "INT", "QUIT"] {
+        let mut agent = capped.spawn(&["setsid", PROGRAM]);
+        capped.pod.wait_until_capped();
+        agent.send("HUP");
+        wait_for("a line about it", || agent.logged("SIGHUP, files are read again").pop());
+        agent.after_ticks(2);
+        assert_ne!(capped.pod.quota.quota(), before, "SIGHUP ends nothing");
+        assert_eq!(agent.end(signal).0.code(), Some(0), "{signal}: {:?}", agent.log());
+        assert_eq!((capped.pod.quota.quota(), capped.world.journal().as_str()), (before.clone(), ""), "{signal}");
+    }
+    let mut terminal = capped.spawn(&["setsid", "sh", "-c", &on_a_terminal, "sh", PROGRAM]);
+    capped.pod.wait_until_capped();
+    terminal.end("KILL");
+    let ended = wait_for("the agent's exit code", || fs::read_to_string(&code).ok());
+    assert_eq!(ended, "0\n", "{:?}", terminal.log());
+    assert_eq!((capped.pod.quota.quota(), capped.world.journal().as_str()), (before, ""), "SIGHUP on a terminal");
+}
+
 #[test]
 fn an_agent_under_nohup_goes_on_ignoring_sighup() {
     let _alone = alone();
