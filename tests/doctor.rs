@@ -11,9 +11,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::agent::program_for_all;
+use common::agent::{Agent, program_for_all};
 use common::tree::Tree;
 use serde_json::Value;
+use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_energy-agent");
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
@@ -311,6 +312,60 @@ fn clocks_and_limits_that_can_be_set_are_counted() {
     limits.assert("powercap", "ok", "2 power limits on 1 package writable", "");
     let amd = doctor_in(&Tree::case("FC-014"), &[]);
     amd.assert("powercap", "missing", "without limit files", "AMD");
+}
+
+#[test]
+fn who_caps_on_the_node_is_said() {
+    let (run, state, other) = (TempDir::new().unwrap(), TempDir::new().unwrap(), TempDir::new().unwrap());
+    fs::set_permissions(run.path(), Permissions::from_mode(0o700)).unwrap();
+    let flags = |state: &TempDir| [flag("--run.directory", run.path()), flag("--state.directory", state.path())];
+    let doctor = |state: &TempDir, capping: &str| {
+        let [run, state] = flags(state);
+        doctor(&[&run, &state, capping, "--ebpf=off", "--gpu=off"])
+    };
+    let lock = run.path().join("capping.lock");
+    let path = lock.display().to_string();
+    for capping in ["--capping=off", "--capping=on"] {
+        let status = if capping == "--capping=on" { "ok" } else { "off" };
+        doctor(&state, capping).assert("capping_lock", status, &format!("no agent caps by {path}"), "");
+    }
+    assert!(!lock.exists(), "doctor makes nothing");
+
+    let policies = other.path().join("policies.yaml");
+    fs::write(&policies, "version: 1\npolicies: []\n").unwrap();
+    let [run_flag, state_flag] = flags(&state);
+    let more =
+        ["--capping=on", "--ebpf=off", "--gpu=off", &run_flag, &state_flag, &flag("--capping.policy", &policies)];
+    let agent = Agent::start(&more);
+    agent.after_ticks(1);
+    let holder = format!("process {} caps by {path}, with --state.directory {}", agent.pid(), state.path().display());
+    for (state, capping, status, remedy) in [
+        (&state, "--capping=on", "ok", ""),
+        (&other, "--capping=off", "ok", ""),
+        (&other, "--capping=on", "fallback", "end one of them, or start it with --capping=off"),
+    ] {
+        let doctor = doctor(state, capping);
+        doctor.assert("capping_lock", status, &holder, remedy);
+        assert_eq!(doctor.checks["capping_lock"][2].is_empty(), remedy.is_empty());
+    }
+    // Looking has not taken it.
+    let page = agent.after_ticks(2);
+    assert_eq!(page.one("energy_agent_meter_up", &[("meter", "capping")]).value, "1");
+    drop(agent);
+    doctor(&state, "--capping=on").assert("capping_lock", "ok", "no agent caps by", "");
+
+    // In a pod without the node's folder.
+    let [run, state] = flags(&state);
+    for (capping, status, remedy) in [("--capping=on", "missing", "mount the host's"), ("--capping=off", "off", "")] {
+        let mut command =
+            command(PROGRAM, &["doctor", "--format=json", &run, &state, capping, "--ebpf=off", "--gpu=off"]);
+        let output = command.env("KUBERNETES_SERVICE_HOST", "127.0.0.1").output().unwrap();
+        Doctor::of(&output).assert("capping_lock", status, "is no volume of the node", remedy);
+    }
+    // Of another user.
+    std::os::unix::fs::chown(&lock, Some(65534), None).unwrap();
+    let [run, state] = [run.as_str(), state.as_str()];
+    self::doctor(&[run, state, "--capping=on"]).assert("capping_lock", "missing", &path, "--run.directory");
 }
 
 #[test]

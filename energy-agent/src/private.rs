@@ -62,15 +62,24 @@ pub fn check_folder(path: &Path) -> Result<()> {
 /// # Errors
 /// When it cannot be read, is no regular file, or is another user's or may be written by other users.
 pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
+    let Some(file) = open(path)? else { return Ok(None) };
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes).with_context(|| format!("reading {}", path.display()))?;
+    Ok(Some(bytes))
+}
+
+/// Opens a file to read it, and makes none; `None` where there is none.
+///
+/// # Errors
+/// As [`read`].
+pub fn open(path: &Path) -> Result<Option<File>> {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     let file = match opened {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         opened => opened.with_context(|| format!("opening {}", path.display()))?,
     };
     check_file(path, &file)?;
-    let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes).with_context(|| format!("reading {}", path.display()))?;
-    Ok(Some(bytes))
+    Ok(Some(file))
 }
 
 /// Puts a file in place of what is there, in one step, by way of `next`, never through a link. A reader sees the old

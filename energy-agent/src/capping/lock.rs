@@ -6,6 +6,7 @@
 //! up with the disk, and nobody but root can make it. Files of sysfs and cgroups would need no folder, but many of them
 //! can be opened by every user, who could then hold the lock.
 
+use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -42,12 +43,54 @@ pub enum NotLocked {
 }
 
 /// Who holds it, for people; written by the holder.
-#[derive(Serialize, Deserialize)]
-struct Holder {
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Holder {
     pid: u32,
     /// A process id means nothing elsewhere.
     pid_namespace: String,
-    state_directory: PathBuf,
+    pub state_directory: PathBuf,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pid_namespace == pid_namespace() {
+            return write!(f, "process {}", self.pid);
+        }
+        let state = self.state_directory.display();
+        write!(f, "an energy-agent of another container (its --state.directory is {state})")
+    }
+}
+
+/// The lock as it is at the moment.
+#[derive(Debug)]
+pub enum State {
+    Free,
+    /// `None`: the holder has not said who it is.
+    Held(Option<Holder>),
+}
+
+/// The file in the run folder that is locked.
+#[must_use]
+pub fn path(run: &Path) -> PathBuf {
+    run.join(FILE)
+}
+
+/// Looks at the lock of the node; makes, repairs and keeps nothing.
+///
+/// # Errors
+/// As [`NodeLock::take`], but for a lock that is held.
+pub fn look(run: &Path) -> Result<State, NotLocked> {
+    check_shared(run)?;
+    let path = path(run);
+    let Some(mut file) = private::open(&path).map_err(NotLocked::Unusable)? else { return Ok(State::Free) };
+    // Shared with others who look, and for a moment only: an agent that starts just then tries again.
+    match file.try_lock_shared() {
+        Ok(()) => Ok(State::Free),
+        Err(TryLockError::WouldBlock) => Ok(State::Held(read_holder(&mut file))),
+        Err(TryLockError::Error(error)) => {
+            Err(NotLocked::Unusable(anyhow::Error::new(error).context(format!("locking {}", path.display()))))
+        }
+    }
 }
 
 impl NodeLock {
@@ -56,14 +99,8 @@ impl NodeLock {
     /// # Errors
     /// See [`NotLocked`].
     pub fn take(run: &Path, state: &Path) -> Result<Self, NotLocked> {
-        if in_cluster() && !is_mounted(run) {
-            return Err(NotLocked::Unshared(format!(
-                "{0} is no volume of the node, so other agents on the node cannot see that this one caps; mount the host's {0} \
-                 (hostPath, DirectoryOrCreate), as deploy/components/capping does",
-                run.display()
-            )));
-        }
-        let path = run.join(FILE);
+        check_shared(run)?;
+        let path = path(run);
         let open = || {
             private::folder(run, &FILES)?;
             private::open_to_lock(&path)
@@ -95,18 +132,28 @@ impl NodeLock {
     }
 }
 
+/// In a pod, the folder has to be the node's.
+fn check_shared(run: &Path) -> Result<(), NotLocked> {
+    if in_cluster() && !is_mounted(run) {
+        return Err(NotLocked::Unshared(format!(
+            "{0} is no volume of the node, so other agents on the node cannot see that this one caps; mount the host's {0} \
+             (hostPath, DirectoryOrCreate), as deploy/components/capping does",
+            run.display()
+        )));
+    }
+    Ok(())
+}
+
 /// Who holds the lock, and what to do about it.
 fn held(path: &Path, file: &mut File) -> String {
-    let mut text = String::new();
-    let _ = file.take(MAX_BYTES).read_to_string(&mut text);
-    let who = match serde_json::from_str::<Holder>(&text) {
-        Ok(Holder { pid, pid_namespace: namespace, .. }) if namespace == pid_namespace() => format!("process {pid}"),
-        Ok(Holder { state_directory, .. }) => {
-            format!("an energy-agent of another container (its --state.directory is {})", state_directory.display())
-        }
-        Err(_) => "another process".to_owned(),
-    };
+    let who = read_holder(file).map_or_else(|| "another process".to_owned(), |holder| holder.to_string());
     format!("{who} caps by {}; end that energy-agent first, which restores everything", path.display())
+}
+
+fn read_holder(file: &mut File) -> Option<Holder> {
+    let mut text = String::new();
+    file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
 }
 
 /// The name of this process's own; empty where /proc does not say.

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use super::cluster::kubernetes;
 use super::{Machine, Row, Status, plural};
 use crate::capping::files::{FileKnobs, Hierarchy};
-use crate::config::{Config, IdleMethod};
+use crate::capping::lock::{self, NotLocked, State};
+use crate::config::{Capping, Config, IdleMethod};
 use crate::meter::ZoneKind;
 use crate::meter::powercap;
 use crate::workload::pid_namespace;
@@ -19,6 +20,7 @@ pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
         cpufreq(&config.sysfs),
         cpu_quota(config),
         power_limits(&config.sysfs),
+        capping_lock(config),
         kubernetes(machine),
         pid_namespace(&config.procfs),
         state_directory(config),
@@ -134,6 +136,40 @@ fn knobs(name: &'static str, what: &str, files: &[PathBuf]) -> Row {
         _ => "",
     };
     Row::new(name, Status::Missing, detail, remedy)
+}
+
+/// Who caps on this node.
+fn capping_lock(config: &Config) -> Row {
+    let name = "capping_lock";
+    let path = lock::path(&config.run_directory);
+    let path = path.display();
+    let unusable = match lock::look(&config.run_directory) {
+        Ok(State::Held(None)) => return Row::ok(name, format!("an agent caps by {path}, and has not said who it is")),
+        Ok(State::Held(Some(holder))) => {
+            let state = holder.state_directory.display();
+            let detail = format!("{holder} caps by {path}, with --state.directory {state}");
+            if config.capping == Capping::Off || holder.state_directory == config.state_directory {
+                return Row::ok(name, detail);
+            }
+            let detail = format!("{detail}; an agent with {} only meters", config.state_directory.display());
+            let remedy = "one is enough: end one of them, or start it with --capping=off";
+            return Row::new(name, Status::Fallback, detail, remedy);
+        }
+        Ok(State::Free) => None,
+        Err(NotLocked::Held(why) | NotLocked::Unshared(why)) => Some(why),
+        Err(NotLocked::Unusable(error)) => {
+            Some(format!("{error:#}; set --run.directory to a folder that only root can open"))
+        }
+    };
+    match (config.capping, unusable) {
+        (Capping::Off, None) => Row::new(name, Status::Off, format!("--capping=off, and no agent caps by {path}"), ""),
+        (Capping::Off, Some(why)) => {
+            let why = why.split("; ").next().unwrap_or_default();
+            Row::new(name, Status::Off, format!("--capping=off; whether another agent caps is not known: {why}"), "")
+        }
+        (Capping::On, None) => Row::ok(name, format!("no agent caps by {path} at present")),
+        (Capping::On, Some(why)) => Row::missing(name, &why),
+    }
 }
 
 fn pid_namespace(procfs: &Path) -> Row {
