@@ -6,6 +6,8 @@
 mod common;
 #[path = "config_files/hangs.rs"]
 mod hangs;
+#[path = "common/kubernetes/mod.rs"]
+mod kubernetes;
 #[path = "config_files/pipes.rs"]
 mod pipes;
 #[path = "config_files/secrets.rs"]

@@ -1,14 +1,22 @@
 //! Any file may be named by mistake, or by a link that somebody else has set: what it holds shows nowhere.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
+use axum::http::Request;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{DeleteParams, ObjectMeta, PostParams};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
 use crate::common::agent::PROGRAM;
+use crate::kubernetes::node::Node;
+use crate::kubernetes::server::runtime;
 
 const CANARY: &str = "S3CR3T";
 
@@ -203,6 +211,55 @@ fn pages_and_the_log_repeat_nothing_of_a_file_that_the_agent_follows() {
         assert_silent(&text, &agent.log().join("\n"));
         agent.assert_well();
     }
+}
+
+/// Refusals are Events too: of the Node for a file, and of a ConfigMap. Of 25 at once none is dropped.
+#[test]
+fn events_repeat_nothing_of_a_document_that_is_refused() {
+    for texts in texts().chunks(10) {
+        let (node, folder) = (Node::new(), TempDir::new().unwrap());
+        let (name, mut data) = (format!("canary-{}", node.name), BTreeMap::new());
+        for (number, text) in texts.iter().enumerate() {
+            fs::write(folder.path().join(format!("secret-{number}")), text).unwrap();
+            symlink(format!("secret-{number}"), folder.path().join(format!("{number}.yaml"))).unwrap();
+            data.extend(String::from_utf8(text.clone()).ok().map(|text| (format!("key-{number}"), text)));
+        }
+        let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
+        let map = ConfigMap { metadata, data: Some(data.clone()), ..ConfigMap::default() };
+        let maps: Api<ConfigMap> = Api::namespaced(node.cluster.client.clone(), "default");
+        runtime().block_on(maps.create(&PostParams::default(), &map)).unwrap();
+        let agent = node.agent_without_names(&[
+            "--ebpf=off",
+            "--gpu=off",
+            "--interval=1s",
+            "--capping=on",
+            &format!("--capping.policy={}", folder.path().display()),
+            &format!("--capping.configmap=default/{name}"),
+        ]);
+        let places = (0..texts.len()).map(|number| format!("file {}/{number}.yaml: ", folder.path().display()));
+        let keys = data.keys().map(|key| format!("ConfigMap default/{name} key {key}: "));
+        let mut missing: Vec<String> = places.chain(keys).collect();
+        wait_for("an event about each document", || {
+            for event in events(&node) {
+                assert_silent(&texts.concat(), &event.to_string());
+                let note = event["note"].as_str().unwrap();
+                missing.retain(|place| !note.contains(place));
+            }
+            Some(()).filter(|()| missing.is_empty())
+        });
+        let page = agent.scrape();
+        assert_eq!(page.one("energy_agent_capping_events_total", &[("result", "dropped")]).value, "0");
+        runtime().block_on(maps.delete(&name, &DeleteParams::default())).unwrap();
+    }
+}
+
+/// All events that the node's agent has written.
+fn events(node: &Node) -> Vec<Value> {
+    let request = Request::get("/apis/events.k8s.io/v1/events").body(Vec::new()).unwrap();
+    let list: Value = runtime().block_on(node.cluster.client.request(request)).unwrap();
+    let mut all = list["items"].as_array().unwrap().clone();
+    all.retain(|event| event["reportingInstance"] == *node.name);
+    all
 }
 
 /// What is the agent's own is named all the same: a key of its documents that is misspelt.
