@@ -16,6 +16,8 @@ mod kubernetes;
 mod one_agent;
 #[path = "capping_cpu/overlap.rs"]
 mod overlap;
+#[path = "capping_cpu/package.rs"]
+mod package;
 #[path = "capping_cpu/plant.rs"]
 mod plant;
 #[path = "capping_cpu/quota.rs"]

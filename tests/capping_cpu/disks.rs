@@ -4,76 +4,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::agent::{Agent, wait_for};
+use crate::common::agent::wait_for;
 use crate::common::alone;
-use crate::common::tree::Tree;
-use crate::kubernetes::node::Pod;
-use crate::plant::{Machine, Plant};
-use crate::world::{World, text, wait_for_state};
+use crate::package::{Package, policy};
+use crate::world::wait_for_state;
 
 const OPEN: &str = "200000000";
-/// 90 W for a package that draws 140 W.
-const POLICY: &str = "- name: package
-  mode: Enforce
-  selector: {selectAll: true}
-  budget: {watts: 90, scope: PerNode, components: [cpu]}
-  actuators: {cpu: {use: [RaplLimit]}}
-";
 
-/// A node whose package is over a policy's budget, and its state folder on a disk of its own.
-struct Capped {
-    world: World,
-    machine: Machine,
-    disk: Disk,
-    _plant: Plant,
-    _pod: Pod,
-}
-
-impl Capped {
-    fn new() -> Self {
-        let machine = Machine::of(Tree::new(), 1, 200_000_000, 200_000_000);
-        let plant = machine.draw(|| 140.0);
-        let world = World::new();
-        let pod = world.node.pod("batch-0", &["main"]);
-        world.policies(POLICY);
-        let disk = Disk::at(world.state.path());
-        Self { world, machine, disk, _plant: plant, _pod: pod }
-    }
-
-    fn flags(&self) -> Vec<String> {
-        let [sysfs, trust] = self.machine.flags();
-        vec![sysfs, trust, "--meter.cpu=rapl".to_owned(), "--gpu=off".to_owned()]
-    }
-
-    fn agent(&self) -> Agent {
-        self.world.bare_agent(&self.flags().iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    fn limit(&self) -> String {
-        text(&self.machine.limit_file(0))
-    }
-
-    fn wait_until_capped(&self) {
-        wait_for("a limit", || Some(self.limit()).filter(|limit| !limit.is_empty() && limit != OPEN));
-    }
-
-    fn wait_until_open(&self) {
-        wait_for("the limit to be as it was", || (self.limit() == OPEN).then_some(()));
-    }
-
-    /// An agent that was killed while it capped.
-    fn crash(&self) {
-        let mut agent = self.agent();
-        self.wait_until_capped();
-        // The last write is over.
-        agent.after_ticks(4);
-        agent.end("KILL");
-        assert_ne!(self.limit(), OPEN);
-    }
-
-    fn restore(&self) -> (Option<i32>, String) {
-        self.world.try_restore(&[&self.machine.flags()[0], "--gpu=off"])
-    }
+/// A node whose package is over a policy's budget, and its state folder on a disk of its own, which goes first.
+fn capped() -> (Package, Disk) {
+    let node = Package::new(200_000_000, 90);
+    let disk = Disk::at(node.world.state.path());
+    (node, disk)
 }
 
 /// A small file system that is mounted until it goes out of scope.
@@ -124,9 +66,9 @@ impl Drop for Disk {
 #[test]
 fn a_crash_and_a_full_disk_are_restored_by_the_command() {
     let _alone = alone();
-    let node = Capped::new();
+    let (node, disk) = capped();
     node.crash();
-    node.disk.fill();
+    disk.fill();
     let (code, said) = node.restore();
     assert_eq!((code, node.limit().as_str()), (Some(0), OPEN), "{said}");
     assert!(said.contains("Everything is as it was"), "{said}");
@@ -137,7 +79,7 @@ fn a_crash_and_a_full_disk_are_restored_by_the_command() {
     fs::write(node.machine.limit_file(0), format!("{written}\n")).unwrap();
     let (code, said) = node.restore();
     assert_eq!((code, node.limit().as_str()), (Some(0), written), "{said}");
-    node.disk.free();
+    disk.free();
     let (code, said) = node.restore();
     assert_eq!((code, node.limit().as_str()), (Some(0), written), "{said}");
     assert_eq!(node.world.journal(), "");
@@ -146,15 +88,15 @@ fn a_crash_and_a_full_disk_are_restored_by_the_command() {
 #[test]
 fn a_crash_and_a_read_only_disk_are_restored_by_command_and_next_start() {
     let _alone = alone();
-    let node = Capped::new();
+    let (node, disk) = capped();
     node.crash();
-    node.disk.read_only(true);
+    disk.read_only(true);
     let (code, said) = node.restore();
     assert_eq!((code, node.limit().as_str()), (Some(0), OPEN), "{said}");
-    node.disk.read_only(false);
+    disk.read_only(false);
 
     node.crash();
-    node.disk.read_only(true);
+    disk.read_only(true);
     node.world.no_policies();
     let agent = node.agent();
     node.wait_until_open();
@@ -162,11 +104,11 @@ fn a_crash_and_a_read_only_disk_are_restored_by_command_and_next_start() {
     let state = page.one("energy_agent_meter_up", &[("meter", "capping")]);
     assert_eq!((state.label("reason"), state.value.as_str()), ("journal", "0"));
     // Nothing new is limited, and the policy says so.
-    node.world.policies(POLICY);
+    node.world.policies(&policy(90));
     wait_for_state(&agent, "package", "no_actuator");
     assert_eq!(node.limit(), OPEN);
     assert_eq!(agent.logged("nothing new is capped").len(), 1, "{:#?}", agent.log());
-    node.disk.read_only(false);
+    disk.read_only(false);
     node.wait_until_capped();
     assert_eq!(agent.logged("the capping journal can be written").len(), 1, "{:#?}", agent.log());
 }
@@ -174,11 +116,11 @@ fn a_crash_and_a_read_only_disk_are_restored_by_command_and_next_start() {
 #[test]
 fn an_agent_whose_disk_fills_up_restores_at_its_end_and_lifts_no_limit_before() {
     let _alone = alone();
-    let node = Capped::new();
+    let (node, disk) = capped();
     let mut agent = node.agent();
     node.wait_until_capped();
     agent.after_ticks(4);
-    node.disk.fill();
+    disk.fill();
     let before = node.limit();
     // It has noticed once a minute has passed, or at its next write; neither opens anything.
     agent.after_ticks(6);
@@ -199,9 +141,9 @@ fn an_agent_whose_disk_fills_up_restores_at_its_end_and_lifts_no_limit_before() 
 #[test]
 fn a_crash_and_a_full_disk_are_restored_by_the_next_start() {
     let _alone = alone();
-    let node = Capped::new();
+    let (node, disk) = capped();
     node.crash();
-    node.disk.fill();
+    disk.fill();
     node.world.no_policies();
     let mut agent = node.agent();
     node.wait_until_open();
@@ -213,7 +155,7 @@ fn a_crash_and_a_full_disk_are_restored_by_the_next_start() {
 #[test]
 fn a_deleted_journal_is_written_anew_by_the_agent_that_caps() {
     let _alone = alone();
-    let node = Capped::new();
+    let (node, _disk) = capped();
     let mut agent = node.agent();
     node.wait_until_capped();
     agent.after_ticks(4);

@@ -9,18 +9,13 @@ use tempfile::TempDir;
 
 use crate::common::agent::{Agent, PROGRAM, program_for_all, wait_for};
 use crate::common::page::Page;
-use crate::common::tree::Tree;
 use crate::common::{alone, network};
-use crate::plant::Machine;
-use crate::world::{World, text, wait_for_state};
+use crate::package::{Package, policy};
+use crate::world::{World, wait_for_state};
 
 const OPEN: &str = "145000000";
-const POLICY: &str = "- name: package
-  mode: Enforce
-  selector: {selectAll: true}
-  budget: {watts: 95, scope: PerNode, components: [cpu]}
-  actuators: {cpu: {use: [RaplLimit]}}
-";
+const OPEN_UW: u64 = 145_000_000;
+const WATTS: u32 = 95;
 
 /// A container's view: the node's lock is mounted under another path, and so is a state folder of its own.
 struct Container {
@@ -74,19 +69,13 @@ impl Container {
 #[test]
 fn of_two_agents_in_different_namespaces_one_caps_and_the_other_takes_over() {
     let _alone = alone();
-    let machine = Machine::of(Tree::new(), 1, 145_000_000, 145_000_000);
-    let _plant = machine.draw(|| 140.0);
-    let limit = || text(&machine.limit_file(0));
-    let world = World::new();
-    let _pod = world.node.pod("batch-0", &["main"]);
-    world.policies(POLICY);
-    let [sysfs, trust] = machine.flags();
-    let flags = [&*sysfs, &trust, "--meter.cpu=rapl", "--gpu=off"];
-    let mut first = world.bare_agent(&flags);
-    let capped = wait_for("a limit", || Some(limit()).filter(|limit| !limit.is_empty() && limit != OPEN));
+    let node = Package::new(OPEN_UW, WATTS);
+    let (world, limit) = (&node.world, || node.limit());
+    let mut first = node.agent();
+    let capped = node.wait_until_capped();
 
     let policies = format!("--capping.policy={}", world.node.folder().join("policies.yaml").display());
-    let mut own: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    let mut own = node.flags();
     own.extend(["--capping=on".to_owned(), policies, "--interval=500ms".to_owned()]);
     let api = [
         "--pods.source=api".to_owned(),
@@ -126,7 +115,7 @@ fn of_two_agents_in_different_namespaces_one_caps_and_the_other_takes_over() {
     assert!(first.end("TERM").0.success());
     assert_eq!(limit(), OPEN);
     assert_eq!(world.journal(), "");
-    wait_for("the second to take over", || Some(limit()).filter(|limit| !limit.is_empty() && limit != OPEN));
+    node.wait_until_capped();
     assert!(second.journal().contains(&format!("\"original_raw\":\"{OPEN}\"")), "{}", second.journal());
     second.end();
     assert_eq!((limit().as_str(), second.journal().as_str()), (OPEN, ""));
@@ -136,7 +125,7 @@ fn of_two_agents_in_different_namespaces_one_caps_and_the_other_takes_over() {
 fn the_command_refuses_while_any_agent_of_the_node_caps() {
     let _alone = alone();
     let world = World::new();
-    world.policies(POLICY);
+    world.policies(&policy(WATTS));
     let agent = world.bare_agent(&["--gpu=off"]);
     // Another state folder is no way round.
     let state = TempDir::new().unwrap();
@@ -155,11 +144,8 @@ fn the_command_refuses_while_any_agent_of_the_node_caps() {
 #[test]
 fn no_other_user_can_lock_out_an_agent_or_the_command() {
     let _alone = alone();
-    let machine = Machine::of(Tree::new(), 1, 145_000_000, 145_000_000);
-    let _plant = machine.draw(|| 140.0);
-    let world = World::new();
-    let _pod = world.node.pod("batch-0", &["main"]);
-    world.policies(POLICY);
+    let node = Package::new(OPEN_UW, WATTS);
+    let world = &node.world;
     // As open as folders can be found, with the lock file of a version that had it beside the journal.
     for folder in [world.state.path(), world.run.path()] {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
@@ -175,10 +161,8 @@ fn no_other_user_can_lock_out_an_agent_or_the_command() {
     let mut neighbour = Command::new("setpriv").args(user).args(["sh", "-c", &held]).spawn().unwrap();
     wait_for("the neighbour's lock", || world.node.folder().join("held").exists().then_some(()));
 
-    let [sysfs, trust] = machine.flags();
-    let mut agent = world.bare_agent(&[&sysfs, &trust, "--meter.cpu=rapl", "--gpu=off"]);
-    let limit = || text(&machine.limit_file(0));
-    wait_for("a limit", || Some(limit()).filter(|limit| !limit.is_empty() && limit != OPEN));
+    let mut agent = node.agent();
+    node.wait_until_capped();
     for folder in [world.state.path(), world.run.path()] {
         assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
         for entry in fs::read_dir(folder)
@@ -196,9 +180,9 @@ fn no_other_user_can_lock_out_an_agent_or_the_command() {
     }
     agent.after_ticks(4);
     agent.end("KILL");
-    assert_ne!(limit(), OPEN);
-    world.restore(&[&sysfs, "--gpu=off"]);
-    assert_eq!(limit(), OPEN);
+    assert_ne!(node.limit(), OPEN);
+    let (code, said) = node.restore();
+    assert_eq!((code, node.limit().as_str()), (Some(0), OPEN), "{said}");
     neighbour.kill().unwrap();
     neighbour.wait().unwrap();
 }
@@ -207,7 +191,7 @@ fn no_other_user_can_lock_out_an_agent_or_the_command() {
 fn in_a_pod_a_folder_that_is_not_the_nodes_is_refused_with_the_remedy() {
     let _alone = alone();
     let world = World::new();
-    world.policies(POLICY);
+    world.policies(&policy(WATTS));
     let [state, run] = world.folder_flags();
     let policies = format!("--capping.policy={}", world.node.folder().join("policies.yaml").display());
     let flags = ["--capping=on", "--gpu=off", "--pods.source=none", "--interval=500ms", &state, &run, &policies];
