@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use crate::common::agent::{Agent, PROGRAM, wait_for};
 use crate::common::cgroup::Load;
 use crate::common::tree::Tree;
+use crate::kubernetes::node::Pod;
 use crate::plant::{Machine, Plant};
-use crate::world::{CpuPod, World, text};
+use crate::world::{World, text};
 
 /// Nothing is low enough for it: both clocks go to 1 GHz.
 pub const POLICY: &str = "- name: node
@@ -23,21 +24,20 @@ pub struct Capped {
     /// Before what it moves.
     _plant: Plant,
     _load: Load,
-    pub pod: CpuPod,
+    _pod: Pod,
     pub world: World,
     pub machine: Machine,
 }
 
 impl Capped {
-    /// `None`, said loudly, where a pod cannot be had.
-    pub fn new() -> Option<Self> {
+    pub fn new() -> Self {
         let machine = Machine::of(Tree::case("FC-088-two-policies"), 1, 200_000_000, 200_000_000);
         let plant = machine.draw(|| 100.0);
         let world = World::new();
-        let pod = world.pod("batch-0")?;
-        let load = pod.spin();
+        let pod = world.node.pod("batch-0", &["main"]);
+        let load = pod.cgroup.load(&["spin", "0"]);
         world.policies(POLICY);
-        Some(Self { world, machine, _plant: plant, _load: load, pod })
+        Self { world, machine, _plant: plant, _load: load, _pod: pod }
     }
 
     /// What the agent is started with.
