@@ -120,8 +120,7 @@ fn a_certificate_is_rotated_without_a_restart_and_a_bad_pair_changes_nothing() {
         assert_eq!(serial(), 2);
         agent.logged(stays).into_iter().next()
     });
-    let half_way = std::time::Instant::now();
-    while half_way.elapsed() < Duration::from_secs(2) {
+    for _ in 0..200 {
         assert_eq!(serial(), 2);
     }
     let is_valid = |wanted: &str| wait_for("the metric", || (valid(&client, &agent) == wanted).then_some(()));
