@@ -187,29 +187,29 @@ fn a_journal_of_a_version_that_kept_no_record_is_taken_over() {
     assert!(journal.loss().is_none());
 }
 
+/// Both folders, with a link of this name to somebody's file.
+fn linked(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let victim = folder.path().join("victim");
+    fs::write(&victim, "mine").unwrap();
+    for name in ["state", "run"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    symlink(&victim, folder.path().join(name)).unwrap();
+    (folder, victim)
+}
+
 #[test]
 fn a_link_left_in_the_folders_is_not_written_through() {
     for name in ["state/capping-journal.next", "state/capping-journal.damaged", "run/capping-record.next"] {
-        let folder = tempfile::tempdir().unwrap();
-        let victim = folder.path().join("victim");
-        fs::write(&victim, "mine").unwrap();
-        for name in ["state", "run"] {
-            fs::create_dir(folder.path().join(name)).unwrap();
-        }
-        symlink(&victim, folder.path().join(name)).unwrap();
+        let (folder, victim) = linked(name);
         fs::write(file(folder.path()), "not a journal\n").unwrap();
         intend(&mut open(folder.path(), "b"), &Knob::CpuFrequency(0), 3000, 2000);
         assert_eq!(fs::read_to_string(&victim).unwrap(), "mine", "{name}");
     }
     // Nor is one read or locked.
     for name in ["state/capping-journal.jsonl", "run/capping-record.jsonl", "run/capping.lock"] {
-        let folder = tempfile::tempdir().unwrap();
-        let victim = folder.path().join("victim");
-        fs::write(&victim, "mine").unwrap();
-        for name in ["state", "run"] {
-            fs::create_dir(folder.path().join(name)).unwrap();
-        }
-        symlink(&victim, folder.path().join(name)).unwrap();
+        let (folder, victim) = linked(name);
         let journal = open(folder.path(), "b");
         let shown = format!("{:?} {:?}", journal.loss(), journal.problem());
         assert!(shown.contains(name), "{shown}");
