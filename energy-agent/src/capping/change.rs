@@ -159,9 +159,7 @@ pub fn of_knobs(changes: Vec<knobs::Change>) -> Vec<Change> {
     let mut messages: BTreeMap<(ChangeKind, Option<PolicyName>), Vec<String>> = BTreeMap::new();
     for knobs::Change { knob, policy, kind, detail } in changes {
         let (kind, words) = match kind {
-            knobs::ChangeKind::Foreign => {
-                (ChangeKind::ForeignChange, "somebody else writes it, left to them for 10 minutes: ")
-            }
+            knobs::ChangeKind::Foreign => (ChangeKind::ForeignChange, "somebody else writes it: "),
             // Of a GPU that no policy is about, the log is enough.
             knobs::ChangeKind::Locked if policy.is_none() => continue,
             knobs::ChangeKind::Locked => (ChangeKind::ForeignChange, "its clocks are left alone while this shows: "),

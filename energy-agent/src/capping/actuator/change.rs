@@ -43,7 +43,7 @@ impl Change {
         let policy = policy.as_ref().map(ToString::to_string).unwrap_or_default();
         match kind {
             ChangeKind::Foreign => {
-                warn!(%knob, policy, "somebody else writes it and it is left to them for 10 minutes: {detail}");
+                warn!(%knob, policy, "somebody else writes it: {detail}");
             }
             ChangeKind::Locked => {
                 warn!(%knob, policy, "its clocks are left alone while this shows: {detail}");

@@ -4,12 +4,14 @@
 mod clock;
 mod lock;
 mod outcome;
+mod rival;
 mod view;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use self::clock::Clock;
+use self::rival::Rival;
 use super::super::journal::entry::Entry;
 use super::super::knob::{Found, Knob, KnobError, Limit, Value};
 use super::super::observation::{ClockLook, KnobState};
@@ -22,12 +24,9 @@ use super::fault::Fault;
 use super::floor::fit;
 
 const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
 /// Writes of one knob in a minute; a cut is never put off.
 const WRITES_A_MINUTE: usize = 20;
-/// So often in a minute a value that went back to what it was is set again. Then somebody means it.
-const REVERTS_A_MINUTE: usize = 5;
-/// How long a knob that somebody else wrote is theirs.
-const YIELD_FOR: Duration = Duration::from_secs(600);
 /// A write that is not answered for so long by a device that answers otherwise was lost.
 const LOST_AFTER: Duration = Duration::from_secs(30);
 
@@ -55,11 +54,10 @@ pub struct Track {
     clamped: bool,
     writes: Writes,
     written_at: VecDeque<Duration>,
-    reverted_at: VecDeque<Duration>,
     deferred: Option<u64>,
     fault: Option<Fault>,
     restore_fault: Option<Fault>,
-    yielded: Option<(PolicyName, Duration)>,
+    rival: Rival,
     clock: Clock,
 }
 
@@ -115,11 +113,10 @@ impl Track {
             clamped: false,
             writes: Writes::default(),
             written_at: VecDeque::new(),
-            reverted_at: VecDeque::new(),
             deferred: None,
             fault: None,
             restore_fault: None,
-            yielded: None,
+            rival: Rival::default(),
             clock: Clock::default(),
         }
     }
@@ -189,9 +186,7 @@ impl Track {
 
     /// A policy that may write it anew, whatever happened, because it was changed.
     pub fn policy_changed(&mut self, policy: &PolicyName) {
-        if self.yielded.as_ref().is_some_and(|(of, _)| of == policy) {
-            self.yielded = None;
-        }
+        self.rival.policy_changed(policy);
         if self.wanted.as_ref().is_none_or(|limit| limit.policy == *policy) {
             self.fault = None;
         }
@@ -201,11 +196,8 @@ impl Track {
     pub fn decide(&mut self, now: Duration, limit: Option<&Limit>, changes: &mut Vec<Change>) -> Action {
         self.wanted = limit.cloned();
         self.clamped = false;
-        if self.yielded.as_ref().is_some_and(|(of, until)| now >= *until || limit.is_some_and(|it| it.policy != *of)) {
-            self.yielded = None;
-        }
-        forget_before(&mut self.written_at, now);
-        forget_before(&mut self.reverted_at, now);
+        self.rival.look(now, limit.map(|limit| &limit.policy));
+        forget_before(&mut self.written_at, now, MINUTE);
         if let Some(action) = self.watch_lock(now, changes) {
             return action;
         }
@@ -271,8 +263,7 @@ impl Track {
         // A quota in another period is another limit.
         if found.raw == held.original_raw || (!is_quota && found.value == held.original) {
             if std::mem::replace(&mut held.confirmed, false) && self.wanted.is_some() {
-                self.reverted_at.push_back(now);
-                let often = self.reverted_at.len() > REVERTS_A_MINUTE;
+                let often = self.rival.reverted(now);
                 let shown = format!("it went back to {}", text(&self.knob, found.value));
                 if often {
                     return Some(self.give_way(now, &format!("{shown} again and again"), changes));
@@ -311,9 +302,11 @@ impl Track {
 
     /// Somebody else writes it: what they wrote stands, and is what it was if it is ever written again.
     fn give_way(&mut self, now: Duration, detail: &str, changes: &mut Vec<Change>) -> Action {
-        self.say(ChangeKind::Foreign, detail.to_owned(), changes);
-        let policy = self.held.take().map(|held| held.policy).unwrap_or_default();
-        self.yielded = Some((policy, now + YIELD_FOR));
+        let Some(Held { policy, written, .. }) = self.held.clone() else { return Action::Nothing };
+        self.rival.wrote(now, policy, self.found.as_ref().and_then(|found| found.value), written);
+        let rule = self.why_theirs(now).unwrap_or_default();
+        self.say(ChangeKind::Foreign, format!("{detail}; {rule}"), changes);
+        self.held = None;
         self.restore_fault = None;
         Action::Forget
     }
@@ -340,7 +333,7 @@ impl Track {
         let original = self.held.as_ref().map_or_else(|| before(&self.knob, found), |held| held.original);
         value = original.map_or(value, |original| value.min(original));
         let usable = matches!(found.state, KnobState::Ok | KnobState::NotEffective);
-        if !usable || self.yielded.is_some() || self.clock.lock.is_foreign() {
+        if !usable || self.rival.stands() || self.clock.lock.is_foreign() {
             return Action::Nothing;
         }
         let current = self.current();
@@ -416,9 +409,9 @@ fn before(knob: &Knob, found: &Found) -> Option<u64> {
     }
 }
 
-/// Drops the moments more than a minute ago.
-fn forget_before(moments: &mut VecDeque<Duration>, now: Duration) {
-    while moments.front().is_some_and(|at| now.saturating_sub(*at) >= MINUTE) {
+/// Drops the moments that are so long ago.
+fn forget_before(moments: &mut VecDeque<Duration>, now: Duration, time: Duration) {
+    while moments.front().is_some_and(|at| now.saturating_sub(*at) >= time) {
         moments.pop_front();
     }
 }

@@ -92,10 +92,7 @@ fn limits_that_are_given_back_together_are_one_piece_of_news() {
     assert_eq!(
         told.iter().map(|change| (change.kind, &*change.message)).collect::<Vec<_>>(),
         [
-            (
-                ChangeKind::ForeignChange,
-                "gpu_locked_clocks of GPU-4: somebody else writes it, left to them for 10 minutes: open"
-            ),
+            (ChangeKind::ForeignChange, "gpu_locked_clocks of GPU-4: somebody else writes it: open"),
             (
                 ChangeKind::Restored,
                 "gpu_locked_clocks of GPU-1: given back: open; gpu_locked_clocks of GPU-2: given back: open"

@@ -1,6 +1,7 @@
 mod after_a_crash;
 mod gone;
 mod locks;
+mod rivals;
 
 use std::sync::Arc;
 
@@ -172,24 +173,6 @@ fn raises_are_put_off_beyond_twenty_writes_a_minute_and_cuts_never() {
     }
     cpu.ticks(41, Some(&limit(2500)));
     assert_eq!(cpu.writes.last(), Some(&Value::Set(2500)));
-}
-
-#[test]
-fn a_foreign_value_is_left_alone_for_ten_minutes_and_is_what_was() {
-    let mut cpu = Bench::cpu();
-    cpu.tick(Some(&limit(2000)));
-    cpu.becomes(Some(2600));
-    assert_eq!(cpu.tick(Some(&limit(2000))), Action::Forget);
-    assert_eq!(cpu.kinds(), [ChangeKind::Foreign]);
-    assert_eq!(cpu.seen().state, KnobState::Yielded);
-    cpu.ticks(300, Some(&limit(1500)));
-    cpu.ticks(298, None);
-    assert_eq!(cpu.writes.len(), 1, "neither capped nor given back");
-    cpu.ticks(3, Some(&limit(1500)));
-    assert_eq!(cpu.writes[1..], [Value::Set(1500)]);
-    assert_eq!(cpu.seen().original, Some(2600));
-    cpu.tick(None);
-    assert_eq!(cpu.device.value, Some(2600));
 }
 
 #[test]

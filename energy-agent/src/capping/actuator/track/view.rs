@@ -18,7 +18,7 @@ impl Track {
         let fault = self.fault.as_ref().filter(|fault| now < fault.retry);
         let state = match (found.state, fault) {
             _ if self.clock.lock.is_foreign() => KnobState::Yielded,
-            _ if self.yielded.as_ref().is_some_and(|(_, until)| now < *until) => KnobState::Yielded,
+            _ if self.rival.stands_at(now) => KnobState::Yielded,
             (KnobState::Ok | KnobState::NotEffective, Some(fault)) => fault.error.state,
             (KnobState::NotEffective, None) => KnobState::Ok,
             (state, _) => state,
@@ -39,7 +39,7 @@ impl Track {
     /// Whether it was ever written or wanted.
     #[must_use]
     pub fn is_told(&self) -> bool {
-        self.is_in_use() || self.yielded.is_some() || self.fault.is_some() || self.writes != Writes::default()
+        self.is_in_use() || self.rival.stands() || self.fault.is_some() || self.writes != Writes::default()
     }
 
     /// For people.
@@ -69,7 +69,7 @@ impl Track {
                 .map(|limit| limit.policy.clone())
                 .or_else(|| self.held.as_ref().map(|held| held.policy.clone())),
             clamped: self.clamped,
-            detail: self.why_locked(),
+            detail: self.why_locked().or_else(|| self.why_theirs(now)),
             writes: self.writes,
         }
     }
