@@ -204,7 +204,7 @@ fn the_documented_example_is_right() {
         "batch/batch-trial: ok (Recommend, 300 W PerPod gpu)",
         "ml/llm-training: ok (Enforce, 400 W PerPod gpu)",
         "low-priority: ok (Enforce, 150 W PerNode cpu)",
-        "whole-node: ok (Enforce, 80 % of the peak of 168 h PerNode cpu)",
+        "whole-node: ok (Off, 80 % of the peak of 168 h PerNode cpu)",
         "inference/measured: ok (Off, 250 W PerPod gpu)",
     ];
     let expected: String = expected.iter().map(|line| format!("{path}: policy {line}\n")).collect();

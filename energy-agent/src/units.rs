@@ -83,6 +83,12 @@ pub fn floor_u64(value: f64) -> u64 {
     if value.is_finite() { value as u64 } else { 0 }
 }
 
+/// The whole number nearest to `value`; zero for negative and non-finite values, `u64::MAX` beyond the range.
+#[must_use]
+pub fn nearest_u64(value: f64) -> u64 {
+    floor_u64(value + 0.5)
+}
+
 /// Nanoseconds of a duration; saturates after 584 years.
 #[must_use]
 pub fn nanos(duration: Duration) -> u64 {

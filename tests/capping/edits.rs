@@ -33,10 +33,13 @@ fn edits(by_api: bool) {
     agent.after_ticks(2);
     assert_eq!(world.nvml.writes().len(), 0);
     // How long an edit takes is the benchmark's to say.
-    for watts in [400, 350] {
+    for watts in [400, 500, 350] {
+        let ticks = agent.scrape().ticks();
         set(&limit("train", f64::from(watts)));
         world.wait_for_limit("GPU-train", watts * 1000);
-        agent.after_ticks(2);
+        // Up as fast as down, and not when a minute has passed.
+        let page = agent.after_ticks(2);
+        assert!(page.ticks() - ticks < 30, "{watts} W after {} ticks", page.ticks() - ticks);
     }
 
     // One that cannot be read as a policy, and one that is no YAML: the last good version stays.

@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -275,10 +277,61 @@ fn a_limit_that_the_firmware_keeps_is_shown_as_it_is_and_not_written_for_ever_fc
     assert!((shown - 145.0).abs() < 0.001, "{shown} W");
     let written = kept.written(&machine.limit_file(0));
     assert!((1..=2).contains(&written.len()), "{written:?}");
+    // Once of the limit, and once of the policy that has no other.
+    for said in ["cannot be limited", "rapl_limit of intel-rapl:0 is not_effective"] {
+        assert_eq!(agent.logged(said).len(), 1, "{:#?}", agent.log());
+    }
+    assert_eq!(agent.logged("WARN").iter().filter(|line| line.contains("intel-rapl:0")).count(), 2);
+}
+
+#[test]
+fn a_package_whose_limit_somebody_else_raises_is_shown_and_held_again_after_a_minute() {
+    let _alone = alone();
+    let machine = Machine::of(Tree::new(), 1, 100_000_000, 100_000_000);
+    let limit = machine.limit_file(0);
+    let file = limit.clone();
+    let _plant = machine.draw(move || {
+        let limit_uw: f64 = fs::read_to_string(&file).unwrap().trim().parse().unwrap_or(100e6);
+        (limit_uw / 1e6).min(90.0)
+    });
+    // No pod: what the node draws is there all the same.
+    let world = World::new();
+    world.policies(&node_policy(40.0, "use: [RaplLimit]"));
+    let mut agent = agent(&world, &machine);
+    wait_for_text(&limit, "40000000");
+    wait_for_state(&agent, "node", "capping");
+    fs::write(&limit, "60000000").unwrap();
+    let taken = Instant::now();
+    wait_for_state(&agent, "node", "no_actuator");
+    let shows = |agent: &Agent, watts: f64| {
+        let page = agent.scrape();
+        let power = page.number_of("energy_agent_policy_power_watts", &[("policy", "node")]);
+        Some(page).filter(|_| (power - watts).abs() < 2.0)
+    };
+    wait_for("the power that it draws now", || shows(&agent, 60.0));
+    let told = agent.policies();
+    let subject = &told["policies"][0]["subjects"][0];
     assert_eq!(
-        agent.logged("WARN").iter().filter(|line| line.contains("intel-rapl:0")).count(),
-        1,
-        "{:#?}",
-        agent.log()
+        subject["reason"], "rapl_limit of intel-rapl:0 is yielded: somebody else has set it to 60.0 W",
+        "{told}"
     );
+    let limits = told["limits"].as_array().unwrap();
+    let detail = limits[0]["detail"].as_str().unwrap();
+    assert!(detail.starts_with("somebody else has set 60.0 W, which is higher than the 40.0 W"), "{detail}");
+    assert_eq!(text(&limit), "60000000");
+    // A minute of theirs, and then the budget's again.
+    let patience = taken + Duration::from_secs(180);
+    while text(&limit) != "40000000" {
+        assert!(Instant::now() < patience, "{:#?}", agent.log());
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(taken.elapsed() >= Duration::from_secs(59), "{:?}", taken.elapsed());
+    wait_for_state(&agent, "node", "capping");
+    wait_for("the budget to be kept", || shows(&agent, 40.0));
+    assert_eq!(agent.logged("somebody else writes it").len(), 1, "{:#?}", agent.log());
+    assert_eq!(writes(&agent.scrape(), "intel-rapl:0", "ok"), 2);
+    // What they set is what comes back.
+    let (status, _) = agent.end("TERM");
+    assert!(status.success());
+    assert_eq!(text(&limit), "60000000");
 }

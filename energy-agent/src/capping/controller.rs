@@ -5,6 +5,8 @@ mod conflict;
 mod device;
 #[cfg(test)]
 mod floors;
+#[cfg(test)]
+mod limits;
 mod past;
 mod peak;
 #[cfg(test)]
@@ -17,6 +19,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod view;
+#[cfg(test)]
+mod whole_node;
 #[cfg(test)]
 mod world;
 

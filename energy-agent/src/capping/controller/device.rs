@@ -45,8 +45,8 @@ pub struct Device {
 pub enum Sharing {
     /// By power, at least an equal part.
     ByPower,
-    /// All limits of the device together are the target.
-    EqualParts,
+    /// All limits together are the target, of which each has one of so many parts.
+    EqualParts(u32),
 }
 
 /// Knobs that share a relative ceiling.

@@ -75,6 +75,8 @@ pub struct Subject {
     /// The last cut, whose effect has to be measured before the next.
     cut_at: Option<Duration>,
     open_since: Option<Duration>,
+    /// The budget that the power limits stand for; watts.
+    stood_for: Option<f64>,
     /// Ticks of excess in which nothing changed.
     stuck: u32,
 }
@@ -105,6 +107,7 @@ impl Subject {
             excess_at: None,
             cut_at: None,
             open_since: None,
+            stood_for: None,
             stuck: 0,
         }
     }
@@ -165,6 +168,7 @@ impl Subject {
         if !self.engaged {
             return;
         }
+        self.follow(policy, view, budget, power);
         // A load that comes and goes is as high as it was within the hold.
         while self.recent.front().is_some_and(|(at, _)| *at + self.hold <= tick.now) {
             self.recent.pop_front();
@@ -199,10 +203,12 @@ impl Subject {
         for device in &view.devices {
             changed |= self.stand(view, device, budget, target, power);
         }
+        self.stood_for = Some(budget);
         if changed {
             (self.engaged, self.cut_at) = (true, Some(now));
         }
-        self.stuck = if changed { 0 } else { self.stuck.saturating_add(1) };
+        // Where there is nothing to cut, nothing is at its floor.
+        self.stuck = if changed || view.devices.is_empty() { 0 } else { self.stuck.saturating_add(1) };
     }
 
     /// What a ceiling would have to be, from open: nothing follows it, so it does not go down tick by tick.
@@ -282,6 +288,8 @@ impl Subject {
             self.reason = Some(format!("everything is at its floor, and the power {power} above the budget"));
             return SubjectState::Unreachable;
         }
+        // Part of it may be in other hands, or allowed more than the budget.
+        self.reason = view.blocked.clone().or_else(|| self.allow_more(view, self.budget?));
         match (self.engaged, policy.mode) {
             (false, _) => SubjectState::Open,
             (true, Mode::Recommend) => SubjectState::Recommending,

@@ -7,9 +7,10 @@ use std::time::Duration;
 use super::conflict::{Decisions, Won};
 use super::device::{Device, DeviceKey, Lever, LeverKind, Range, Sharing};
 use crate::capping::knob::Knob;
-use crate::capping::observation::{GpuDevice, KnobState, Observation};
-use crate::capping::policy::{Component, Policy, Scope, Selector};
-use crate::units::floor_u64;
+use crate::capping::observation::{GpuDevice, KnobState, Observation, PodNow};
+use crate::capping::policy::{Component, CpuActuators, Mode, Policy, Scope, Selector};
+use crate::capping::quantity::Quantity;
+use crate::units::{floor_u64, nearest_u64};
 
 /// A subject at one tick.
 #[derive(Clone, Debug, Default)]
@@ -86,6 +87,10 @@ impl<'a> Scene<'a> {
                 (Knob::GpuPower(Arc::clone(&gpu.uuid)), actuators.power_limit && limit.is_none()),
             ];
             view.unusable.extend(knobs.into_iter().filter(|(_, unusable)| *unusable).map(|(knob, _)| knob));
+            // One of two that somebody else has taken is told, too: the other goes on.
+            if let Some(knob) = view.unusable.iter().rfind(|knob| self.is_theirs(knob) && knob.device() == *gpu.uuid) {
+                view.blocked = Some(self.stands(knob));
+            }
             if clock.is_none() && limit.is_none() {
                 view.blocked = Some(self.unusable(gpu, &view.unusable));
                 continue;
@@ -139,14 +144,20 @@ impl<'a> Scene<'a> {
         let places: BTreeSet<usize> = won.iter().filter(|won| won.cpu).map(|won| won.pod).collect();
         let counted: Vec<_> = places.iter().map(|&place| &self.seen.pods[place]).collect();
         let node = policy.budget.components.cpu && policy.budget.scope == Scope::PerNode && selects_all(policy);
-        let whole = node && counted.len() == self.seen.pods.len();
-        if whole && policy.actuators.cpu.rapl_limit && self.add_rapl(view) {
-            return;
-        }
-        let pods: Option<f64> =
-            counted.iter().map(|pod| pod.cpu_power.map(|power| power.0).filter(|power| power.is_finite())).sum();
-        view.power = view.power.zip(pods).map(|(sum, pods)| sum + pods);
+        let power: Option<f64> = if node {
+            self.seen.node_cpu_power.map(|power| power.0).filter(|power| power.is_finite())
+        } else {
+            counted.iter().map(|pod| pod.cpu_power.map(|power| power.0).filter(|power| power.is_finite())).sum()
+        };
+        view.power = view.power.zip(power).map(|(sum, power)| sum + power);
         let cpu = policy.actuators.cpu;
+        if node && cpu.rapl_limit {
+            if let Some(reason) = self.decided_by_another(&places, policy.mode) {
+                view.blocked = Some(reason);
+            } else if self.add_rapl(power, view) {
+                return;
+            }
+        }
         let min_khz = u64::from(cpu.min_frequency_mhz.unwrap_or(0)) * 1000;
         if node && cpu.frequency && !counted.is_empty() {
             // Cores that belong to a pod of another policy are left alone; one that shares the rest forbids them.
@@ -158,11 +169,11 @@ impl<'a> Scene<'a> {
                 knobs.filter(|knob| !theirs.contains(knob)).map(|knob| self.range(knob, min_khz)).collect();
             if !shared && let Some(lever) = ranges.and_then(|ranges| Lever::new(LeverKind::CpuFrequency, ranges, None))
             {
-                view.devices.push(cpu_device(None, pods.unwrap_or(0.0), lever));
+                view.devices.push(cpu_device(None, power.unwrap_or(0.0), lever));
                 return;
             }
         }
-        for pod in counted {
+        for pod in counted.into_iter().filter(|_| cpu.frequency || cpu.quota) {
             let clocks = pod.frequencies.iter().filter(|_| cpu.frequency);
             let knobs = clocks.chain(pod.quota.iter().filter(|_| cpu.quota));
             view.unusable.extend(knobs.filter(|knob| self.range(knob, 0).is_none()).cloned());
@@ -170,7 +181,7 @@ impl<'a> Scene<'a> {
             let frequency =
                 ranges.filter(|_| cpu.frequency).and_then(|ranges| Lever::new(LeverKind::CpuFrequency, ranges, None));
             let quota = || {
-                let least = floor_u64(cpu.min_cpus.unwrap_or(0.0) * 1000.0);
+                let least = nearest_u64(cpu.min_cpus.unwrap_or(0.0) * 1000.0);
                 let range = pod.quota.as_ref().filter(|_| cpu.quota).and_then(|knob| self.range(knob, least))?;
                 Lever::new(LeverKind::Quota, vec![range], Some(floor_u64(pod.cpus_used * 1000.0)))
             };
@@ -180,31 +191,68 @@ impl<'a> Scene<'a> {
                     view.devices.push(cpu_device(Some(Arc::clone(&pod.uid)), power, lever));
                 }
                 None => {
-                    view.blocked =
-                        Some(format!("pod {} has neither cores of its own nor a quota that can be written", pod.uid));
+                    let theirs = pod.frequencies.iter().chain(&pod.quota).find(|knob| self.is_theirs(knob));
+                    view.blocked = Some(theirs.map_or_else(|| without_means(pod, cpu), |knob| self.stands(knob)));
                 }
             }
         }
     }
 
-    /// Whether the whole node is held by its packages' limits.
-    fn add_rapl(&self, view: &mut View) -> bool {
-        let knobs = self.seen.knobs.keys().filter(|knob| matches!(knob, Knob::RaplLimit(_)));
-        let Some(limits) = knobs.map(|knob| self.range(knob, 0)).collect::<Option<Vec<Range>>>() else { return false };
-        if limits.is_empty() {
+    /// Why the node as a whole is not this policy's to lower; `None`: it is. `places` are the pods that it decides about.
+    fn decided_by_another(&self, places: &BTreeSet<usize>, mode: Mode) -> Option<String> {
+        let (_, pod) = self.seen.pods.iter().enumerate().find(|(place, _)| !places.contains(place))?;
+        let winner = self.decisions.decider(&pod.uid, Component::Cpu, mode);
+        let winner = winner.map_or("another".to_owned(), |winner| self.decisions.policy(winner).name.to_string());
+        let pod = name(pod);
+        Some(format!(
+            "RaplLimit lowers the whole node, and policy {winner} decides about the CPUs of pod {pod}; give this policy a \
+             higher priority, or name Frequency or Quota too"
+        ))
+    }
+
+    /// Whether the whole node is held by its packages' limits: by those that can be written.
+    fn add_rapl(&self, power: Option<f64>, view: &mut View) -> bool {
+        let knobs: Vec<&Knob> = self.seen.knobs.keys().filter(|knob| matches!(knob, Knob::RaplLimit(_))).collect();
+        if knobs.is_empty() {
+            view.blocked =
+                Some("no package of this node has a power limit (powercap); name Frequency or Quota".to_owned());
             return false;
         }
-        let power = self.seen.node_cpu_power.map(|power| power.0).filter(|power| power.is_finite());
-        view.power = view.power.zip(power).map(|(sum, power)| sum + power);
+        let (usable, not): (Vec<_>, Vec<_>) =
+            knobs.iter().map(|&knob| (knob, self.range(knob, 0))).partition(|(_, range)| range.is_some());
+        if let Some((knob, _)) = not.first() {
+            view.blocked = Some(self.stands(knob));
+        }
+        view.unusable.extend(not.iter().map(|&(knob, _)| knob.clone()));
+        if usable.is_empty() {
+            return false;
+        }
         view.devices.push(Device {
             key: DeviceKey::Cpu(None),
             power: power.unwrap_or(0.0),
             others: 0.0,
             lever: None,
-            limits,
-            sharing: Sharing::EqualParts,
+            limits: usable.into_iter().filter_map(|(_, range)| range).collect(),
+            sharing: Sharing::EqualParts(u32::try_from(knobs.len()).unwrap_or(u32::MAX)),
         });
         true
+    }
+
+    fn is_theirs(&self, knob: &Knob) -> bool {
+        self.seen.knobs.get(knob).is_some_and(|now| now.state == KnobState::Yielded)
+    }
+
+    /// Why a knob cannot be used, and whose value rules.
+    fn stands(&self, knob: &Knob) -> String {
+        let Some(now) = self.seen.knobs.get(knob) else { return format!("{knob} is not there") };
+        let theirs = match (now.state, now.original) {
+            // The clocks of a GPU do not show who has set them to what: the limit's own line says what is known.
+            (KnobState::Yielded, _) if matches!(knob, Knob::GpuClock(_)) => ": somebody else has set it".to_owned(),
+            (KnobState::Yielded, None) => ": somebody else has taken its limit away".to_owned(),
+            (KnobState::Yielded, Some(value)) => format!(": somebody else has set it to {}", Quantity::of(knob, value)),
+            _ => String::new(),
+        };
+        format!("{knob} is {}{theirs}", now.state.as_str())
     }
 
     fn range(&self, knob: &Knob, least: u64) -> Option<Range> {
@@ -221,6 +269,21 @@ const fn cpu_device(uid: Option<Arc<str>>, power: f64, lever: Lever) -> Device {
         limits: Vec::new(),
         sharing: Sharing::ByPower,
     }
+}
+
+/// What a pod lacks of the means that its policy names.
+fn without_means(pod: &PodNow, cpu: CpuActuators) -> String {
+    let lacks = match (cpu.frequency, cpu.quota) {
+        (true, true) => "neither cores of its own nor a quota that can be written",
+        (true, false) => "no cores of its own whose clock can be written",
+        _ => "no quota that can be written",
+    };
+    format!("pod {} has {lacks}", name(pod))
+}
+
+/// A pod as people know it.
+fn name(now: &PodNow) -> String {
+    format!("{}/{}", now.pod.namespace, now.pod.name)
 }
 
 /// Whether a policy is about every pod there may be.

@@ -8,7 +8,8 @@ use crate::capping::controller::device::{Device, Lever, Range, Sharing};
 use crate::capping::controller::view::View;
 use crate::capping::knob::{Knob, Limits};
 use crate::capping::policy::{Mode, Policy};
-use crate::units::{self, floor_u64};
+use crate::capping::quantity::Quantity;
+use crate::units::{self, Watts, floor_u64, nearest_u64};
 
 /// A power limit stands this far above a device's share of the budget where its clocks are held too.
 const BACKSTOP: f64 = 1.10;
@@ -216,6 +217,41 @@ impl Subject {
         changed
     }
 
+    /// Brings the power limits that stand to a budget that was changed.
+    pub(super) fn follow(&mut self, policy: &Policy, view: &View, budget: f64, power: f64) {
+        if power <= 0.0 || self.stood_for.replace(budget) == Some(budget) {
+            return;
+        }
+        let target = budget * policy.control.target;
+        for device in &view.devices {
+            if self.devices.get(&device.key).is_some_and(|held| !held.standing.is_empty()) {
+                self.stand(view, device, budget, target, power);
+            }
+        }
+    }
+
+    /// Why the power limits that stand allow more than the budget; `None`: they don't. Behind clocks they may, by a tenth.
+    pub(super) fn allow_more(&self, view: &View, budget: f64) -> Option<String> {
+        let (mut sum, mut least, mut clocks) = (0.0, true, false);
+        for device in &view.devices {
+            let standing = self.devices.get(&device.key).map(|held| &held.standing)?;
+            for range in device.limits.iter().filter(|range| standing.contains_key(&range.knob)) {
+                let value = standing[&range.knob];
+                sum += units::ratio(value, 1) / per_watt(range) - device.others;
+                least &= range.at_most(0) == Some(value);
+                clocks |= device.lever.is_some();
+            }
+        }
+        let allowed = if clocks { budget * BACKSTOP } else { budget };
+        let why = match (least, clocks) {
+            (true, _) => "no device can be limited to less",
+            (false, true) => "the clocks are what holds the budget",
+            (false, false) => "a GPU that draws little may draw up to an equal part, and is cut when it does",
+        };
+        let [sum_shown, budget] = [sum, budget].map(|watts| Quantity::Power(Watts(watts)));
+        (sum > allowed + 0.5).then(|| format!("the power limits add up to {sum_shown} of {budget}: {why}"))
+    }
+
     /// Raises the lowest ceilings. `room`: by what the power may be multiplied.
     pub(super) fn raise(&mut self, policy: &Policy, view: &View, tick: Tick, room: f64) {
         if self.paced_at.is_some_and(|at| tick.now < at + RAISE_EVERY) {
@@ -224,9 +260,10 @@ impl Subject {
         let held = &self.devices;
         let ceiling = |device: &Device| held.get(&device.key).map_or(1.0, |held| held.ceiling);
         let lowest = view.devices.iter().map(ceiling).fold(1.0, f64::min);
-        let chosen: Vec<&Device> = view.devices.iter().filter(|device| ceiling(device) <= lowest + NEAR).collect();
+        let is_lowest = |device: &&Device| device.lever.is_none() || ceiling(device) <= lowest + NEAR;
+        let chosen: Vec<&Device> = view.devices.iter().filter(is_lowest).collect();
         for device in chosen {
-            let (Some(held), Some(lever)) = (self.devices.get_mut(&device.key), &device.lever) else { continue };
+            let Some(held) = self.devices.get_mut(&device.key) else { continue };
             if held.writes.len() >= WRITES_FOR_RAISES {
                 continue;
             }
@@ -245,9 +282,7 @@ impl Subject {
                     (self.paced_at, self.raised_at) = (Some(tick.now), Some(tick.now));
                 }
             }
-            if held.ceiling >= 1.0 {
-                continue;
-            }
+            let Some(lever) = device.lever.as_ref().filter(|_| held.ceiling < 1.0) else { continue };
             let seconds = RAISE_EVERY.max(tick.interval).as_secs_f64();
             let own = device.power.max(1e-9);
             let raised = lever.raise(&policy.control.algorithm, held.ceiling, own, own * room, seconds);
@@ -264,10 +299,7 @@ impl Subject {
 /// What a power limit of a device is to be for its share of the budget, in its unit; `power` is the subject's.
 pub(super) fn standing(view: &View, device: &Device, range: &Range, budget: f64, target: f64, power: f64) -> u64 {
     let watts = match device.sharing {
-        Sharing::EqualParts => {
-            let count = u32::try_from(device.limits.len()).unwrap_or(u32::MAX).max(1);
-            target * device.power / power / f64::from(count)
-        }
+        Sharing::EqualParts(count) => target * device.power / power / f64::from(count.max(1)),
         Sharing::ByPower => {
             let alike = view.devices.iter().filter(|device| !device.limits.is_empty());
             let (sum, count) = alike.fold((0.0, 0_u32), |(sum, count), other| (sum + other.power, count + 1));
@@ -276,7 +308,7 @@ pub(super) fn standing(view: &View, device: &Device, range: &Range, budget: f64,
         }
     };
     // What a share is exactly must not become the step below it by rounding.
-    floor_u64(watts * per_watt(range) + 1e-6)
+    nearest_u64(watts * per_watt(range))
 }
 
 /// Notes which knobs their devices keep above a relative ceiling.
