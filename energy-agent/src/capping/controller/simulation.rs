@@ -4,12 +4,14 @@
 //! `cargo test -p energy-agent --lib capping::controller::simulation -- --nocapture` prints the table.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use fake_nvml::plant::{Bounds, Plant, Running};
 use fake_nvml::state::Clocks;
 use fake_nvml::units::float;
 
 use super::world::{World, clock_of, limit_of, policy};
+use crate::capping::policy::Policy;
 use crate::units::ratio;
 
 /// Resolution of what is measured.
@@ -37,15 +39,24 @@ struct Score {
     work: f64,
     /// Knobs that are lowered at the end.
     lowered: usize,
+    /// Mean power of the whole run; watts.
+    watts: f64,
+    /// Share of the time in which the mean over the budget's window is above it, as the controller counts it.
+    window_over: f64,
 }
 
 /// Lets GPUs share a budget of 400 W each; `load` is theirs at a time in microseconds.
 fn run(exponent: f64, count: u32, seconds: u64, load: impl Fn(u32, u64) -> f64) -> Score {
+    run_under(policy("cap", BUDGET * f64::from(count)), exponent, count, seconds, load)
+}
+
+/// The same under another policy of that budget.
+fn run_under(cap: Policy, exponent: f64, count: u32, seconds: u64, load: impl Fn(u32, u64) -> f64) -> Score {
     let plant = Plant { exponent, ..Plant::default() };
     let clocks = Clocks::default();
     let budget = BUDGET * f64::from(count);
     let names: Vec<String> = (0..count).map(|number| format!("GPU-{number}")).collect();
-    let mut world = World::new().policy(policy("cap", budget)).pod("train");
+    let mut world = World::new().policy(cap).pod("train");
     for name in &names {
         world = world.gpu(name, &["train"]);
     }
@@ -112,6 +123,8 @@ fn run(exponent: f64, count: u32, seconds: u64, load: impl Fn(u32, u64) -> f64) 
     score.settle = first.map_or(0.0, |first| float(last.saturating_sub(first)) / 1e6);
     score.work = if best > 0.0 { work / best } else { 1.0 };
     score.lowered = world.outcome.limits.len();
+    score.watts = gpus.iter().map(|gpu| gpu.energy_uj).sum::<f64>() / 1e6 / float(seconds);
+    score.window_over = world.status("cap").subjects[0].over_budget.as_secs_f64() / float(seconds);
     score
 }
 
@@ -185,7 +198,7 @@ impl Scenario {
 /// Runs a scenario and checks what the controller has to reach (shares of the time over a budget, writes, ticks).
 fn check(count: u32, exponent: f64, Scenario { name, seconds, load }: Scenario) {
     let score = run(exponent, count, seconds, load);
-    let Score { over, mean_over, energy_over, writes, settle, work, lowered } = score;
+    let Score { over, mean_over, energy_over, writes, settle, work, lowered, .. } = score;
     println!(
         "{count} GPU  {name:20} e {exponent:.1}  over {:5.2} % (mean of 1 s {:5.2} %)  energy over {:5.2} %  \
          settled {settle:5.2} s  writes {writes:2}  work {:5.1} %  lowered {lowered}",
@@ -224,6 +237,31 @@ fn bursts_are_over_the_budget_less_than_2_percent_of_the_time() {
             check(1, exponent, Scenario::bursts(on, off));
         }
         check(8, exponent, Scenario::bursts(20.0, 20.0));
+    }
+}
+
+#[test]
+fn a_load_that_comes_and_goes_within_the_window_is_held_every_second_unless_clocks_alone_hold_it() {
+    // 3 of 6 s, from 10.3 s on. Any 10 s have 6 s of load at most: who knows that lets 6 P + 4 x 70 W be 4000 W, which is a P
+    // of 620 W and a mean of 345 W. The power limit at 440 W knows no windows: (440 + 70) / 2 = 255 W.
+    let load = |_, at: u64| if at > 10_300_000 && (at - 10_300_000) % 6_000_000 < 3_000_000 { 1.0 } else { 0.0 };
+    for exponent in [1.5, 3.0] {
+        for (power_limit, least, most) in [(true, 235.0, 256.0), (false, 290.0, 346.0)] {
+            let mut cap = policy("cap", BUDGET);
+            cap.budget.window = Duration::from_secs(10);
+            cap.actuators.gpu.power_limit = power_limit;
+            let Score { watts, window_over, .. } = run_under(cap, exponent, 1, 300, load);
+            println!(
+                "3 of 6 s in 10 s, e {exponent:.1}, limit {power_limit}: {watts:.0} W, over {:.2} %",
+                window_over * 100.0
+            );
+            assert!((least..most).contains(&watts), "e {exponent}, limit {power_limit}: {watts} W");
+            assert!(window_over < 0.02, "e {exponent}, limit {power_limit}: {window_over}");
+        }
+        // Without a window there is no such loss: (400 + 70) / 2 = 235 W.
+        let Score { watts, work, .. } = run(exponent, 1, 300, load);
+        println!("3 of 6 s, e {exponent:.1}: {watts:.0} W, work {:.1} %", work * 100.0);
+        assert!(watts > 205.0 && work > 0.88, "e {exponent}: {watts} W, work {work}");
     }
 }
 
