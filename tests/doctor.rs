@@ -394,7 +394,7 @@ fn a_pod_without_host_pid_is_told_to_set_it() {
     tree.apply(&format!("l proc/self/ns/pid -> pid:[{}]", case["proc"]["self_pid_ns"].as_str().unwrap()));
     let doctor = doctor_in(&tree, &[]);
     doctor.assert("pid_namespace", "fallback", "(pid:[4026532900], whose process 1 is energy-agent)", "hostPID: true");
-    doctor.assert("pid_namespace", "fallback", "attribution by cgroup goes on", "--pid=host");
+    doctor.assert("pid_namespace", "fallback", "to which the kubelet gave the GPU, else unattributed", "--pid=host");
     assert_eq!(doctor.code, 0, "{}", doctor.summary);
 
     let arguments = ["--pid", "--fork", "--mount-proc", PROGRAM, "doctor", "--format=json"];

@@ -10,9 +10,10 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::thread;
 
-use common::agent::{Agent, wait_for};
+use common::agent::{Agent, PROGRAM, wait_for};
 use common::cgroup::Pod;
-use common::nvml::{FakeNvml, Gpu, gpu};
+use common::nvml::{FakeNvml, Gpu, gpu, process};
+use common::page::Page;
 use hyper::http::{HeaderMap, Response};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
@@ -159,6 +160,77 @@ fn a_gpu_whose_processes_are_not_seen_is_the_pods_that_it_was_given_to() {
     let joules = page.microjoules("kepler_node_gpu_joules_total", &[("gpu_uuid", "GPU-a")]);
     let millijoules = page.one("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", &labels).number();
     assert!((millijoules * 1000.0 - std::time::Duration::from_micros(joules).as_secs_f64() * 1e6).abs() < 1.0);
+}
+
+/// FC-107: NVML names processes by the ids of the host. Process 2 of the agent's own namespace is a pod's here, and that of the
+/// host, which used the GPUs, is another.
+#[test]
+fn without_the_hosts_processes_a_gpu_is_whose_the_kubelet_says_and_else_nobodys() {
+    let (given, unrelated) = (Pod::systemd(), Pod::systemd());
+    let _load = given.load(&["sleep", "0"]);
+    let kubelet = Kubelet::start(listed("ml", "train", "main", &["GPU-a"]));
+    let used = |uuid| Gpu { processes: Some(vec![process(2)]), ..veiled(uuid) };
+    let mut nvml = FakeNvml::new().gpu(used("GPU-a")).gpu(used("GPU-b"));
+    nvml.play();
+    let second = format!(
+        "sleep 600 & echo $! > {}/cgroup.procs; [ $! = 2 ] && exec \"$0\" \"$@\"",
+        unrelated.container.display()
+    );
+    let launcher = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", &second, PROGRAM];
+    let agent = Agent::spawn(
+        &launcher,
+        &[
+            "--interval=200ms",
+            "--meter.cpu=none",
+            "--attribution.idle=none",
+            "--pods.source=kubelet",
+            &format!("--pods.kubelet-url={}", pods(pod_list(&given))),
+            &format!("--pods.resources-socket={}", kubelet.socket().display()),
+            &nvml.flag(),
+        ],
+    );
+    agent.wait_until_ready();
+    let joules = |page: &Page, pod: &Pod| page.microjoules("kepler_pod_gpu_joules_total", &[("pod_id", &pod.uid)]);
+    let unattributed =
+        |page: &Page, uuid| page.microjoules("energy_agent_node_gpu_unattributed_joules_total", &[("gpu_uuid", uuid)]);
+    let all = |page: &Page, uuid| page.microjoules("kepler_node_gpu_joules_total", &[("gpu_uuid", uuid)]);
+    let mut page_when = |holds: &dyn Fn(&Page) -> bool| {
+        wait_for("energy of both GPUs", || {
+            nvml.add_energy(0, 20_000);
+            nvml.add_energy(1, 10_000);
+            let page = agent.scrape();
+            page.assert_conserved();
+            holds(&page).then_some(page)
+        })
+    };
+    let page = page_when(&|page| ["GPU-a", "GPU-b"].iter().all(|uuid| all(page, uuid) > 100_000_000));
+    assert_eq!(joules(&page, &unrelated), 0, "of a process that has the same number by chance");
+    assert_eq!(unattributed(&page, "GPU-b"), all(&page, "GPU-b"));
+    let page = page_when(&|page| joules(page, &given) > 100_000_000);
+    assert_eq!((joules(&page, &unrelated), unattributed(&page, "GPU-b")), (0, all(&page, "GPU-b")));
+    let row = page.one("energy_agent_meter_up", &[("meter", "host_pid")]);
+    assert_eq!((row.label("reason"), row.value.as_str()), ("restricted", "0"));
+    let said = agent.logged("hostPID: true");
+    assert_eq!(said.len(), 1, "{said:#?}");
+}
+
+/// As a container that has the host's /proc mounted: its own ids are others, and those that it reads are the host's.
+#[test]
+fn by_the_hosts_proc_a_process_is_found_from_a_namespace_of_ones_own() {
+    let pod = Pod::systemd();
+    let load = pod.load(&["sleep", "0"]);
+    let mut nvml = FakeNvml::new().gpu(Gpu { processes: Some(vec![process(load.0.id())]), ..veiled("GPU-a") });
+    nvml.play();
+    let flags = ["--interval=200ms", "--meter.cpu=none", "--pods.source=none", &nvml.flag()];
+    let agent = Agent::spawn(&["unshare", "--pid", "--fork", "--kill-child", PROGRAM], &flags);
+    agent.wait_until_ready();
+    let page = wait_for("the pod's energy", || {
+        nvml.add_energy(0, 20_000);
+        let page = agent.scrape();
+        (page.microjoules("kepler_pod_gpu_joules_total", &[("pod_id", &pod.uid)]) > 20_000_000).then_some(page)
+    });
+    assert!(!page.has("energy_agent_meter_up", &[("meter", "host_pid")]));
+    assert_eq!(agent.logged("hostPID: true"), Vec::<String>::new());
 }
 
 #[test]

@@ -64,8 +64,10 @@ pub struct Node {
     ticks: u64,
     late_ticks: u64,
     state: StateFile,
-    /// The agent runs in a pod that hides the host's processes from it.
+    /// The host's processes are out of sight, which matters in a pod and beside a GPU.
     host_pid: Option<MeterState>,
+    /// The same where it does not matter so far.
+    unmissed: Option<MeterState>,
     mirrors: Mirrors,
     names: Arc<Names>,
     pod_labels: Arc<[PodLabel]>,
@@ -94,10 +96,6 @@ impl Node {
             }
             None => None,
         };
-        let host_pid = in_cluster().then(|| pid_namespace::state(&config.procfs)).flatten();
-        if let Some(state) = &host_pid {
-            warn!(problem = state.detail, "the host's processes are out of sight");
-        }
         let pod_labels = exported(&config.pod_labels);
         for PodLabel { key, name, .. } in pod_labels.iter().filter(|label| label.in_conflict) {
             info!(
@@ -110,7 +108,7 @@ impl Node {
         let processes = Processes::new(&config.procfs, limits);
         let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
         let state = StateFile::new(&config.state_directory);
-        Ok(Self {
+        let mut node = Self {
             name: node_name(config),
             sampler,
             owners,
@@ -126,7 +124,8 @@ impl Node {
             ticks: 0,
             late_ticks: 0,
             state,
-            host_pid,
+            host_pid: None,
+            unmissed: pid_namespace::state(&config.procfs),
             mirrors: Mirrors::default(),
             names: Arc::default(),
             pod_labels: pod_labels.into(),
@@ -134,7 +133,17 @@ impl Node {
                 Some(policies) => Some(Capper::open(config, policies, events)),
                 None => Capper::left_over(config),
             },
-        })
+        };
+        node.miss_processes(in_cluster());
+        Ok(node)
+    }
+
+    /// Says once that the host's processes are out of sight, where that `matters`.
+    fn miss_processes(&mut self, matters: bool) {
+        if let Some(state) = self.unmissed.take_if(|_| matters) {
+            warn!(problem = state.detail, "the host's processes are out of sight");
+            self.host_pid = Some(state);
+        }
     }
 
     /// Before the first tick, in its thread: gives back what an earlier run left capped.
@@ -177,6 +186,7 @@ impl Node {
         let sample = self.sampler.read();
         self.late_ticks += u64::from(late);
         let now = Instant::now();
+        self.miss_processes(!sample.gpus.is_empty());
         if let Some(owners) = &mut self.owners {
             owners.apply(now, &sample.events, sample.events_complete);
         }

@@ -11,6 +11,7 @@ use super::Workload;
 use super::cgroup::{Container, Placement, classify, from_proc_cgroup};
 use super::names::Pods;
 use super::owners::Owners;
+use super::pid_namespace;
 use crate::memory;
 
 /// Time between two looks at a process that is there all along: whether it is still the same, and in the same cgroup.
@@ -33,10 +34,12 @@ struct Known {
     gone: Option<Instant>,
 }
 
-/// The workloads of processes, by PID in the PID namespace of `procfs`.
+/// The workloads of processes, by PID of the host.
 #[derive(Debug)]
 pub struct Pids {
     procfs: PathBuf,
+    /// `procfs` has the host's PIDs. In any other the same number is another process, so nothing is looked up.
+    in_sight: bool,
     /// The agent is in a cgroup namespace of its own, whose root is what it shows as `/`.
     veiled: bool,
     known: HashMap<u32, Known>,
@@ -48,7 +51,8 @@ impl Pids {
     #[must_use]
     pub fn new(procfs: &Path, now: Instant) -> Self {
         let veiled = fs::read_link(procfs.join("self/ns/cgroup")).is_ok_and(|link| link.as_os_str() != HOST);
-        Self { procfs: procfs.to_owned(), veiled, known: HashMap::new(), now, before: now }
+        let in_sight = pid_namespace::is_hosts(procfs);
+        Self { procfs: procfs.to_owned(), in_sight, veiled, known: HashMap::new(), now, before: now }
     }
 
     /// Begins a tick.
@@ -58,9 +62,12 @@ impl Pids {
         memory::fit(&mut self.known);
     }
 
-    /// The workload of a process, also of one that ended since it was asked for last. `None` if it is not there (ended, or
-    /// of another PID namespace), or its cgroup is not to be seen from here and none of `pods` has its container.
+    /// The workload of a process, also of one that ended since it was asked for last. `None` if it is not there, or its
+    /// cgroup is not to be seen from here and none of `pods` has its container, or the host's processes are out of sight.
     pub fn owner(&mut self, pid: u32, owners: Option<&Owners>, pods: &Pods) -> Option<Arc<Workload>> {
+        if !self.in_sight {
+            return None;
+        }
         let (now, before) = (self.now, self.before);
         if let Some(known) = self.known.get_mut(&pid) {
             // A PID that was there in every tick has hardly changed hands in between.
@@ -162,6 +169,8 @@ fn start_time(stat: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::super::names::{Pod, PodContainer};
     use super::*;
 
@@ -175,13 +184,23 @@ mod tests {
         fs::write(folder.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
     }
 
+    /// A procfs that shows the PID namespace with this inode.
+    fn procfs(namespace: &str) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join("self/ns")).unwrap();
+        symlink(format!("pid:[{namespace}]"), directory.path().join("self/ns/pid")).unwrap();
+        directory
+    }
+
+    const FIRST: &str = "4026531836";
+
     fn unit(workload: Option<&Arc<Workload>>) -> Option<&str> {
         workload.and_then(|workload| workload.unit())
     }
 
     #[test]
     fn a_process_belongs_to_its_cgroups_workload_and_is_remembered_when_it_ends() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = procfs(FIRST);
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         process(directory.path(), 7, 100, POD);
@@ -205,8 +224,19 @@ mod tests {
     }
 
     #[test]
+    fn fc_107_in_a_pid_namespace_of_its_own_a_number_names_nobody() {
+        let now = Instant::now();
+        for (namespace, found) in [("4026532900", false), (FIRST, true)] {
+            let directory = procfs(namespace);
+            process(directory.path(), 7, 100, POD);
+            let mut pids = Pids::new(directory.path(), now);
+            assert_eq!(pids.owner(7, None, &Pods::default()).is_some(), found, "{namespace}");
+        }
+    }
+
+    #[test]
     fn fc_038_a_pid_that_was_not_seen_for_a_tick_is_looked_at_again() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = procfs(FIRST);
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         process(directory.path(), 7, 100, "/system.slice/a.service");

@@ -11,6 +11,7 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
 use super::fault::{Calls, Failure};
 use super::reading::{GpuProcess, GpuProcessKind};
+use crate::workload::pid_namespace;
 
 /// `nvidia-cuda-mps-server` as `/proc/PID/comm` shows it, cut after 15 bytes.
 const MPS_SERVER: &str = "nvidia-cuda-mps";
@@ -20,14 +21,16 @@ const TRIES: usize = 3;
 
 /// The lists of one GPU, with what was found out about each process once.
 pub struct Processes {
-    procfs: PathBuf,
+    /// Where the host's processes are seen; `None` where none are (FC-107).
+    procfs: Option<PathBuf>,
     /// Whether a process is an MPS server.
     servers: BTreeMap<u32, bool>,
 }
 
 impl Processes {
     #[must_use]
-    pub const fn new(procfs: PathBuf) -> Self {
+    pub fn new(procfs: PathBuf) -> Self {
+        let procfs = Some(procfs).filter(|procfs| pid_namespace::is_hosts(procfs));
         Self { procfs, servers: BTreeMap::new() }
     }
 
@@ -59,10 +62,10 @@ impl Processes {
     }
 
     fn mark_servers(&mut self, found: &mut [GpuProcess]) {
+        let Some(procfs) = &self.procfs else { return };
         let there: BTreeSet<u32> = found.iter().map(|process| process.pid).collect();
         self.servers.retain(|pid, _| there.contains(pid));
         for process in found.iter_mut().filter(|process| process.kind == GpuProcessKind::Compute) {
-            let procfs = &self.procfs;
             let server = self.servers.entry(process.pid).or_insert_with(|| {
                 let comm = fs::read_to_string(procfs.join(process.pid.to_string()).join("comm"));
                 comm.is_ok_and(|comm| comm.starts_with(MPS_SERVER))
@@ -147,6 +150,13 @@ mod tests {
     #[test]
     fn the_mps_server_is_told_by_its_name_fc_056() {
         let procfs = tempfile::tempdir().unwrap();
+        fs::create_dir_all(procfs.path().join("self/ns")).unwrap();
+        let namespace = |inode: &str| {
+            let link = procfs.path().join("self/ns/pid");
+            _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(format!("pid:[{inode}]"), link).unwrap();
+        };
+        namespace("4026531836");
         for (pid, comm) in [("17", "nvidia-cuda-mps\n"), ("18", "python\n")] {
             fs::create_dir(procfs.path().join(pid)).unwrap();
             fs::write(procfs.path().join(pid).join("comm"), comm).unwrap();
@@ -158,5 +168,10 @@ mod tests {
         processes.mark_servers(&mut found);
         use GpuProcessKind::{Compute, MpsServer};
         assert_eq!(found.map(|process| process.kind), [MpsServer, Compute, Compute]);
+        // In a namespace of its own 17 is another process.
+        namespace("4026532900");
+        let mut found = [process(17)];
+        Processes::new(procfs.path().to_owned()).mark_servers(&mut found);
+        assert_eq!(found.map(|process| process.kind), [Compute]);
     }
 }
