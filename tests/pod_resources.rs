@@ -15,22 +15,34 @@ use common::cgroup::Pod;
 use common::nvml::{FakeNvml, Gpu, gpu, process};
 use common::page::Page;
 use hyper::http::{HeaderMap, Response};
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 
 /// A message field of wire type 2.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
-    let length = u8::try_from(content.len()).unwrap();
-    assert!(length < 128);
-    [&[number << 3 | 2, length], content].concat()
+    let length = content.len();
+    assert!(length < 1 << 14);
+    // A varint of one byte, or of two.
+    let low = u8::try_from(length % 128).unwrap();
+    let length = if length < 128 { vec![low] } else { vec![low | 128, u8::try_from(length / 128).unwrap()] };
+    [&[number << 3 | 2], &length[..], content].concat()
 }
 
-/// A pod with one container that has these devices, as the kubelet lists it.
+/// A pod with one container that has these devices of `nvidia.com/gpu`, as the kubelet lists it.
 fn listed(namespace: &str, pod: &str, container: &str, devices: &[&str]) -> Vec<u8> {
-    let ids: Vec<u8> = devices.iter().flat_map(|id| field(2, id.as_bytes())).collect();
-    let devices = [field(1, b"nvidia.com/gpu"), ids].concat();
-    let other = [field(1, b"example.com/fpga"), field(2, b"fpga-1")].concat();
-    let container = [field(1, container.as_bytes()), field(2, &other), field(2, &devices)].concat();
+    let devices: Vec<u8> = devices.iter().flat_map(|id| field(2, &device("nvidia.com/gpu", id))).collect();
+    listed_pod(namespace, pod, container, &[field(2, &device("example.com/fpga", "fpga-1")), devices].concat())
+}
+
+/// A resource of a device plugin with one device.
+fn device(resource: &str, id: &str) -> Vec<u8> {
+    [field(1, resource.as_bytes()), field(2, id.as_bytes())].concat()
+}
+
+/// A pod with one container that has what these fields of it say.
+fn listed_pod(namespace: &str, pod: &str, container: &str, has: &[u8]) -> Vec<u8> {
+    let container = [&field(1, container.as_bytes()), has].concat();
     field(1, &[field(1, pod.as_bytes()), field(2, namespace.as_bytes()), field(3, &container)].concat())
 }
 
@@ -93,17 +105,21 @@ fn pods(list: String) -> String {
     format!("http://{address}")
 }
 
-fn pod_list(pod: &Pod) -> String {
-    let status = format!(
-        r#"{{"phase":"Running","containerStatuses":[{{"name":"main","image":"i","imageID":"i","ready":true,
-        "restartCount":0,"containerID":"containerd://{}"}}]}}"#,
-        pod.container_id
-    );
-    let metadata = format!(r#"{{"name":"train","namespace":"ml","uid":"{}"}}"#, pod.uid);
-    let spec = r#"{"containers":[{"name":"main"}]}"#;
-    format!(
-        r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{}},"items":[{{"metadata":{metadata},"spec":{spec},"status":{status}}}]}}"#
-    )
+/// With one container `main` in each, in the namespace `ml`.
+fn pod_list(pods: &[(&str, &Pod)]) -> String {
+    let item = |(name, pod): &(&str, &Pod)| {
+        let container = json!({
+            "name": "main", "image": "i", "imageID": "i", "ready": true, "restartCount": 0,
+            "containerID": format!("containerd://{}", pod.container_id),
+        });
+        json!({
+            "metadata": {"name": name, "namespace": "ml", "uid": pod.uid},
+            "spec": {"containers": [{"name": "main"}]},
+            "status": {"phase": "Running", "containerStatuses": [container]},
+        })
+    };
+    let items: Vec<_> = pods.iter().map(item).collect();
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}).to_string()
 }
 
 /// A GPU that works for somebody whose process it does not show.
@@ -124,7 +140,7 @@ fn a_gpu_whose_processes_are_not_seen_is_the_pods_that_it_was_given_to() {
         "--meter.cpu=none",
         "--node.name=worker-1",
         "--pods.source=kubelet",
-        &format!("--pods.kubelet-url={}", pods(pod_list(&pod))),
+        &format!("--pods.kubelet-url={}", pods(pod_list(&[("train", &pod)]))),
         &format!("--pods.resources-socket={}", kubelet.socket().display()),
         "--gpu.dcgm-names",
         &nvml.flag(),
@@ -184,7 +200,7 @@ fn without_the_hosts_processes_a_gpu_is_whose_the_kubelet_says_and_else_nobodys(
             "--meter.cpu=none",
             "--attribution.idle=none",
             "--pods.source=kubelet",
-            &format!("--pods.kubelet-url={}", pods(pod_list(&given))),
+            &format!("--pods.kubelet-url={}", pods(pod_list(&[("train", &given)]))),
             &format!("--pods.resources-socket={}", kubelet.socket().display()),
             &nvml.flag(),
         ],
@@ -231,6 +247,86 @@ fn by_the_hosts_proc_a_process_is_found_from_a_namespace_of_ones_own() {
     });
     assert!(!page.has("energy_agent_meter_up", &[("meter", "host_pid")]));
     assert_eq!(agent.logged("hostPID: true"), Vec::<String>::new());
+}
+
+/// GKE's plugin names the device file, others NVML's index; the two are counted otherwise.
+#[test]
+fn a_gpu_that_is_given_by_index_or_device_file_is_the_right_one() {
+    let (train, infer) = (Pod::systemd(), Pod::systemd());
+    let _loads = [&train, &infer].map(|pod| pod.load(&["sleep", "0"]));
+    // The first of the vendor's network cards is no GPU.
+    let devices = [device("nvidia.com/gpu", "1"), device("nvidia.com/hostdev", "0")].map(|it| field(2, &it)).concat();
+    let kubelet = Kubelet::start(
+        [listed_pod("ml", "train", "main", &devices), listed("ml", "infer", "main", &["nvidia1/vgpu0"])].concat(),
+    );
+    let with_minor = |uuid, minor| Gpu { minor: Some(minor), ..veiled(uuid) };
+    let mut nvml = FakeNvml::new().gpu(with_minor("GPU-a", 1)).gpu(with_minor("GPU-b", 0));
+    nvml.play();
+    let agent = Agent::start(&[
+        "--interval=200ms",
+        "--meter.cpu=none",
+        "--attribution.idle=none",
+        "--pods.source=kubelet",
+        &format!("--pods.kubelet-url={}", pods(pod_list(&[("train", &train), ("infer", &infer)]))),
+        &format!("--pods.resources-socket={}", kubelet.socket().display()),
+        "--gpu.dcgm-names",
+        &nvml.flag(),
+    ]);
+    let joules = |page: &Page, pod: &Pod| page.microjoules("kepler_pod_gpu_joules_total", &[("pod_id", &pod.uid)]);
+    let page = wait_for("the energy of both pods", || {
+        // Four to one.
+        nvml.at(0).energy_mj = nvml.at(0).energy_mj.map(|energy| energy + 40_000);
+        nvml.add_energy(1, 10_000);
+        let page = agent.scrape();
+        page.assert_conserved();
+        (joules(&page, &train) > 100_000_000 && joules(&page, &infer) > 400_000_000).then_some(page)
+    });
+    // GPU-b, by index 1, is train's; GPU-a, /dev/nvidia1, is infer's.
+    let all = |uuid| page.microjoules("kepler_node_gpu_joules_total", &[("gpu_uuid", uuid)]);
+    assert!(joules(&page, &train) <= all("GPU-b"), "{} of {}", joules(&page, &train), all("GPU-b"));
+    for (uuid, pod) in [("GPU-a", "infer"), ("GPU-b", "train")] {
+        assert!(page.has("DCGM_FI_DEV_GPU_UTIL", &[("UUID", uuid), ("pod", pod), ("container", "main")]), "{uuid}");
+    }
+}
+
+/// A pod that is ending and the next of its name; the kubelet does not say which has which GPU.
+#[test]
+fn of_two_pods_of_one_name_in_the_kubelets_answer_neither_has_a_gpu_by_its_name() {
+    let (old, new) = (Pod::systemd(), Pod::systemd());
+    let _loads = [&old, &new].map(|pod| pod.load(&["sleep", "0"]));
+    let listed = ["GPU-a", "GPU-b"].map(|uuid| listed("ml", "train", "main", &[uuid]));
+    let kubelet = Kubelet::start(listed.concat());
+    let mut nvml = FakeNvml::new().gpu(veiled("GPU-a")).gpu(veiled("GPU-b"));
+    nvml.play();
+    let agent = Agent::start(&[
+        "--interval=200ms",
+        "--meter.cpu=none",
+        "--attribution.idle=none",
+        "--pods.source=kubelet",
+        // The API has forgotten the old one.
+        &format!("--pods.kubelet-url={}", pods(pod_list(&[("train", &new)]))),
+        &format!("--pods.resources-socket={}", kubelet.socket().display()),
+        "--gpu.dcgm-names",
+        &nvml.flag(),
+    ]);
+    wait_for("the kubelet's answer", || {
+        let page = agent.scrape();
+        page.has("DCGM_FI_DEV_GPU_UTIL", &[("UUID", "GPU-b"), ("pod", "train")]).then_some(())
+    });
+    let used =
+        |page: &Page, uuid| page.microjoules("energy_agent_node_gpu_unattributed_joules_total", &[("gpu_uuid", uuid)]);
+    let page = wait_for("energy of both GPUs", || {
+        nvml.at(0).energy_mj = nvml.at(0).energy_mj.map(|energy| energy + 10_000);
+        nvml.add_energy(1, 10_000);
+        let page = agent.scrape();
+        page.assert_conserved();
+        let all = |uuid| page.microjoules("kepler_node_gpu_joules_total", &[("gpu_uuid", uuid)]);
+        (all("GPU-a") > 100_000_000 && all("GPU-b") > 100_000_000).then_some(page)
+    });
+    for uuid in ["GPU-a", "GPU-b"] {
+        let all = page.microjoules("kepler_node_gpu_joules_total", &[("gpu_uuid", uuid)]);
+        assert_eq!(used(&page, uuid), all, "{uuid} is charged by a name that two have");
+    }
 }
 
 #[test]

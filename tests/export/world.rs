@@ -73,7 +73,7 @@ fn process_on_gpu(mut row: ProcessRow, energy: u64) -> ProcessRow {
 
 /// A GPU of 100 J: 60 idle, 40 active = pod 25 + unit 10 + retired 3 + unattributed 2.
 fn gpu() -> (ZoneTotals, GpuNow) {
-    let name = Gpu { uuid: Arc::from("GPU-1"), index: 3, name: Arc::from("NVIDIA H100 80GB HBM3") };
+    let name = Gpu { uuid: Arc::from("GPU-1"), index: 3, minor: Some(3), name: Arc::from("NVIDIA H100 80GB HBM3") };
     let mut totals = zone(ZoneKind::Gpu, 0, "GPU-1", 100_000_000, Some([40_000_000, 60_000_000, 2_000_000]));
     totals.zone = Arc::new(Zone { socket: None, source: Source::Nvml, ..(*totals.zone).clone() });
     let state = GpuState {

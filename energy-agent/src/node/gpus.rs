@@ -17,6 +17,7 @@ use crate::snapshot::{EnergyKey, GpuNow, ProcessKind, ProcessRow, Snapshot, Stat
 use crate::units::{Microjoules, Watts, ratio};
 use crate::workload::Workload;
 use crate::workload::allocation::Allocations;
+use crate::workload::device_id::DeviceId;
 use crate::workload::names::Pods;
 use crate::workload::owners::Owners;
 use crate::workload::pids::Pids;
@@ -145,11 +146,12 @@ impl Gpus {
         self.unknown |= placed.contains(&None);
         let gpu = &reading.gpu;
         let instances = reading.instances.iter().flat_map(|instance| {
-            self.allocations.of(&instance.uuid).iter().map(|workload| (instance.id, Arc::clone(workload)))
+            let workloads = self.allocations.of(&DeviceId::of_instance(gpu, instance));
+            workloads.into_iter().map(|workload| (instance.id, workload))
         });
-        let allocation = Allocation { device: self.allocations.of(&gpu.uuid).to_vec(), instances: instances.collect() };
-        let holders = self.allocations.resources().devices.get(&*gpu.uuid);
-        let sole = holders.and_then(|holders| if let [sole] = &holders[..] { Some(sole.clone()) } else { None });
+        let names = DeviceId::of_gpu(gpu);
+        let allocation = Allocation { device: self.allocations.of(&names), instances: instances.collect() };
+        let holder = self.allocations.holder(&names).cloned();
 
         let seen = self.seen.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| Seen {
             now: GpuNow::new(Arc::clone(gpu)),
@@ -160,7 +162,7 @@ impl Gpus {
             taken: reading.taken,
             power: None,
         });
-        seen.now = GpuNow { state: reading.state, holder: sole, ..GpuNow::new(Arc::clone(gpu)) };
+        seen.now = GpuNow { state: reading.state, holder, ..GpuNow::new(Arc::clone(gpu)) };
         (seen.read, seen.taken, seen.power) = (now, reading.taken, None);
         let given = allocation.device.iter().chain(allocation.instances.iter().map(|(_, workload)| workload));
         let users = || placed.iter().flatten().chain(given);

@@ -4,20 +4,29 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::device_id::DeviceId;
 use super::names::{Pod, Pods};
-use super::podresources::Resources;
+use super::podresources::{Holder, Resources};
 use super::{Runtime, Workload};
 
 /// A container may have begun to run since the last look.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// The workloads that have each device, by its UUID.
+/// Who has each device.
 #[derive(Debug, Default)]
 pub struct Allocations {
     resources: Arc<Resources>,
     pods: Arc<Pods>,
     looked: Option<Instant>,
-    devices: HashMap<String, Vec<Arc<Workload>>>,
+    devices: HashMap<DeviceId, Given>,
+}
+
+/// Who was given a device.
+#[derive(Debug)]
+struct Given {
+    holders: Vec<Holder>,
+    /// `None` where a holder is not known by name, or does not run: then nobody can be the device's only owner.
+    workloads: Option<Vec<Arc<Workload>>>,
 }
 
 impl Allocations {
@@ -37,38 +46,51 @@ impl Allocations {
         self.devices = resolve(resources, pods, alive);
     }
 
-    /// Those that have the device of this UUID.
+    /// The workloads that have the device of these names; nobody where one that has it is not known.
     #[must_use]
-    pub fn of(&self, uuid: &str) -> &[Arc<Workload>] {
-        self.devices.get(uuid).map_or(&[], Vec::as_slice)
+    pub fn of(&self, ids: &[DeviceId]) -> Vec<Arc<Workload>> {
+        let given: Option<Vec<_>> = self.given(ids).map(|given| given.workloads.as_ref()).collect();
+        let mut workloads: Vec<_> = given.unwrap_or_default().into_iter().flatten().cloned().collect();
+        workloads.sort();
+        workloads.dedup();
+        workloads
     }
 
-    /// What the kubelet said, by names.
+    /// The only container that has the device of these names, as the kubelet calls it.
     #[must_use]
-    pub const fn resources(&self) -> &Arc<Resources> {
-        &self.resources
+    pub fn holder(&self, ids: &[DeviceId]) -> Option<&Holder> {
+        let mut holders = self.given(ids).flat_map(|given| &given.holders);
+        let first = holders.next()?;
+        holders.all(|other| other == first).then_some(first)
+    }
+
+    fn given(&self, ids: &[DeviceId]) -> impl Iterator<Item = &Given> {
+        ids.iter().filter_map(|id| self.devices.get(id))
     }
 }
 
-/// A holder that is not known by name, or does not run, leaves its device out: then nobody can be its only owner.
-fn resolve(resources: &Resources, pods: &Pods, alive: &BTreeSet<Arc<Workload>>) -> HashMap<String, Vec<Arc<Workload>>> {
-    // Of two pods of one name, of which one was deleted unseen, the one that runs.
+fn resolve(resources: &Resources, pods: &Pods, alive: &BTreeSet<Arc<Workload>>) -> HashMap<DeviceId, Given> {
     let mut by_name: HashMap<(&str, &str), Vec<&Pod>> = HashMap::new();
     for pod in pods.by_uid.values() {
         by_name.entry((&*pod.namespace, &*pod.name)).or_default().push(pod);
     }
-    let devices = resources.devices.iter().filter_map(|(device, holders)| {
-        let owner = |holder: &super::podresources::Holder| {
-            let of_pod = |pod: &&Pod| {
-                let container = pod.containers.iter().find(|container| *container.name == *holder.container)?;
-                let id = container.id.as_ref()?;
-                // A static pod's cgroup is named by its hash.
-                [Some(&pod.uid), pod.config_hash.as_ref()].into_iter().flatten().find_map(|uid| living(alive, uid, id))
-            };
-            by_name.get(&(holder.namespace.as_str(), holder.pod.as_str()))?.iter().find_map(of_pod)
+    let owner = |holder: &Holder| {
+        if resources.doubles.contains(&(holder.namespace.clone(), holder.pod.clone())) {
+            return None;
+        }
+        let of_pod = |pod: &&Pod| {
+            let container = pod.containers.iter().find(|container| *container.name == *holder.container)?;
+            let id = container.id.as_ref()?;
+            // A static pod's cgroup is named by its hash.
+            [Some(&pod.uid), pod.config_hash.as_ref()].into_iter().flatten().find_map(|uid| living(alive, uid, id))
         };
-        let owners: Option<Vec<_>> = holders.iter().map(owner).collect();
-        Some((device.clone(), owners?))
+        // Of two pods of one name, of which one was deleted unseen, the one that runs; of two that run, neither.
+        let mut running = by_name.get(&(holder.namespace.as_str(), holder.pod.as_str()))?.iter().filter_map(of_pod);
+        running.next().filter(|_| running.next().is_none())
+    };
+    let devices = resources.devices.iter().map(|(id, holders)| {
+        let workloads = holders.iter().map(owner).collect();
+        (id.clone(), Given { holders: holders.clone(), workloads })
     });
     devices.collect()
 }
@@ -88,33 +110,103 @@ pub(super) fn living(alive: &BTreeSet<Arc<Workload>>, uid: &Arc<str>, id: &Arc<s
 #[cfg(test)]
 mod tests {
     use super::super::names::PodContainer;
-    use super::super::podresources::Holder;
     use super::*;
+
+    fn pod(uid: &str, id: &str) -> (Arc<str>, Arc<Pod>) {
+        let container = PodContainer { name: "main".into(), id: Some(id.into()), ..PodContainer::default() };
+        let pod = Pod {
+            uid: uid.into(),
+            namespace: "ml".into(),
+            name: "train".into(),
+            containers: vec![container],
+            ..Pod::default()
+        };
+        (uid.into(), Arc::new(pod))
+    }
+
+    fn container(uid: &str, id: &str) -> Arc<Workload> {
+        Arc::new(Workload::PodContainer { uid: uid.into(), id: id.into(), runtime: Runtime::Crio })
+    }
+
+    fn holder(namespace: &str, pod: &str) -> Holder {
+        Holder { namespace: namespace.into(), pod: pod.into(), container: "main".into() }
+    }
+
+    fn gpu(uuid: &str) -> DeviceId {
+        DeviceId::Uuid(uuid.into())
+    }
+
+    /// What follows for `ids` from these holders and pods.
+    fn of(
+        devices: &[(DeviceId, Vec<Holder>)],
+        doubles: &[(&str, &str)],
+        pods: &[(Arc<str>, Arc<Pod>)],
+        alive: &[Arc<Workload>],
+        ids: &[DeviceId],
+    ) -> Vec<Arc<Workload>> {
+        let doubles = doubles.iter().map(|(namespace, pod)| ((*namespace).to_owned(), (*pod).to_owned())).collect();
+        let resources = Resources { devices: devices.iter().cloned().collect(), doubles };
+        let pods = Pods { by_uid: pods.iter().cloned().collect(), ..Pods::default() };
+        let mut allocations = Allocations::default();
+        let alive = alive.iter().cloned().collect();
+        allocations.refresh(&Arc::new(resources), &Arc::new(pods), &alive, Instant::now());
+        allocations.of(ids)
+    }
 
     #[test]
     fn a_device_is_its_holders_if_all_of_them_are_known_and_run() {
-        let pod = Pod {
-            uid: "uid-1".into(),
-            namespace: "ml".into(),
-            name: "train".into(),
-            containers: vec![PodContainer { name: "main".into(), id: Some("c1".into()), ..PodContainer::default() }],
-            ..Pod::default()
-        };
-        let pods = Pods { by_uid: [("uid-1".into(), Arc::new(pod))].into(), ..Pods::default() };
-        let holder = |pod: &str| Holder { namespace: "ml".into(), pod: pod.into(), container: "main".into() };
-        let devices = [("GPU-1", vec![holder("train")]), ("GPU-2", vec![holder("train"), holder("other")])];
-        let resources = Resources { devices: devices.map(|(id, holders)| (id.to_owned(), holders)).into() };
-        let container =
-            |id: &str| Arc::new(Workload::PodContainer { uid: "uid-1".into(), id: id.into(), runtime: Runtime::Crio });
+        let pods = Pods { by_uid: [pod("uid-1", "c1")].into(), ..Pods::default() };
+        let train = || holder("ml", "train");
+        let devices = [(gpu("GPU-1"), vec![train()]), (gpu("GPU-2"), vec![train(), holder("ml", "other")])];
+        let resources = Resources { devices: devices.into(), ..Resources::default() };
         let (resources, pods, now) = (Arc::new(resources), Arc::new(pods), Instant::now());
         let mut allocations = Allocations::default();
-        allocations.refresh(&resources, &pods, &BTreeSet::from([container("c0"), container("c2")]), now);
-        assert_eq!(allocations.of("GPU-1"), []);
-        let alive = BTreeSet::from([container("c0"), container("c1"), container("c2")]);
+        let alive = |ids: &[&str]| ids.iter().map(|id| container("uid-1", id)).collect::<BTreeSet<_>>();
+        allocations.refresh(&resources, &pods, &alive(&["c0", "c2"]), now);
+        assert_eq!(allocations.of(&[gpu("GPU-1")]), []);
+        let alive = alive(&["c0", "c1", "c2"]);
         allocations.refresh(&resources, &pods, &alive, now + Duration::from_secs(4));
-        assert_eq!(allocations.of("GPU-1"), [], "looked at 4 s ago");
+        assert_eq!(allocations.of(&[gpu("GPU-1")]), [], "looked at 4 s ago");
         allocations.refresh(&resources, &pods, &alive, now + Duration::from_secs(5));
-        assert_eq!(allocations.of("GPU-1"), [container("c1")]);
-        assert_eq!(allocations.of("GPU-2"), [], "one of two holders is not known");
+        assert_eq!(allocations.of(&[gpu("GPU-1")]), [container("uid-1", "c1")]);
+        assert_eq!(allocations.of(&[gpu("GPU-2")]), [], "one of two holders is not known");
+        assert_eq!(allocations.holder(&[gpu("GPU-1")]), Some(&train()));
+        assert_eq!(allocations.holder(&[gpu("GPU-2")]), None);
+    }
+
+    /// An old pod and the next of its name, as a StatefulSet makes them.
+    #[test]
+    fn of_two_pods_of_one_name_the_one_that_runs_has_the_device_and_of_two_that_run_neither() {
+        let pods = [pod("uid-1", "c1"), pod("uid-2", "c2")];
+        let devices = [(gpu("GPU-1"), vec![holder("ml", "train")]), (gpu("GPU-2"), vec![holder("ml", "train")])];
+        let [old, new] = [container("uid-1", "c1"), container("uid-2", "c2")];
+        let told = |doubles: &[(&str, &str)], alive: &[Arc<Workload>]| {
+            [gpu("GPU-1"), gpu("GPU-2")].map(|id| of(&devices, doubles, &pods, alive, &[id]))
+        };
+        assert_eq!(told(&[], &[Arc::clone(&new)]), [[Arc::clone(&new)], [Arc::clone(&new)]]);
+        assert_eq!(told(&[], &[old, Arc::clone(&new)]), [[], []]);
+        // The kubelet's answer has both: GPU-1 is one's and GPU-2 the other's, and the old one has ended in between.
+        assert_eq!(told(&[("ml", "train")], &[Arc::clone(&new)]), [[], []]);
+        assert_eq!(told(&[("web", "train"), ("ml", "trainer")], &[Arc::clone(&new)]), [[Arc::clone(&new)], [new]]);
+    }
+
+    #[test]
+    fn a_pod_of_another_namespace_has_nothing_by_its_name() {
+        let devices = [(gpu("GPU-1"), vec![holder("victim", "train")])];
+        let alive = [container("uid-1", "c1")];
+        assert_eq!(of(&devices, &[], &[pod("uid-1", "c1")], &alive, &[gpu("GPU-1")]), []);
+    }
+
+    #[test]
+    fn a_device_that_two_plugins_give_is_both_holders() {
+        let pods = [pod("uid-1", "c1")];
+        let alive = [container("uid-1", "c1")];
+        let names = [gpu("GPU-1"), DeviceId::Index(0), DeviceId::Minor(3)];
+        let by = |id: DeviceId, pod: &str| (id, vec![holder("ml", pod)]);
+        let of = |devices: &[(DeviceId, Vec<Holder>)]| of(devices, &[], &pods, &alive, &names);
+        assert_eq!(of(&[by(DeviceId::Index(0), "train")]), alive);
+        assert_eq!(of(&[by(DeviceId::Minor(3), "train"), by(gpu("GPU-1"), "train")]), alive);
+        assert_eq!(of(&[by(DeviceId::Minor(3), "train"), by(gpu("GPU-1"), "unknown")]), []);
+        assert_eq!(of(&[by(DeviceId::Index(3), "train"), by(gpu("GPU-2"), "train")]), []);
     }
 }

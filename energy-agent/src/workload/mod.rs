@@ -3,6 +3,7 @@
 pub mod allocation;
 pub mod cgroup;
 pub mod configmaps;
+pub mod device_id;
 pub mod first;
 pub mod kubernetes;
 pub mod labels;

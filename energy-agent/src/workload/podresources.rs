@@ -1,35 +1,37 @@
 //! Which pod the kubelet gave which NVIDIA device: its PodResources service, asked over a unix socket when somebody wants
 //! to know. It serves where processes cannot be seen, and tells whether a GPU is one pod's alone.
 
-use std::collections::BTreeMap;
-use std::marker::PhantomData;
+mod messages;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use hyper::http::uri::PathAndQuery;
-use prost::Message;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
-use tonic::Status;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Endpoint;
 use tracing::{info, warn};
 
+use self::messages::{ListRequest, ListResponse, Messages};
+use super::device_id::DeviceId;
 use crate::meter::MeterState;
 
 /// The kubelet answers from memory.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// The answer names every pod of the node, its CPUs and its memory; tonic by itself takes 4 MiB.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
-/// Only devices of this vendor are looked at.
-const VENDOR: &str = "nvidia.com/";
 
-/// The containers that have each device, by its UUID (`GPU-...` or `MIG-...`).
+/// What the kubelet says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
-    pub devices: BTreeMap<String, Vec<Holder>>,
+    /// The containers that have each device of NVIDIA's.
+    pub devices: BTreeMap<DeviceId, Vec<Holder>>,
+    /// Namespace and name of pods that the answer has twice, as of one that is ending and the next of that name: nothing
+    /// says which of them has what.
+    pub doubles: BTreeSet<(String, String)>,
 }
 
 /// A container that was given a device.
@@ -129,108 +131,58 @@ async fn list(socket: &Path) -> Result<Resources> {
     let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
     client.ready().await.context("connecting")?;
     let path = PathAndQuery::from_static("/v1.PodResourcesLister/List");
-    let codec = Messages::<ListRequest, ListResponse>(PhantomData);
+    let codec = Messages::<ListRequest, ListResponse>::default();
     let answer = client.unary(tonic::Request::new(ListRequest {}), path, codec).await.context("listing")?;
     Ok(Resources::from(answer.into_inner()))
 }
 
 impl From<ListResponse> for Resources {
     fn from(response: ListResponse) -> Self {
-        let mut devices = BTreeMap::<String, Vec<Holder>>::new();
+        let mut devices = BTreeMap::<DeviceId, Vec<Holder>>::new();
+        let (mut names, mut doubles) = (BTreeSet::new(), BTreeSet::new());
         for pod in response.pods {
-            for container in pod.containers {
-                let of_vendor = container.devices.iter().filter(|device| device.resource.starts_with(VENDOR));
-                for id in of_vendor.flat_map(|device| &device.ids) {
-                    // Shared devices are handed out in numbered copies, `GPU-...::3`.
-                    let id = id.split_once("::").map_or(id.as_str(), |(id, _)| id);
+            for container in &pod.containers {
+                let of_plugins = container
+                    .devices
+                    .iter()
+                    .flat_map(|devices| devices.ids.iter().filter_map(|id| DeviceId::of_plugin(&devices.resource, id)));
+                let claims = container.dynamic_resources.iter().flat_map(|resource| &resource.claims);
+                let ids = of_plugins.chain(claims.flat_map(messages::ClaimMessage::devices));
+                for id in ids {
                     let [namespace, name] = [&pod.namespace, &pod.name].map(Clone::clone);
                     let holder = Holder { namespace, pod: name, container: container.name.clone() };
-                    devices.entry(id.to_owned()).or_default().push(holder);
+                    devices.entry(id).or_default().push(holder);
                 }
+            }
+            let name = (pod.namespace, pod.name);
+            if !names.insert(name.clone()) {
+                doubles.insert(name);
             }
         }
         for holders in devices.values_mut() {
             holders.sort();
             holders.dedup();
         }
-        Self { devices }
+        Self { devices, doubles }
     }
 }
 
-// The parts that are used of
-// <https://github.com/kubernetes/kubelet/blob/v0.33.0/pkg/apis/podresources/v1/api.proto>.
+#[cfg(test)]
+mod tests {
+    use super::messages::{ContainerMessage, DevicesMessage, PodMessage};
+    use super::*;
 
-#[derive(Clone, PartialEq, Eq, Message)]
-struct ListRequest {}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-struct ListResponse {
-    #[prost(message, repeated, tag = "1")]
-    pods: Vec<PodMessage>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-struct PodMessage {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(string, tag = "2")]
-    namespace: String,
-    #[prost(message, repeated, tag = "3")]
-    containers: Vec<ContainerMessage>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-struct ContainerMessage {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(message, repeated, tag = "2")]
-    devices: Vec<DevicesMessage>,
-}
-
-#[derive(Clone, PartialEq, Eq, Message)]
-struct DevicesMessage {
-    #[prost(string, tag = "1")]
-    resource: String,
-    #[prost(string, repeated, tag = "2")]
-    ids: Vec<String>,
-}
-
-/// Encodes one message and decodes another.
-struct Messages<Sent, Received>(PhantomData<(Sent, Received)>);
-
-impl<Sent, Received> Codec for Messages<Sent, Received>
-where
-    Sent: Message + Send + 'static,
-    Received: Message + Default + Send + 'static,
-{
-    type Encode = Sent;
-    type Decode = Received;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self(PhantomData)
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<Sent: Message, Received> Encoder for Messages<Sent, Received> {
-    type Item = Sent;
-    type Error = Status;
-
-    fn encode(&mut self, item: Sent, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        item.encode(buffer).map_err(|error| Status::internal(error.to_string()))
-    }
-}
-
-impl<Sent, Received: Message + Default> Decoder for Messages<Sent, Received> {
-    type Item = Received;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Received>, Status> {
-        Received::decode(buffer).map(Some).map_err(|error| Status::internal(error.to_string()))
+    #[test]
+    fn an_answer_with_two_pods_of_one_name_says_so() {
+        let pod = |namespace: &str, id: &str| {
+            let devices = vec![DevicesMessage { resource: "nvidia.com/gpu".to_owned(), ids: vec![id.to_owned()] }];
+            let container = ContainerMessage { name: "main".to_owned(), devices, dynamic_resources: Vec::new() };
+            PodMessage { name: "train".to_owned(), namespace: namespace.to_owned(), containers: vec![container] }
+        };
+        let resources = |pods: Vec<PodMessage>| Resources::from(ListResponse { pods });
+        let told = resources(vec![pod("ml", "GPU-1"), pod("web", "GPU-2"), pod("ml", "GPU-3")]);
+        assert_eq!(told.doubles, BTreeSet::from([("ml".to_owned(), "train".to_owned())]));
+        assert_eq!(told.devices.len(), 3);
+        assert_eq!(resources(vec![pod("ml", "GPU-1"), pod("web", "GPU-2")]).doubles, BTreeSet::new());
     }
 }

@@ -35,7 +35,7 @@ fn zone() -> Zone {
 impl World {
     fn divide(&self) -> GpuDivision {
         let reading = GpuReading {
-            gpu: Arc::new(Gpu { uuid: "GPU-1".into(), index: 0, name: "gpu".into() }),
+            gpu: Arc::new(Gpu { uuid: "GPU-1".into(), index: 0, minor: Some(0), name: "gpu".into() }),
             taken: std::time::Instant::now(),
             module: None,
             energy: None,
@@ -87,6 +87,7 @@ fn world() -> impl Strategy<Value = World> {
         let instance = |(id, (slices, activity_ppm)): (u32, (u32, Option<u32>))| GpuInstance {
             id,
             uuid: format!("MIG-{id}").into(),
+            index: id,
             slices,
             activity_ppm,
         };

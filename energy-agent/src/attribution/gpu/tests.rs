@@ -32,7 +32,7 @@ struct World {
 
 impl World {
     fn new(evidence: Evidence, utilization_percent: Option<u32>) -> Self {
-        let gpu = Gpu { uuid: "GPU-1".into(), index: 0, name: "Test GPU".into() };
+        let gpu = Gpu { uuid: "GPU-1".into(), index: 0, minor: Some(0), name: "Test GPU".into() };
         let state =
             GpuState { utilization_ppm: utilization_percent.map(|percent| percent * 10_000), ..Default::default() };
         Self {
@@ -233,7 +233,8 @@ fn fc_055() -> (u64, World) {
     for instance in case["instances"].as_array().unwrap() {
         let slices = instance["profile"].as_str().unwrap().split_once('g').unwrap().0.parse().unwrap();
         let uuid = format!("MIG-{}", instance["gi"]).into();
-        world.reading.instances.push(GpuInstance { id: number(&instance["gi"]), uuid, slices, activity_ppm: None });
+        let (id, index) = (number(&instance["gi"]), world.reading.instances.len().try_into().unwrap());
+        world.reading.instances.push(GpuInstance { id, uuid, index, slices, activity_ppm: None });
     }
     for process in case["compute_processes"].as_array().unwrap() {
         let kind = GpuProcessKind::Compute;

@@ -32,7 +32,7 @@ pub fn instances(device: &Device<'_>) -> Result<Vec<GpuInstance>, NvmlError> {
         let id = instance_id(&instance)?;
         if found.iter().all(|known| known.id != id) {
             let slices = instance.attributes()?.gpu_instance_slice_count;
-            found.push(GpuInstance { id, uuid: Arc::from(instance.uuid()?), slices, activity_ppm: None });
+            found.push(GpuInstance { id, uuid: Arc::from(instance.uuid()?), index, slices, activity_ppm: None });
         }
     }
     found.sort_by_key(|instance| instance.id);

@@ -13,6 +13,8 @@ pub struct Gpu {
     pub uuid: Arc<str>,
     /// NVML's index when it was last seen; the value of Kepler's label `gpu`.
     pub index: u32,
+    /// Of its device file, `/dev/nvidiaN`; counted otherwise than the index.
+    pub minor: Option<u32>,
     /// Product name; the value of Kepler's label `gpu_name`.
     pub name: Arc<str>,
 }
@@ -104,6 +106,8 @@ pub struct GpuInstance {
     pub id: u32,
     /// `MIG-...`.
     pub uuid: Arc<str>,
+    /// NVML's index among the GPU's MIG devices.
+    pub index: u32,
     /// Compute slices of the GPU (1 to 7).
     pub slices: u32,
     /// Activity in millionths, where the driver tells.

@@ -229,5 +229,5 @@ pub fn identify(nvml: &Nvml, index: u32) -> Result<Gpu, Failure> {
     let device = nvml.device_by_index(index).map_err(|error| Failure::new("nvmlDeviceGetHandleByIndex_v2", &error))?;
     let uuid = device.uuid().map_err(|error| Failure::new("nvmlDeviceGetUUID", &error))?;
     let name = device.name().unwrap_or_else(|_| "NVIDIA GPU".to_owned());
-    Ok(Gpu { uuid: Arc::from(uuid), index, name: Arc::from(name) })
+    Ok(Gpu { uuid: Arc::from(uuid), index, minor: device.minor_number().ok(), name: Arc::from(name) })
 }
