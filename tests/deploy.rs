@@ -80,6 +80,50 @@ fn an_api_server_takes_every_folder() {
     }
 }
 
+/// Whether the pod may be on a node with these labels: its selector, and one term of its affinity, whose requirements are
+/// all `NotIn`; a label that is not there is in nothing.
+fn may_be_on(pod: &Value, labels: &[(&str, &str)]) -> bool {
+    let label = |key: &str| labels.iter().find(|(name, _)| *name == key).map(|(_, value)| *value);
+    let selector = pod["nodeSelector"].as_object().unwrap();
+    let affinity = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let is_met = |requirement: &Value| {
+        assert_eq!(requirement["operator"], "NotIn");
+        let value = label(requirement["key"].as_str().unwrap());
+        items(&requirement["values"]).all(|refused| value != refused.as_str())
+    };
+    let has_term = affinity.is_null()
+        || items(&affinity["nodeSelectorTerms"]).any(|term| items(&term["matchExpressions"]).all(is_met));
+    selector.iter().all(|(key, value)| label(key) == value.as_str()) && has_term
+}
+
+/// FC-130: the operator unloads the driver once nobody uses it, and drains no DaemonSet.
+#[test]
+fn while_the_gpu_operator_upgrades_the_driver_no_agent_holds_it() {
+    const GPU: [(&str, &str); 2] = [("kubernetes.io/os", "linux"), ("nvidia.com/gpu.present", "true")];
+    let paused = "paused-for-driver-upgrade";
+    let case = fs::read_to_string(deploy().join("../tests/cases/FC-130-driver-upgrade.json")).unwrap();
+    assert!(case.contains(paused));
+    let (client, plugin) = ("nvidia.com/gpu.deploy.client", "nvidia.com/gpu.deploy.device-plugin");
+    for folder in ["overlays/gpu-nodes", "overlays/gpu-capping"] {
+        let objects = rendered(folder);
+        let pod = |name: &str| &object(&objects, "DaemonSet", name)["spec"]["template"]["spec"];
+        let on = |name: &str, more: &[(&str, &str)]| may_be_on(pod(name), &[&GPU, more].concat());
+        for (more, stays) in [
+            (&[][..], true),
+            (&[(plugin, "true")], true),
+            (&[(plugin, "true"), (client, "true")], true),
+            // With GPUs given by dynamic resource allocation there is no plugin.
+            (&[(plugin, "false"), (client, "true")], true),
+            (&[(plugin, paused)], false),
+            (&[(plugin, paused), (client, paused)], false),
+            (&[(plugin, "true"), (client, "paused-for-mig-change")], false),
+        ] {
+            assert_eq!(on("energy-agent-gpu", more), stays, "{folder} {more:?}");
+            assert!(!on("energy-agent", more), "{folder} {more:?}");
+        }
+    }
+}
+
 #[test]
 fn the_examples_in_the_policy_config_map_are_right_once_uncommented() {
     let objects = rendered("base");

@@ -89,6 +89,27 @@ fn a_version_mismatch_ends_power_keeps_totals_and_passes_fc_046() {
     world.agent.assert_well();
 }
 
+/// The module is the new driver's, and the library in the agent's container that of the old one, until the pod ends.
+#[test]
+fn after_an_upgrade_of_the_driver_the_remedy_is_a_new_pod_and_the_agent_holds_nothing_fc_130() {
+    let nvml = FakeNvml::new().gpu(gpu("GPU-a"));
+    nvml.play();
+    let mut world = World::start(nvml);
+    assert_eq!(world.nvml.calls("nvmlShutdown"), 0);
+    world.nvml.state.errors.insert("nvmlInit_v2".to_owned(), Return::LibRmVersionMismatch);
+    world.nvml.state.generation += 1;
+    world.nvml.play();
+    world.when("the mismatch to show", |page| World::meter(page) == (0.0, "version_mismatch".to_owned()));
+    assert_eq!(world.nvml.calls("nvmlShutdown"), 1, "the session of the old driver is closed");
+    world.pass(3 * RETRY_TICKS);
+    let said = world.agent.logged("delete the pod");
+    assert!(said.len() == 1 && said[0].contains("reload the kernel module"), "{said:#?}");
+    // As from a library that fits again.
+    world.nvml.heal();
+    world.when("the driver to be read again", |page| up(page, "GPU-a").0 > 0.5 && World::meter(page).0 > 0.5);
+    world.agent.assert_well();
+}
+
 #[test]
 fn one_of_eight_gpus_is_lost_and_comes_back_fc_047() {
     one_of_three(|| {

@@ -54,7 +54,10 @@ impl Fault {
         match self {
             Self::Absent => "; load the kernel module nvidia",
             Self::Permission => "; give access to /dev/nvidia*",
-            Self::VersionMismatch => "; reload the kernel module nvidia or reboot the node",
+            // A container keeps the library that was there when it started.
+            Self::VersionMismatch => {
+                "; if the agent is in a pod, delete the pod: its next one gets the driver's new library; on a host, reload the kernel module nvidia or reboot the node"
+            }
             Self::StaticBuild => "; on nodes with GPUs run the package or the image",
             Self::Symbol => "; update the NVIDIA driver",
             Self::Lost | Self::ResetRequired => "; reset the GPU (nvidia-smi --gpu-reset) or reboot the node",
