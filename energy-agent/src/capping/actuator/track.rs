@@ -288,11 +288,8 @@ impl Track {
     /// The kubelet resizes pods in place: a quota that somebody else writes is the pod's new limit. That is what comes back
     /// later, and what the budget holds the pod below from the next tick on.
     fn resized(&mut self, now: Duration, detail: &str, changes: &mut Vec<Change>) -> Action {
-        if self.wanted.is_some() {
-            self.reverted_at.push_back(now);
-            if self.reverted_at.len() > REVERTS_A_MINUTE {
-                return self.give_way(now, &format!("{detail}, again and again"), changes);
-            }
+        if self.wanted.is_some() && self.rival.reverted(now) {
+            return self.give_way(now, &format!("{detail}, again and again"), changes);
         }
         self.say(ChangeKind::Resized, detail.to_owned(), changes);
         self.held = None;

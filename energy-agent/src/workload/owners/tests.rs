@@ -89,7 +89,7 @@ fn a_hypervisor_beside_its_pod_is_the_sandboxs_as_soon_as_that_is_known() {
         owners.apply(start + Duration::from_secs(1), &[removed(2), removed(1), removed(3)], true);
         owners.apply(start + KEEP_REMOVED + Duration::from_secs(1), &[], true);
         assert!(owners.cgroups.is_empty() && owners.hypervisors.is_empty() && owners.doubtful.is_empty());
-        assert_eq!(owners.workloads.len(), 2, "the kernel and the unit unknown");
+        assert_eq!(owners.workloads.len(), 3, "the kernel and the units unknown and other");
     }
 }
 

@@ -260,7 +260,7 @@ fn a_resize_between_a_write_and_its_reading_back_is_no_value_of_the_agents() {
 }
 
 #[test]
-fn a_quota_that_somebody_writes_again_and_again_is_left_to_them() {
+fn a_quota_that_somebody_writes_again_and_again_is_left_to_them_for_a_minute() {
     let mut quota = Bench::of(Knob::CpuQuota("pod".into()), 10, 4000, 10, None);
     for millicpus in 2001..=2006 {
         quota.ticks(2, Some(&limit(500)));
@@ -269,9 +269,12 @@ fn a_quota_that_somebody_writes_again_and_again_is_left_to_them() {
     quota.tick(Some(&limit(500)));
     assert_eq!(quota.kinds(), [[ChangeKind::Resized].repeat(5), vec![ChangeKind::Foreign]].concat());
     assert_eq!((quota.writes.len(), quota.seen().state), (6, KnobState::Yielded));
-    quota.ticks(300, Some(&limit(500)));
-    quota.ticks(300, None);
+    quota.ticks(55, Some(&limit(500)));
     assert_eq!((quota.writes.len(), quota.device.value), (6, Some(2006)));
+    quota.ticks(245, Some(&limit(500)));
+    assert_eq!((quota.writes.len(), quota.device.value), (7, Some(500)), "a higher one stands for a minute");
+    quota.ticks(300, None);
+    assert_eq!((quota.writes.len(), quota.device.value), (8, Some(2006)), "what they have set last comes back");
 }
 
 #[test]
