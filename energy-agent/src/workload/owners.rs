@@ -214,11 +214,8 @@ impl Owners {
         for folder in folders {
             let Some(cgroup) = self.cgroups.get(&folder.id) else { continue };
             let path = folder.cgroup_path();
-            let placed = Workload::from(self.places.place(&Reading::of(&path)));
-            // Its series would begin anew, while those of the old unit have yet to end.
-            let keeps = matches!(placed, Workload::Container { .. }) && self.in_use;
-            let workload = self.units.row(placed, &path);
-            if !keeps && workload != *cgroup.workload {
+            let workload = self.units.row(self.belongs(&Reading::of(&path)), &path);
+            if workload != *cgroup.workload {
                 moved.push((folder.id, Arc::from(path), workload));
             }
         }
@@ -466,7 +463,9 @@ impl Owners {
             let (before, live, is_cut) = (Arc::clone(before), removed.is_none(), *is_cut);
             // One after the other, as there may not be room for all.
             let workload = self.admit(workload);
-            if workload == *before {
+            // Under another unit a container's series would begin anew, while those under this one have yet to end.
+            let is_same = before.container_id().is_some() && before.container_id() == workload.container_id();
+            if workload == *before || (is_same && self.in_use) {
                 continue;
             }
             if live {
