@@ -3,92 +3,23 @@
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
+#[path = "pod_resources/claims.rs"]
+mod claims;
 mod common;
+#[path = "common/kubernetes/mod.rs"]
+mod kubernetes;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::thread;
 
 use common::agent::{Agent, PROGRAM, wait_for};
 use common::cgroup::Pod;
 use common::nvml::{FakeNvml, Gpu, gpu, process};
 use common::page::Page;
-use hyper::http::{HeaderMap, Response};
+use common::pod_resources::{Kubelet, device, field, listed, listed_pod};
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::net::UnixListener;
-
-/// A message field of wire type 2.
-fn field(number: u8, content: &[u8]) -> Vec<u8> {
-    let length = content.len();
-    assert!(length < 1 << 14);
-    // A varint of one byte, or of two.
-    let low = u8::try_from(length % 128).unwrap();
-    let length = if length < 128 { vec![low] } else { vec![low | 128, u8::try_from(length / 128).unwrap()] };
-    [&[number << 3 | 2], &length[..], content].concat()
-}
-
-/// A pod with one container that has these devices of `nvidia.com/gpu`, as the kubelet lists it.
-fn listed(namespace: &str, pod: &str, container: &str, devices: &[&str]) -> Vec<u8> {
-    let devices: Vec<u8> = devices.iter().flat_map(|id| field(2, &device("nvidia.com/gpu", id))).collect();
-    listed_pod(namespace, pod, container, &[field(2, &device("example.com/fpga", "fpga-1")), devices].concat())
-}
-
-/// A resource of a device plugin with one device.
-fn device(resource: &str, id: &str) -> Vec<u8> {
-    [field(1, resource.as_bytes()), field(2, id.as_bytes())].concat()
-}
-
-/// A pod with one container that has what these fields of it say.
-fn listed_pod(namespace: &str, pod: &str, container: &str, has: &[u8]) -> Vec<u8> {
-    let container = [&field(1, container.as_bytes()), has].concat();
-    field(1, &[field(1, pod.as_bytes()), field(2, namespace.as_bytes()), field(3, &container)].concat())
-}
-
-/// The kubelet's socket.
-struct Kubelet {
-    dir: TempDir,
-}
-
-impl Kubelet {
-    /// Answers every call of `List` with this message.
-    fn start(message: Vec<u8>) -> Self {
-        let kubelet = Self { dir: TempDir::new().unwrap() };
-        let socket = kubelet.socket();
-        let (ready, listening) = std::sync::mpsc::channel();
-        thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let listener = UnixListener::bind(socket).unwrap();
-                ready.send(()).unwrap();
-                while let Ok((stream, _)) = listener.accept().await {
-                    tokio::spawn(answer(stream, message.clone()));
-                }
-            });
-        });
-        listening.recv().unwrap();
-        kubelet
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.dir.path().join("kubelet.sock")
-    }
-}
-
-async fn answer(stream: tokio::net::UnixStream, message: Vec<u8>) {
-    let mut connection = h2::server::handshake(stream).await.unwrap();
-    while let Some(Ok((request, mut respond))) = connection.accept().await {
-        assert_eq!(request.uri().path(), "/v1.PodResourcesLister/List");
-        let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
-        let mut body = respond.send_response(head, false).unwrap();
-        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
-        body.send_data([&[0], &length[..], &message].concat().into(), false).unwrap();
-        let mut trailers = HeaderMap::new();
-        trailers.insert("grpc-status", "0".parse().unwrap());
-        body.send_trailers(trailers).unwrap();
-    }
-}
 
 /// The kubelet's list of pods over http; its address.
 fn pods(list: String) -> String {

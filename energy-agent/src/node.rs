@@ -115,7 +115,7 @@ impl Node {
             unknown: Arc::new(Workload::Unit { unit: Arc::from(UNKNOWN_UNIT) }),
             idle: state.load(boot_id.trim()),
             idle_method: config.idle,
-            gpus: Gpus::open(config, started),
+            gpus: Gpus::open(config, &node_name(config), started),
             ledger: Ledger::new(config.terminated_retention, config.terminated_max),
             idle_ledger: IdleLedger::new(config.idle_policy),
             processes,

@@ -13,6 +13,7 @@ pub mod mount;
 pub mod network;
 pub mod nvml;
 pub mod page;
+pub mod pod_resources;
 pub mod powercap;
 pub mod prometheus;
 pub mod quota;

@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::common::manifests::{folders, items, object, rendered};
+use crate::common::nvml::{FakeNvml, gpu};
+use crate::common::pod_resources::{Kubelet, claim, listed_pod};
+use crate::kubernetes::cluster::Cluster;
 use crate::kubernetes::node::Node;
 
 /// What the level `baseline` refuses of a pod.
@@ -92,7 +95,11 @@ fn granted(objects: &[Value]) -> BTreeSet<Right> {
     for role in objects.iter().filter(|object| object["kind"] == "ClusterRole" || object["kind"] == "Role") {
         let namespace = role["metadata"]["namespace"].as_str().unwrap_or_default();
         for rule in items(&role["rules"]) {
-            let group = if rule["resources"] == json!(["events"]) { "events.k8s.io" } else { "" };
+            let group = match rule["resources"][0].as_str().unwrap() {
+                "events" => "events.k8s.io",
+                "resourceslices" => "resource.k8s.io",
+                _ => "",
+            };
             assert_eq!(rule["apiGroups"], json!([group]), "{rule}");
             let mut names: Vec<&str> = items(&rule["resourceNames"]).map(|name| name.as_str().unwrap()).collect();
             if names.is_empty() {
@@ -115,7 +122,8 @@ fn granted(objects: &[Value]) -> BTreeSet<Right> {
 fn right(method: &str, path: &str, is_watch: bool) -> Right {
     assert_eq!(method, "GET", "{path}");
     let (path, query) = path.split_once('?').unwrap();
-    let parts: Vec<&str> = path.trim_start_matches("/api/v1/").split('/').collect();
+    let path = path.trim_start_matches("/api/v1/").trim_start_matches("/apis/resource.k8s.io/v1/");
+    let parts: Vec<&str> = path.split('/').collect();
     let (namespace, resource) = match parts[..] {
         ["namespaces", namespace, resource] => (namespace, resource),
         [resource] => ("", resource),
@@ -129,8 +137,16 @@ fn right(method: &str, path: &str, is_watch: bool) -> Right {
 
 #[test]
 fn the_roles_allow_what_the_agent_asks_for_and_nothing_else() {
+    // A GPU that a pod has by a claim: what it is stands in the node's ResourceSlices.
+    let cluster = Cluster::shared();
+    cluster.serve_resource_slices(&["v1"]);
+    let claimed = listed_pod("ml", "train", "main", &claim("gpu.nvidia.com", "worker-1", "gpu-0"));
+    let (kubelet, nvml) = (Kubelet::start(claimed), FakeNvml::new().gpu(gpu("GPU-a")));
+    nvml.play();
+    let socket = format!("--pods.resources-socket={}", kubelet.socket().display());
     for (folder, flags) in [
         ("base", &[][..]),
+        ("overlays/gpu-nodes", &[&*socket, &nvml.flag()]),
         ("overlays/capping", &["--capping=on", "--capping.configmap=energy-agent/energy-agent-policies"]),
     ] {
         let objects = rendered(folder);

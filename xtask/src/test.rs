@@ -15,7 +15,7 @@ const WAITING: [&str; 9] =
     ["capping", "dashboards", "deb", "deploy", "end_to_end", "gpu", "image", "kubernetes", "restore"];
 
 /// Test programs that use a Kubernetes API server.
-const WITH_API_SERVER: [&str; 12] = [
+const WITH_API_SERVER: [&str; 13] = [
     "capping",
     "capping_cpu",
     "dashboards",
@@ -26,6 +26,7 @@ const WITH_API_SERVER: [&str; 12] = [
     "kepler_dashboards",
     "kubelet",
     "kubernetes",
+    "pod_resources",
     "policy_sources",
     "selection",
 ];

@@ -22,6 +22,7 @@ use crate::workload::names::Pods;
 use crate::workload::owners::Owners;
 use crate::workload::pids::Pids;
 use crate::workload::podresources::PodResources;
+use crate::workload::resource_slices::ResourceSlices;
 
 /// Time between two questions to the kubelet while all is known, and while a process or a busy GPU has no owner.
 const ASK_EVERY: Duration = Duration::from_secs(30);
@@ -31,6 +32,7 @@ const ASK_UNKNOWN_EVERY: Duration = Duration::from_secs(5);
 pub struct Gpus {
     pids: Pids,
     resources: PodResources,
+    slices: ResourceSlices,
     allocations: Allocations,
     asked: Option<Instant>,
     /// Some energy or process of the last tick had no owner.
@@ -91,10 +93,11 @@ pub struct Charge {
 
 impl Gpus {
     /// Must be called within a runtime.
-    pub fn open(config: &Config, now: Instant) -> Self {
+    pub fn open(config: &Config, node: &str, now: Instant) -> Self {
         Self {
             pids: Pids::new(&config.procfs, now),
             resources: PodResources::start(&config.pods_resources_socket),
+            slices: ResourceSlices::start(config, node),
             allocations: Allocations::default(),
             asked: None,
             unknown: false,
@@ -119,7 +122,11 @@ impl Gpus {
             self.ask_now_and_then(now);
             let nobody = BTreeSet::new();
             let alive = owners.map_or(&nobody, Owners::alive);
-            self.allocations.refresh(&self.resources.told().resources, pods, alive, now);
+            let resources = self.resources.told().resources;
+            if resources.has_claims() {
+                self.slices.want();
+            }
+            self.allocations.refresh(&resources, &self.slices.told().uuids, pods, alive, now);
         }
         self.unknown = false;
         readings.iter().filter_map(|reading| self.divide_one(reading, owners, pods, model, now)).collect()
@@ -279,8 +286,8 @@ impl Gpus {
             .collect()
     }
 
-    fn states(&self) -> Option<MeterState> {
-        self.resources.told().state
+    fn states(&self) -> impl Iterator<Item = MeterState> {
+        [self.resources.told().state, self.slices.told().state].into_iter().flatten()
     }
 }
 

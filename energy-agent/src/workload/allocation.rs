@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::device_id::DeviceId;
 use super::names::{Pod, Pods};
 use super::podresources::{Holder, Resources};
+use super::resource_slices::Uuids;
 use super::{Runtime, Workload};
 
 /// A container may have begun to run since the last look.
@@ -16,6 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct Allocations {
     resources: Arc<Resources>,
+    uuids: Arc<Uuids>,
     pods: Arc<Pods>,
     looked: Option<Instant>,
     devices: HashMap<DeviceId, Given>,
@@ -34,16 +36,19 @@ impl Allocations {
     pub fn refresh(
         &mut self,
         resources: &Arc<Resources>,
+        uuids: &Arc<Uuids>,
         pods: &Arc<Pods>,
         alive: &BTreeSet<Arc<Workload>>,
         now: Instant,
     ) {
-        let same = Arc::ptr_eq(resources, &self.resources) && Arc::ptr_eq(pods, &self.pods);
+        let same =
+            Arc::ptr_eq(resources, &self.resources) && Arc::ptr_eq(uuids, &self.uuids) && Arc::ptr_eq(pods, &self.pods);
         if same && self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < LOOK_EVERY) {
             return;
         }
-        (self.resources, self.pods, self.looked) = (Arc::clone(resources), Arc::clone(pods), Some(now));
-        self.devices = resolve(resources, pods, alive);
+        (self.resources, self.uuids) = (Arc::clone(resources), Arc::clone(uuids));
+        (self.pods, self.looked) = (Arc::clone(pods), Some(now));
+        self.devices = resolve(resources, uuids, pods, alive);
     }
 
     /// The workloads that have the device of these names; nobody where one that has it is not known.
@@ -69,7 +74,12 @@ impl Allocations {
     }
 }
 
-fn resolve(resources: &Resources, pods: &Pods, alive: &BTreeSet<Arc<Workload>>) -> HashMap<DeviceId, Given> {
+fn resolve(
+    resources: &Resources,
+    uuids: &Uuids,
+    pods: &Pods,
+    alive: &BTreeSet<Arc<Workload>>,
+) -> HashMap<DeviceId, Given> {
     let mut by_name: HashMap<(&str, &str), Vec<&Pod>> = HashMap::new();
     for pod in pods.by_uid.values() {
         by_name.entry((&*pod.namespace, &*pod.name)).or_default().push(pod);
@@ -88,11 +98,20 @@ fn resolve(resources: &Resources, pods: &Pods, alive: &BTreeSet<Arc<Workload>>) 
         let mut running = by_name.get(&(holder.namespace.as_str(), holder.pod.as_str()))?.iter().filter_map(of_pod);
         running.next().filter(|_| running.next().is_none())
     };
-    let devices = resources.devices.iter().map(|(id, holders)| {
+    let mut devices: HashMap<DeviceId, Vec<Holder>> = HashMap::new();
+    for (id, holders) in &resources.devices {
+        let id = match id {
+            DeviceId::Claimed(claimed) => uuids.get(claimed).map(|uuid| DeviceId::Uuid(Arc::clone(uuid))),
+            _ => None,
+        }
+        .unwrap_or_else(|| id.clone());
+        devices.entry(id).or_default().extend(holders.iter().cloned());
+    }
+    let given = |(id, holders): (DeviceId, Vec<Holder>)| {
         let workloads = holders.iter().map(owner).collect();
-        (id.clone(), Given { holders: holders.clone(), workloads })
-    });
-    devices.collect()
+        (id, Given { holders, workloads })
+    };
+    devices.into_iter().map(given).collect()
 }
 
 /// The container as its cgroup tells it, whatever its runtime.
@@ -109,6 +128,7 @@ pub(super) fn living(alive: &BTreeSet<Arc<Workload>>, uid: &Arc<str>, id: &Arc<s
 
 #[cfg(test)]
 mod tests {
+    use super::super::device_id::Claimed;
     use super::super::names::PodContainer;
     use super::*;
 
@@ -136,6 +156,16 @@ mod tests {
         DeviceId::Uuid(uuid.into())
     }
 
+    fn claimed(driver: &str, pool: &str, device: &str) -> DeviceId {
+        DeviceId::Claimed(Claimed { driver: driver.into(), pool: pool.into(), device: device.into() })
+    }
+
+    /// GPU-1 is the device `gpu-0` of its driver on this node.
+    fn uuids() -> Uuids {
+        let claimed = Claimed { driver: "gpu.nvidia.com".into(), pool: "worker-1".into(), device: "gpu-0".into() };
+        Uuids::from([(claimed, Arc::from("GPU-1"))])
+    }
+
     /// What follows for `ids` from these holders and pods.
     fn of(
         devices: &[(DeviceId, Vec<Holder>)],
@@ -149,7 +179,7 @@ mod tests {
         let pods = Pods { by_uid: pods.iter().cloned().collect(), ..Pods::default() };
         let mut allocations = Allocations::default();
         let alive = alive.iter().cloned().collect();
-        allocations.refresh(&Arc::new(resources), &Arc::new(pods), &alive, Instant::now());
+        allocations.refresh(&Arc::new(resources), &Arc::new(uuids()), &Arc::new(pods), &alive, Instant::now());
         allocations.of(ids)
     }
 
@@ -159,15 +189,16 @@ mod tests {
         let train = || holder("ml", "train");
         let devices = [(gpu("GPU-1"), vec![train()]), (gpu("GPU-2"), vec![train(), holder("ml", "other")])];
         let resources = Resources { devices: devices.into(), ..Resources::default() };
-        let (resources, pods, now) = (Arc::new(resources), Arc::new(pods), Instant::now());
+        let (resources, uuids, pods) = (Arc::new(resources), Arc::default(), Arc::new(pods));
+        let now = Instant::now();
         let mut allocations = Allocations::default();
         let alive = |ids: &[&str]| ids.iter().map(|id| container("uid-1", id)).collect::<BTreeSet<_>>();
-        allocations.refresh(&resources, &pods, &alive(&["c0", "c2"]), now);
+        allocations.refresh(&resources, &uuids, &pods, &alive(&["c0", "c2"]), now);
         assert_eq!(allocations.of(&[gpu("GPU-1")]), []);
         let alive = alive(&["c0", "c1", "c2"]);
-        allocations.refresh(&resources, &pods, &alive, now + Duration::from_secs(4));
+        allocations.refresh(&resources, &uuids, &pods, &alive, now + Duration::from_secs(4));
         assert_eq!(allocations.of(&[gpu("GPU-1")]), [], "looked at 4 s ago");
-        allocations.refresh(&resources, &pods, &alive, now + Duration::from_secs(5));
+        allocations.refresh(&resources, &uuids, &pods, &alive, now + Duration::from_secs(5));
         assert_eq!(allocations.of(&[gpu("GPU-1")]), [container("uid-1", "c1")]);
         assert_eq!(allocations.of(&[gpu("GPU-2")]), [], "one of two holders is not known");
         assert_eq!(allocations.holder(&[gpu("GPU-1")]), Some(&train()));
@@ -195,6 +226,24 @@ mod tests {
         let devices = [(gpu("GPU-1"), vec![holder("victim", "train")])];
         let alive = [container("uid-1", "c1")];
         assert_eq!(of(&devices, &[], &[pod("uid-1", "c1")], &alive, &[gpu("GPU-1")]), []);
+    }
+
+    #[test]
+    fn a_claimed_device_is_a_gpu_by_all_three_names_alone() {
+        let alive = [container("uid-1", "c1")];
+        let of = |id: DeviceId| {
+            let given = [(id, vec![holder("ml", "train")])];
+            of(&given, &[], &[pod("uid-1", "c1")], &alive, &[gpu("GPU-1")])
+        };
+        assert_eq!(of(claimed("gpu.nvidia.com", "worker-1", "gpu-0")), alive);
+        for [driver, pool, device] in [
+            ["compute-domain.nvidia.com", "worker-1", "gpu-0"],
+            ["gpu.nvidia.com", "worker-2", "gpu-0"],
+            ["gpu.nvidia.com", "worker-1", "gpu-1"],
+            ["gpu.nvidia.com", "worker-1", "GPU-1"],
+        ] {
+            assert_eq!(of(claimed(driver, pool, device)), [], "{driver}/{pool}/{device}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod places;
 pub mod podresources;
 pub mod pods;
 pub mod process;
+pub mod resource_slices;
 pub mod tree;
 pub mod units;
 

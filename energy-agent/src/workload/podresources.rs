@@ -34,6 +34,14 @@ pub struct Resources {
     pub doubles: BTreeSet<(String, String)>,
 }
 
+impl Resources {
+    /// Whether a GPU was given by a claim, whose names say nothing to the driver.
+    #[must_use]
+    pub fn has_claims(&self) -> bool {
+        self.devices.keys().any(|id| matches!(id, DeviceId::Claimed(_)))
+    }
+}
+
 /// A container that was given a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {

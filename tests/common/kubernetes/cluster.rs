@@ -18,6 +18,7 @@ use tempfile::TempDir;
 
 use super::server::runtime;
 use super::stub_api::StubApi;
+use crate::common::agent::wait_for;
 
 /// The token that the server takes for an administrator's.
 pub const TOKEN: &str = "administrator";
@@ -133,6 +134,53 @@ impl Cluster {
 
     pub fn delete(&self, pod: &Value) {
         self.ask(Method::DELETE, &path(pod), None);
+    }
+
+    /// Has the server keep ResourceSlices in these versions of `resource.k8s.io`. The real one has the kind as a custom
+    /// resource that takes all fields.
+    pub fn serve_resource_slices(&self, versions: &[&str]) {
+        let version = |(index, name): (usize, &&str)| {
+            json!({
+                "name": name, "served": true, "storage": index == 0,
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                    "properties": {"nodeName": {"type": "string"}},
+                }}}},
+                "selectableFields": [{"jsonPath": ".spec.nodeName"}],
+            })
+        };
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": "resourceslices.resource.k8s.io",
+                "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+            },
+            "spec": {
+                "group": "resource.k8s.io", "scope": "Cluster",
+                "names": {"kind": "ResourceSlice", "plural": "resourceslices"},
+                "versions": versions.iter().enumerate().map(version).collect::<Vec<_>>(),
+            },
+        });
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        match runtime().block_on(self.client.request_text(request(Method::POST, path, Some(&definition)))) {
+            Ok(_) => {}
+            // Another test of this program.
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => panic!("{path}: {error}"),
+        }
+        for version in versions {
+            let path = format!("/apis/resource.k8s.io/{version}/resourceslices");
+            wait_for(&path, || runtime().block_on(self.client.request_text(request(Method::GET, &path, None))).ok());
+        }
+    }
+
+    /// Creates a ResourceSlice; its name is to be the only one of the cluster.
+    pub fn create_slice(&self, version: &str, name: &str, spec: &Value) {
+        let slice = json!({
+            "apiVersion": format!("resource.k8s.io/{version}"), "kind": "ResourceSlice",
+            "metadata": {"name": name}, "spec": spec,
+        });
+        self.ask(Method::POST, &format!("/apis/resource.k8s.io/{version}/resourceslices"), Some(&slice));
     }
 
     fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Value {

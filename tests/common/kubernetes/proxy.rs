@@ -73,6 +73,8 @@ pub struct Faults {
     pub delay: Duration,
     /// Type of the watch events that are swallowed, such as `DELETED`.
     pub swallowed: Option<&'static str>,
+    /// What requests whose path has this text are answered with, in place of both.
+    pub of_path: Vec<(&'static str, Answer)>,
     /// Tokens that are taken; every one if there is none.
     pub tokens: BTreeSet<String>,
 }
@@ -198,7 +200,8 @@ impl Shared {
         });
         let (answer, delay) = {
             let faults = self.faults.lock().unwrap();
-            let answer = if is_watch { &faults.watches } else { &faults.lists };
+            let of_path = faults.of_path.iter().find(|(text, _)| path.contains(text)).map(|(_, answer)| answer);
+            let answer = of_path.unwrap_or(if is_watch { &faults.watches } else { &faults.lists });
             let refused = !faults.tokens.is_empty() && !faults.tokens.contains(&token);
             (if refused { Answer::status(401) } else { answer.clone() }, faults.delay)
         };

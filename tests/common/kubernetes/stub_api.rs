@@ -41,24 +41,33 @@ struct Shared {
     store: Mutex<Store>,
     version: watch::Sender<u64>,
     token: String,
+    /// Of a custom resource, once it is defined.
+    versions: Mutex<Vec<String>>,
 }
 
 impl StubApi {
     pub fn start(token: &str) -> Self {
         let authority = Authority::new();
-        let kinds = ["PodList", "ConfigMapList", "EventList"].map(|list_kind| {
+        let kinds = ["PodList", "ConfigMapList", "EventList", "ResourceSliceList"].map(|list_kind| {
             Arc::new(Shared {
                 list_kind,
                 store: Mutex::default(),
                 version: watch::channel(0).0,
                 token: format!("Bearer {token}"),
+                versions: Mutex::default(),
             })
         });
         let server = Server::start(
             Some(&authority),
             Arc::new(move |request| {
                 let is = |kind: &str| request.uri().path().split('/').any(|part| part == kind);
-                let shared = Arc::clone(&kinds[if is("events") { 2 } else { usize::from(is("configmaps")) }]);
+                let kind = match () {
+                    () if is("configmaps") => 1,
+                    () if is("events") => 2,
+                    () if is("resourceslices") || is("customresourcedefinitions") => 3,
+                    () => 0,
+                };
+                let shared = Arc::clone(&kinds[kind]);
                 Box::pin(async move { answer(&shared, request).await })
             }),
         );
@@ -78,6 +87,26 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Bo
             follow(shared, &query)
         }
         (&Method::GET, ["api", "v1", "pods"] | ["api", "v1", "namespaces", _, "configmaps"]) => list(shared, &query),
+        (&Method::POST, ["apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"]) => {
+            let kind: Value = serde_json::from_slice(&to_bytes(Body::new(body), 1 << 20).await.unwrap()).unwrap();
+            let versions = kind["spec"]["versions"].as_array().unwrap().iter();
+            *shared.versions.lock().unwrap() = versions.map(|it| it["name"].as_str().unwrap().to_owned()).collect();
+            Response::builder().header("content-type", "application/json").body(Body::from(kind.to_string())).unwrap()
+        }
+        (method, ["apis", "resource.k8s.io", version, "resourceslices"])
+            if shared.versions.lock().unwrap().iter().any(|served| served == version) =>
+        {
+            match *method {
+                Method::GET if query.is_watch() => follow(shared, &query),
+                Method::GET => list(shared, &query),
+                _ => {
+                    let bytes = to_bytes(Body::new(body), 1 << 20).await.unwrap();
+                    let slice: Value = serde_json::from_slice(&bytes).unwrap();
+                    let name = slice["metadata"]["name"].as_str().unwrap().to_owned();
+                    shared.change("ADDED", (String::new(), name), slice)
+                }
+            }
+        }
         (&Method::GET, ["apis", "events.k8s.io", "v1", "events"]) => list(shared, &query),
         (
             &Method::POST,
