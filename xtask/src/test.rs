@@ -94,16 +94,18 @@ fn everything(like: &Command) -> Result<()> {
     let (waiting, others): (Vec<_>, Vec<_>) =
         programs()?.into_iter().partition(|name| WAITING.contains(&name.as_str()));
     ensure!(waiting.len() == WAITING.len(), "not every one of {WAITING:?} is a test program");
-    let selected = |names: Vec<String>| names.into_iter().flat_map(|name| ["--test".to_owned(), name]);
     let log = root().join("target/tests-beside.log");
     let file = File::create(&log).with_context(|| log.display().to_string())?;
     println!("{} run beside the others; what they print is in {}", WAITING.join(", "), log.display());
-    let mut second = cargo(&selected(waiting).collect::<Vec<_>>());
+    let all_of = |flags: &[&str], names: Vec<String>| -> Vec<String> {
+        let selected = names.into_iter().flat_map(|name| ["--test".to_owned(), name]);
+        flags.iter().map(|&flag| flag.to_owned()).chain(selected).collect()
+    };
+    let mut second = cargo(&all_of(&["--no-fail-fast"], waiting));
     let mut second = second.stdout(file.try_clone()?).stderr(file).spawn().context("starting cargo")?;
-    let libraries_and_programs = ["--lib", "--bins"].map(str::to_owned);
-    let first = checked(&mut cargo(&libraries_and_programs.into_iter().chain(selected(others)).collect::<Vec<_>>()));
+    let first = checked(&mut cargo(&all_of(&["--no-fail-fast", "--lib", "--bins"], others)));
     let ended = second.wait()?;
-    println!("{}", fs::read_to_string(&log)?);
+    println!("{}", String::from_utf8_lossy(&fs::read(&log)?));
     ensure!(ended.success(), "some of the tests failed that ran beside the others: {}", log.display());
     first
 }
