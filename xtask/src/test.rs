@@ -11,8 +11,24 @@ use crate::{cargo, checked, kube_api, output, root, tools};
 
 /// Test programs that wait for most of their time: for clocks, plants, servers, other programs. The whole suite runs them beside
 /// the others.
-const WAITING: [&str; 9] =
-    ["capping", "dashboards", "deb", "deploy", "end_to_end", "gpu", "image", "kubernetes", "restore"];
+const WAITING: [&str; 16] = [
+    "capping",
+    "config_files",
+    "dashboards",
+    "deb",
+    "deploy",
+    "end_to_end",
+    "gpu",
+    "image",
+    "kepler_dashboards",
+    "kubernetes",
+    "pod_resources",
+    "policy_sources",
+    "restore",
+    "selection",
+    "sensors",
+    "web_config",
+];
 
 /// Test programs that use a Kubernetes API server.
 const WITH_API_SERVER: [&str; 13] = [
