@@ -10,6 +10,7 @@ import yaml
 import kubernetes_validate
 from cloudcoil.models.prometheus_operator import v1 as operator
 from helm_python import Chart
+from helm_python.errors import HelmRenderError
 
 NEWEST = "1.37"
 # Values of the chart for each folder.
@@ -105,6 +106,14 @@ def main():
     for kind in "PodMonitor", "PrometheusRule":
         if not labels.items() <= labelled[kind, "energy-agent", "energy-agent"]["metadata"]["labels"].items():
             failures.append(f"prometheus.labels are not on the {kind}")
+    # An empty list of classes, which no API server takes.
+    try:
+        render(chart, {"priorityQuota": True, "priorityClassName": ""})
+        failures.append("priorityQuota without a priorityClassName is rendered")
+    except HelmRenderError as error:
+        for value in "priorityQuota", "priorityClassName":
+            if value not in str(error):
+                failures.append(f"{value} is not named where it is refused: {error}")
     print("\n".join(failures) or f"{len(folders)} folders")
     sys.exit(1 if failures else 0)
 
