@@ -11,6 +11,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -23,6 +25,10 @@ const FILE: &str = "capping.lock";
 pub const FILES: [&str; 1] = ["capping"];
 /// What is read of the file.
 const MAX_BYTES: u64 = 4096;
+
+/// A look takes the lock for much less than this many pauses.
+const LOOKS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Held until it is dropped.
 #[derive(Debug)]
@@ -83,7 +89,7 @@ pub fn look(run: &Path) -> Result<State, NotLocked> {
     check_shared(run)?;
     let path = path(run);
     let Some(mut file) = private::open(&path).map_err(NotLocked::Unusable)? else { return Ok(State::Free) };
-    // Shared with others who look, and for a moment only: an agent that starts just then tries again.
+    // Shared with others who look, and for a moment only: see `lock`.
     match file.try_lock_shared() {
         Ok(()) => Ok(State::Free),
         Err(TryLockError::WouldBlock) => Ok(State::Held(read_holder(&mut file))),
@@ -107,7 +113,7 @@ impl NodeLock {
         };
         let remedy = "set --run.directory to a folder that only root can open and that all agents of the node share";
         let mut file = open().context(remedy).map_err(NotLocked::Unusable)?;
-        match file.try_lock() {
+        match lock(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(NotLocked::Held(held(&path, &mut file))),
             Err(TryLockError::Error(error)) => {
@@ -130,6 +136,21 @@ impl NodeLock {
         let there = fs::symlink_metadata(&self.path).map(inode);
         matches!((there, self.file.metadata().map(inode)), (Ok(there), Ok(held)) if there == held)
     }
+}
+
+/// Locks the file, at once or not at all; but waits for those who only look.
+fn lock(file: &File) -> Result<(), TryLockError> {
+    for _ in 0..LOOKS {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {}
+            outcome => return outcome,
+        }
+        // An agent that caps shares it with nobody.
+        file.try_lock_shared()?;
+        file.unlock().map_err(TryLockError::Error)?;
+        thread::sleep(PAUSE);
+    }
+    file.try_lock()
 }
 
 /// In a pod, the folder has to be the node's.
@@ -169,3 +190,6 @@ fn is_mounted(folder: &Path) -> bool {
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     points.filter(|&point| point != "/").any(|point| folder.starts_with(point))
 }
+
+#[cfg(test)]
+mod tests;
