@@ -2,6 +2,7 @@
 
 use super::world::{World, clock_of, limit_of, policy, quota_of, states};
 use super::*;
+use crate::capping::observation::KnobState;
 use crate::capping::policy::Components;
 
 #[test]
@@ -54,4 +55,19 @@ fn a_quota_at_its_least_is_clamped() {
     world.tick();
     assert_eq!(world.limit(&quota_of("a")), Some(400));
     assert_eq!(world.outcome.clamped, BTreeSet::from([quota_of("a")]));
+}
+
+#[test]
+fn a_gpu_that_somebody_else_has_set_is_named_when_the_other_is_at_its_floor() {
+    let mut world = World::new().policy(policy("cap", 80.0)).pod("a").gpu("GPU-0", &["a"]).gpu("GPU-1", &["a"]);
+    for knob in [clock_of("GPU-0"), limit_of("GPU-0")] {
+        world.seen.knobs.get_mut(&knob).unwrap().state = KnobState::Yielded;
+    }
+    world.draw("GPU-0", 300.0);
+    world.draw("GPU-1", 300.0);
+    world.ticks(10);
+    assert_eq!(world.limit(&clock_of("GPU-1")), Some(345));
+    let subject = &world.status("cap").subjects[0];
+    let expected = "GPU-0 cannot be lowered: gpu_locked_clocks is yielded, gpu_power_limit is yielded";
+    assert_eq!((subject.state, subject.reason.as_deref()), (SubjectState::Capping, Some(expected)));
 }

@@ -207,8 +207,9 @@ impl Subject {
         if changed {
             (self.engaged, self.cut_at) = (true, Some(now));
         }
-        // Where there is nothing to cut, nothing is at its floor.
-        self.stuck = if changed || view.devices.is_empty() { 0 } else { self.stuck.saturating_add(1) };
+        // Where there is nothing to cut, nothing is at its floor; nor is what is in other hands.
+        self.stuck =
+            if changed || view.devices.is_empty() || view.blocked.is_some() { 0 } else { self.stuck.saturating_add(1) };
     }
 
     /// What a ceiling would have to be, from open: nothing follows it, so it does not go down tick by tick.
@@ -282,7 +283,7 @@ impl Subject {
         }
         let recently = self.excess_at.is_some_and(|at| tick.now < at + PROBATION);
         let stays = self.state == SubjectState::Unreachable && recently;
-        if self.stuck >= STUCK_TICKS || stays {
+        if view.blocked.is_none() && (self.stuck >= STUCK_TICKS || stays) {
             let over = self.power.zip(self.budget).is_some_and(|(power, budget)| power > budget);
             let power = if over { "is still" } else { "was within the last minute" };
             self.reason = Some(format!("everything is at its floor, and the power {power} above the budget"));
