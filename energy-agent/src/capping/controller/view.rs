@@ -8,7 +8,7 @@ use super::conflict::{Decisions, Won};
 use super::device::{Device, DeviceKey, Lever, LeverKind, Range, Sharing};
 use crate::capping::knob::Knob;
 use crate::capping::observation::{GpuDevice, KnobState, Observation, PodNow};
-use crate::capping::policy::{Component, CpuActuators, Mode, Policy, Scope, Selector};
+use crate::capping::policy::{Component, CpuActuators, Policy, Scope, Selector};
 use crate::capping::quantity::Quantity;
 use crate::units::{floor_u64, nearest_u64};
 
@@ -152,9 +152,9 @@ impl<'a> Scene<'a> {
         view.power = view.power.zip(power).map(|(sum, power)| sum + power);
         let cpu = policy.actuators.cpu;
         if node && cpu.rapl_limit {
-            if let Some(reason) = self.decided_by_another(&places, policy.mode) {
+            if let Some(reason) = self.decided_by_another(&places, policy) {
                 view.blocked = Some(reason);
-            } else if self.add_rapl(power, view) {
+            } else if self.add_rapl(power, cpu, view) {
                 return;
             }
         }
@@ -199,23 +199,24 @@ impl<'a> Scene<'a> {
     }
 
     /// Why the node as a whole is not this policy's to lower; `None`: it is. `places` are the pods that it decides about.
-    fn decided_by_another(&self, places: &BTreeSet<usize>, mode: Mode) -> Option<String> {
+    fn decided_by_another(&self, places: &BTreeSet<usize>, policy: &Policy) -> Option<String> {
         let (_, pod) = self.seen.pods.iter().enumerate().find(|(place, _)| !places.contains(place))?;
-        let winner = self.decisions.decider(&pod.uid, Component::Cpu, mode);
+        let winner = self.decisions.decider(&pod.uid, Component::Cpu, policy.mode);
         let winner = winner.map_or("another".to_owned(), |winner| self.decisions.policy(winner).name.to_string());
         let pod = name(pod);
+        let or = if has_others(policy.actuators.cpu) { "" } else { ", or name Frequency or Quota too" };
         Some(format!(
             "RaplLimit lowers the whole node, and policy {winner} decides about the CPUs of pod {pod}; give this policy a \
-             higher priority, or name Frequency or Quota too"
+             higher priority{or}"
         ))
     }
 
     /// Whether the whole node is held by its packages' limits: by those that can be written.
-    fn add_rapl(&self, power: Option<f64>, view: &mut View) -> bool {
+    fn add_rapl(&self, power: Option<f64>, cpu: CpuActuators, view: &mut View) -> bool {
         let knobs: Vec<&Knob> = self.seen.knobs.keys().filter(|knob| matches!(knob, Knob::RaplLimit(_))).collect();
         if knobs.is_empty() {
-            view.blocked =
-                Some("no package of this node has a power limit (powercap); name Frequency or Quota".to_owned());
+            let remedy = if has_others(cpu) { "" } else { "; name Frequency or Quota" };
+            view.blocked = Some(format!("no package of this node has a power limit (powercap){remedy}"));
             return false;
         }
         let (usable, not): (Vec<_>, Vec<_>) =
@@ -269,6 +270,11 @@ const fn cpu_device(uid: Option<Arc<str>>, power: f64, lever: Lever) -> Device {
         limits: Vec::new(),
         sharing: Sharing::ByPower,
     }
+}
+
+/// Whether the policy names other means than the packages' limits.
+const fn has_others(cpu: CpuActuators) -> bool {
+    cpu.frequency || cpu.quota
 }
 
 /// What a pod lacks of the means that its policy names.

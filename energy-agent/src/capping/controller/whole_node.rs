@@ -122,6 +122,9 @@ fn a_pod_of_another_policy_is_named_where_it_keeps_the_node_from_being_lowered()
     world.put(both);
     world.work("b", 30.0, 3.0);
     world.tick();
+    let expected = "RaplLimit lowers the whole node, and policy low decides about the CPUs of pod ml/a; give this policy a \
+                    higher priority";
+    assert_eq!(reason(&world), expected, "it names a quota already");
     assert_eq!(world.values().keys().collect::<Vec<_>>(), [&quota_of("b")]);
     assert_eq!((world.state("node"), name("node")), (SubjectState::Capping, world.status("node").name.clone()));
 }
@@ -141,7 +144,15 @@ fn what_is_missing_is_named_by_the_means_that_the_policy_has() {
         world.tick();
         assert_eq!(reason(&world), expected);
     }
-    let mut world = node(node_policy(40.0), &[], 60.0);
-    world.tick();
-    assert_eq!(reason(&world), "no package of this node has a power limit (powercap); name Frequency or Quota");
+    for (frequency, quota, expected) in [
+        (false, false, "no package of this node has a power limit (powercap); name Frequency or Quota"),
+        (true, false, "no package of this node has a power limit (powercap)"),
+        (false, true, "no package of this node has a power limit (powercap)"),
+    ] {
+        let mut cap = node_policy(40.0);
+        (cap.actuators.cpu.frequency, cap.actuators.cpu.quota) = (frequency, quota);
+        let mut world = node(cap, &[], 60.0);
+        world.tick();
+        assert_eq!(reason(&world), expected, "{frequency} {quota}");
+    }
 }
