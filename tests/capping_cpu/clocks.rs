@@ -300,8 +300,9 @@ fn a_package_whose_limit_somebody_else_raises_is_shown_and_held_again_after_a_mi
     let mut agent = agent(&world, &machine);
     wait_for_text(&limit, "40000000");
     wait_for_state(&agent, "node", "capping");
-    fs::write(&limit, "60000000").unwrap();
+    // Before the write: the minute begins later, however long this thread is kept from the next line.
     let taken = Instant::now();
+    fs::write(&limit, "60000000").unwrap();
     wait_for_state(&agent, "node", "no_actuator");
     let shows = |agent: &Agent, watts: f64| {
         let page = agent.scrape();
