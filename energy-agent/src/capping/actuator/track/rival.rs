@@ -94,7 +94,7 @@ impl Track {
             ("lower", "it stays".to_owned())
         } else {
             let left = until.saturating_sub(now).as_secs();
-            let most = "three times within an hour at most";
+            let most = "three times within an hour at most (the same value again: at once, twenty times)";
             ("higher", format!("it stands for {left} s more and is then written over, {most}"))
         };
         Some(format!(
