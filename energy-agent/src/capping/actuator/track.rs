@@ -273,7 +273,9 @@ impl Track {
             return None;
         }
         // A run that was killed may not have noted what the device made of its value.
-        let close = |value: u64| held.ours.iter().any(|&ours| value.abs_diff(ours) <= found.step.max(ours / 64));
+        // The kernel keeps a quota as it is written, and one in another period is a thousandth of a CPU off at most.
+        let off = |ours: u64| if is_quota { 1 } else { found.step.max(ours / 64) };
+        let close = |value: u64| held.ours.iter().any(|&ours| value.abs_diff(ours) <= off(ours));
         if self.lowered || (!held.confirmed && found.value.is_some_and(close)) {
             return None;
         }

@@ -86,3 +86,16 @@ fn a_lock_may_or_may_not_have_been_set_and_is_reset_or_set() {
     gpu.ticks(3, None);
     assert_eq!(gpu.writes, [Value::Restore("max 100000".to_owned())]);
 }
+
+#[test]
+fn a_pod_that_was_resized_by_a_little_is_not_the_agents_value_fc_121() {
+    // 500 were written; a value in another period is off by one at most.
+    for (shows, resized) in [(500, false), (499, false), (501, false), (498, true), (505, true), (507, true)] {
+        let mut quota = Bench::of(Knob::CpuQuota("pod".into()), 10, 4000, 10, Some(shows));
+        quota.track = adopted(Knob::CpuQuota("pod".into()), Some(1000), 500, 500, 1);
+        quota.tick(None);
+        let expected = if resized { vec![ChangeKind::Resized] } else { vec![ChangeKind::Restored] };
+        assert_eq!(quota.kinds(), expected, "{shows}");
+        assert_eq!(quota.device.value, Some(if resized { shows } else { 1000 }), "{shows}");
+    }
+}
