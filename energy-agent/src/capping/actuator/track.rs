@@ -303,7 +303,8 @@ impl Track {
     fn give_way(&mut self, now: Duration, detail: &str, changes: &mut Vec<Change>) -> Action {
         let Some(Held { policy, written, .. }) = self.held.clone() else { return Action::Nothing };
         self.rival.wrote(now, policy, self.found.as_ref().and_then(|found| found.value), written);
-        let rule = self.why_theirs(now).unwrap_or_default();
+        // Without a limit nothing is written over it.
+        let rule = self.wanted.as_ref().and_then(|_| self.why_theirs(now)).unwrap_or_else(|| "it stays".to_owned());
         self.say(ChangeKind::Foreign, format!("{detail}; {rule}"), changes);
         self.held = None;
         self.restore_fault = None;

@@ -99,3 +99,12 @@ fn a_pod_that_was_resized_by_a_little_is_not_the_agents_value_fc_121() {
         assert_eq!(quota.device.value, Some(if resized { shows } else { 1000 }), "{shows}");
     }
 }
+
+#[test]
+fn a_higher_value_of_somebody_else_is_not_said_to_be_written_over_where_nothing_will_be() {
+    let mut rapl = Bench::of(Knob::RaplLimit("z".into()), 0, 145_000_000, 1, Some(120_000_000));
+    rapl.track = adopted(Knob::RaplLimit("z".into()), Some(145_000_000), 90_000_000, 100_000_000, 1);
+    rapl.tick(None);
+    assert_eq!(rapl.changes[0].detail, "120.0 W shows where 90.0 W was written; it stays");
+    assert_eq!((rapl.kinds(), rapl.writes.len()), (vec![ChangeKind::Foreign], 0));
+}
