@@ -42,7 +42,18 @@ struct Cgroup {
     /// What is known of its path is the beginning.
     is_cut: bool,
     created: Instant,
+    /// When its work was charged last, or else when it was made.
+    charged: Instant,
     removed: Option<Instant>,
+}
+
+impl Cgroup {
+    /// Whether it is gone if a walk does not find it. A walk may not reach what lies deeper than a path can be: that ends by
+    /// its event, or, when events were `lost` since its last work, as an unknown cgroup does.
+    fn is_gone_unseen(&self, lost: Option<Instant>, now: Instant) -> bool {
+        let is_over = |lost| self.charged <= lost && now.saturating_duration_since(self.charged) >= WALK_EVERY;
+        !self.is_cut || lost.is_some_and(is_over)
+    }
 }
 
 /// How many cgroups of a workload are in the table, and how many of these exist.
@@ -103,6 +114,8 @@ pub struct Owners {
     kernel: Arc<Workload>,
     unknown_unit: Arc<Workload>,
     now: Instant,
+    /// When events were lost last.
+    lost: Option<Instant>,
     walked: Instant,
     walk_failed: bool,
     walks: u64,
@@ -143,6 +156,7 @@ impl Owners {
             kernel: Arc::new(Workload::Kernel),
             unknown_unit: Arc::new(Workload::Unit { unit: Arc::from(UNKNOWN_UNIT) }),
             now,
+            lost: None,
             walked: now,
             walk_failed: false,
             walks: 0,
@@ -165,6 +179,9 @@ impl Owners {
     /// Events should be read after the work they explain, so that no cgroup is charged before it is known.
     pub fn apply(&mut self, now: Instant, events: &[CgroupEvent], complete: bool) {
         self.now = now;
+        if !complete {
+            self.lost = Some(now);
+        }
         let mut deep = Vec::new();
         for event in events {
             match event {
@@ -242,7 +259,8 @@ impl Owners {
             self.alive.insert(Arc::clone(&self.kernel));
             return Arc::clone(&self.kernel);
         }
-        if let Some(cgroup) = self.cgroups.get(&id) {
+        if let Some(cgroup) = self.cgroups.get_mut(&id) {
+            cgroup.charged = self.now;
             if cgroup.removed.is_some() {
                 // Tasks on their way out; whoever has forgotten the cgroup must do so again.
                 self.newly_removed.push(id);
@@ -359,7 +377,8 @@ impl Owners {
             }
             self.doubtful.insert(id, Arc::from(path));
         }
-        self.cgroups.insert(id, Cgroup { workload, mentions, is_cut, created: self.now, removed: None });
+        self.cgroups
+            .insert(id, Cgroup { workload, mentions, is_cut, created: self.now, charged: self.now, removed: None });
     }
 
     /// What a path belongs to by now.
@@ -577,7 +596,7 @@ impl Owners {
     fn walk(&mut self) -> anyhow::Result<()> {
         self.walked = self.now;
         self.walks += 1;
-        let now = self.now;
+        let (now, lost) = (self.now, self.lost);
         let (unknown, newly_removed) = (&mut self.unknown, &mut self.newly_removed);
         unknown.retain(|id, charged| {
             let kept = now.saturating_duration_since(*charged) < WALK_EVERY;
@@ -591,7 +610,7 @@ impl Owners {
             .cgroups
             .iter()
             // The kernel tells of a new cgroup shortly before its folder shows.
-            .filter(|(_, cgroup)| cgroup.removed.is_none() && cgroup.created < now)
+            .filter(|(_, cgroup)| cgroup.removed.is_none() && cgroup.created < now && cgroup.is_gone_unseen(lost, now))
             .map(|(id, _)| *id)
             .collect();
         for folder in folders {

@@ -269,3 +269,33 @@ fn a_scope_lives_on_in_its_slice() {
     let slice = owners.owner(1);
     assert!(owners.is_alive(&slice));
 }
+
+/// Its folder is too deep for any walk.
+#[test]
+fn a_cgroup_too_deep_for_a_walk_lives_until_its_removal_is_told_or_events_were_lost() {
+    let start = Instant::now();
+    let root = tempfile::tempdir().unwrap();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let mut owners = Owners::open(root.path(), start).unwrap();
+    fs::create_dir_all(root.path().join(&POD[1..])).unwrap();
+    let deep = |id| CgroupEvent::CreatedDeep { id, above: format!("{POD}/a") };
+    let (charged, idle, ending) = (CgroupId::MAX - 9, CgroupId::MAX - 8, CgroupId::MAX - 7);
+    owners.apply(at(1), &[deep(charged), deep(idle), deep(ending)], true);
+    let uid = Some("d1578427-1919-52ea-898e-2489f38c2504");
+    for second in [2, 400, 800, 1200] {
+        owners.apply(at(second), &[], true);
+        assert_eq!(owners.owner(charged).pod_uid().map(|uid| &**uid), uid, "{second}");
+        assert_eq!(owners.take_removed(), [0_u64; 0], "{second}");
+    }
+    owners.apply(at(1201), &[removed(ending)], true);
+    assert_eq!(owners.take_removed(), [ending]);
+    // Events were lost: perhaps the end of one that does nothing.
+    owners.apply(at(1202), &[], false);
+    assert_eq!(owners.take_removed(), [idle]);
+    owners.apply(at(1203), &[], true);
+    owners.owner(charged);
+    owners.apply(at(1503), &[], true);
+    assert_eq!(owners.take_removed(), [0_u64; 0], "it did something after the loss");
+    owners.apply(at(1504), &[], false);
+    assert_eq!(owners.take_removed(), [charged], "and nothing for five minutes before the next");
+}
