@@ -384,7 +384,11 @@ impl Owners {
     /// What a path belongs to by now.
     fn belongs(&self, reading: &Reading) -> Workload {
         let sandbox = reading.hypervisor_of().and_then(|sandbox| {
-            let is_it = |it: &&Arc<Workload>| matches!(&***it, Workload::PodContainer { id, .. } if **id == *sandbox);
+            // In the cgroups of the node's own pods: elsewhere anybody makes one of this name.
+            let is_it = |it: &&Arc<Workload>| match &***it {
+                Workload::PodContainer { uid, id, .. } => **id == *sandbox && self.places.is_nodes(uid),
+                _ => false,
+            };
             let mut found = self.workloads.keys().filter(is_it);
             // Of two nobody knows which.
             found.next().filter(|_| found.next().is_none())

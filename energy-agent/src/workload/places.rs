@@ -98,6 +98,14 @@ impl Places {
         reading.placement(pod, in_container)
     }
 
+    /// Whether the pod is the node's kubelet's: its place has nothing around it, or as much as all told pods' and it is told.
+    /// Anybody else's is somewhere below what its maker runs in.
+    #[must_use]
+    pub fn is_nodes(&self, uid: &str) -> bool {
+        let is_it = |spot: &Spot| spot.level == 0 || (Some(spot.level) == self.level && self.is_told(uid));
+        self.by_name.get(uid).is_some_and(|place| is_it(&place.spot))
+    }
+
     fn is_told(&self, name: &str) -> bool {
         self.told.by_uid.contains_key(name) || self.told.gone.contains_key(name) || self.hashes.contains(name)
     }

@@ -299,3 +299,19 @@ fn a_cgroup_too_deep_for_a_walk_lives_until_its_removal_is_told_or_events_were_l
     owners.apply(at(1504), &[], false);
     assert_eq!(owners.take_removed(), [charged], "and nothing for five minutes before the next");
 }
+
+#[test]
+fn a_hypervisor_stays_its_pods_whatever_sandbox_a_user_makes() {
+    let other = POD.replace("d1578427", "99999999");
+    let own = created(1, &format!("{POD}/{ID}"));
+    let users = created(2, &format!("/user.slice/user-1000.slice/user@1000.service{other}/{ID}"));
+    let overhead = created(3, &format!("/kata_overhead/{ID}"));
+    for events in [[own.clone(), users.clone(), overhead.clone()], [users.clone(), overhead.clone(), own]] {
+        let mut owners = owners(Instant::now());
+        owners.apply(owners.now, &events, true);
+        assert!(Arc::ptr_eq(&owners.owner(1), &owners.owner(3)), "{:?}", owners.owner(3));
+    }
+    let mut owners = owners(Instant::now());
+    owners.apply(owners.now, &[users, overhead], true);
+    assert_eq!(owners.owner(3).unit(), Some(&*format!("/kata_overhead/{ID}")));
+}
