@@ -16,6 +16,9 @@ pub const OTHER_UNIT: &str = "other";
 /// Most living units below one holder that have rows; what is more is part of the holder's.
 const MAX_HELD: usize = 500;
 
+/// Most scopes in each other that are looked at one by one; each look reads the whole path.
+const MAX_NESTED: usize = 8;
+
 /// Folders in which LXC before 4.0, and Proxmox still, make one for each container.
 const MACHINES: [&str; 3] = ["/lxc/", "/lxc.payload/", "/lxc.monitor/"];
 
@@ -91,15 +94,17 @@ impl Units {
     /// The first of the unit, and what holds it while that is a scope, that has a row.
     fn unit(&self, own: Arc<str>, path: &str) -> Arc<str> {
         let (mut unit, mut path) = (own, path);
-        loop {
-            let above = above(&unit, path);
+        for nested in 0.. {
+            let above =
+                above(&unit, path).and_then(|above| if nested < MAX_NESTED { Some(above) } else { above_all(path) });
             match (&self.pattern, above) {
                 (Some(pattern), _) if pattern.whole.is_match(&unit) => return unit,
                 (_, Some(above)) => (unit, path) = (unit_at(above), above),
                 (None, None) => return unit,
-                (Some(_), None) => return Arc::from(OTHER_UNIT),
+                (Some(_), None) => break,
             }
         }
+        Arc::from(OTHER_UNIT)
     }
 
     fn leaves_out(&self, unit: &str) -> bool {
@@ -119,7 +124,20 @@ fn above<'a>(unit: &str, path: &'a str) -> Option<&'a str> {
         (start, folder)
     });
     let start = { folders }.find(|(_, folder)| *folder == scope)?.0;
-    let above = &path[..start.saturating_sub(1)];
+    holder_of_scope(scope, &path[..start.saturating_sub(1)])
+}
+
+/// The path of what holds the outermost scope of `path` that is part of something.
+fn above_all(path: &str) -> Option<&str> {
+    let starts = path.match_indices('/').map(|(at, _)| at);
+    { starts }.find_map(|at| {
+        let scope = path[at + 1..].split('/').next().filter(|name| name.ends_with(".scope"))?;
+        holder_of_scope(scope, &path[..at])
+    })
+}
+
+/// The path `above` the scope, if it is part of what is there.
+fn holder_of_scope<'a>(scope: &str, above: &'a str) -> Option<&'a str> {
     let in_slices = above.split('/').all(|folder| folder.is_empty() || folder.ends_with(".slice"));
     let is_machine = in_slices && (scope.starts_with("machine-") || above == "/qemu.slice");
     let is_init = above.is_empty() && scope == "init.scope";
@@ -230,6 +248,28 @@ mod tests {
         ] {
             assert_eq!(row(&Units::default(), path), unit, "{path}");
         }
+    }
+
+    /// Whoever nests them pays by having no row for those far inside, not the node by looking at each.
+    #[test]
+    fn of_scopes_in_scopes_in_scopes_the_inner_ones_are_looked_at() {
+        let user = "/user.slice/user-1000.slice/user@1000.service";
+        let nested = |n: usize| (0..n).map(|n| format!("/s{n}.scope")).collect::<String>();
+        let deep = format!("{user}{}", nested(400));
+        assert_eq!(row(&Units::default(), &deep), "user@1000.service");
+        let some = Units::matching(r"(.*/)?s(395|300)\.scope|user@1000\.service").unwrap();
+        assert!(row(&some, &deep).ends_with("/s395.scope"));
+        let far = Units::matching(r"(.*/)?s300\.scope|user@1000\.service").unwrap();
+        assert_eq!(row(&far, &deep), "user@1000.service");
+        assert_eq!(row(&Units::matching("sshd.service").unwrap(), &deep), OTHER_UNIT);
+        // Nor is a service with eight in it, whatever that is in.
+        let service = format!("{user}/run.scope/own.service{}", nested(8));
+        assert_eq!(row(&Units::default(), &service), "user@1000.service/run.scope/own.service");
+        // A machine, or what has no unit around it, is not climbed over.
+        let machine = format!("/machine.slice/machine-web.scope/payload{}", nested(50));
+        assert_eq!(row(&Units::default(), &machine), "machine-web.scope");
+        assert_eq!(row(&Units::default(), &nested(50)), "/");
+        assert_eq!(row(&Units::default(), &format!("/batch{}", nested(50))), "/batch");
     }
 
     #[test]
