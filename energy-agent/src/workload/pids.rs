@@ -151,7 +151,7 @@ impl Place {
                     (Some(known), None) => known,
                     (Some(known), Some(_)) if known.pod_uid().is_some() => known,
                     (_, Some(pod)) => living(pod, ""),
-                    (None, None) => living(workload, v2.as_deref().unwrap_or_default()),
+                    (None, None) => living(workload, removed_or_not(v2.as_deref().unwrap_or_default())),
                 })
             }
             Self::Hidden(Container { id, runtime }) => {
@@ -160,6 +160,11 @@ impl Place {
             }
         }
     }
+}
+
+/// A path of `/proc/PID/cgroup`, without what the kernel adds to it when the cgroup is removed.
+fn removed_or_not(path: &str) -> &str {
+    path.strip_suffix(" (deleted)").unwrap_or(path)
 }
 
 /// Field 22 of `/proc/PID/stat`; the command name before it may hold spaces and parentheses.
@@ -290,5 +295,14 @@ mod tests {
         assert_eq!(unit("3:cpu:/v1.slice\n0::/gone.service\n").as_deref(), Some("gone.service"));
         let pod = owner(&format!("3:cpu:{POD}\n0::/a.service\n")).unwrap();
         assert!(pod.pod_uid().is_some());
+    }
+
+    #[test]
+    fn a_process_of_a_session_that_is_over_is_its_slices() {
+        let hierarchy = tempfile::tempdir().unwrap();
+        fs::create_dir_all(hierarchy.path().join("user.slice/user-1000.slice")).unwrap();
+        let owners = Owners::open(hierarchy.path(), Instant::now()).unwrap();
+        let place = Place::of("0::/user.slice/user-1000.slice/session-3.scope (deleted)\n", false).unwrap();
+        assert_eq!(unit(place.owner(Some(&owners), &Pods::default()).as_ref()), Some("user-1000.slice"));
     }
 }
