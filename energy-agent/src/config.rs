@@ -138,7 +138,7 @@ pub struct Config {
     /// Time between two questions to the kubelet, 1s or more; a pod that is new brings one forward.
     #[arg(long = "pods.kubelet-interval", env = "ENERGY_AGENT_PODS_KUBELET_INTERVAL", default_value = "30s", value_parser = kubelet_interval, value_name = "DURATION")]
     pub kubelet_interval: Duration,
-    /// Pod labels to export in energy_agent_pod_labels, as kube-state-metrics has them: `app` becomes label_app.
+    /// Pod labels to export in energy_agent_pod_labels: `app` becomes label_app.
     #[arg(long = "pods.labels", env = "ENERGY_AGENT_PODS_LABELS", value_delimiter = ',', value_name = "LABEL,...")]
     pub pod_labels: Vec<String>,
     /// NVIDIA GPUs. `auto` reads them through the driver's NVML library as soon as there is one; `off` never loads it.

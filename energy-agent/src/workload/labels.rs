@@ -1,4 +1,4 @@
-//! The labels of pods that `--pods.labels` names, and what they are called on the page: as kube-state-metrics has it.
+//! The labels of pods that `--pods.labels` names, and what they are called on the page.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! The labels of pods that `--pods.labels` names, in the manner of kube-state-metrics: one series of value 1 a pod, to be
+//! The labels of pods that `--pods.labels` names: one series of value 1 a pod, to be
 //! joined with its energy in a query.
 
 use std::collections::BTreeMap;
