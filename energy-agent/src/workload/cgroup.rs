@@ -166,7 +166,7 @@ impl Reading {
     pub fn is_doubtful(&self) -> bool {
         match (&self.pods[..], &self.container) {
             ([], None) => false,
-            ([], Some((_, spot))) => spot.level > 0 || self.is_hypervisors,
+            ([], Some((_, spot))) => !spot.holder.is_empty() || self.is_hypervisors,
             ([pod], _) => pod.spot.level > 0,
             _ => true,
         }

@@ -120,6 +120,9 @@ pub struct Owners {
     walk_failed: bool,
     walks: u64,
     unknown_cgroups: u64,
+    /// How often all doubtful paths were looked at.
+    #[cfg(test)]
+    placings: usize,
 }
 
 impl Owners {
@@ -161,6 +164,8 @@ impl Owners {
             walk_failed: false,
             walks: 0,
             unknown_cgroups: 0,
+            #[cfg(test)]
+            placings: 0,
         };
         // These have no cgroup and never end.
         let other = Arc::new(Workload::Unit { unit: Arc::from(OTHER_UNIT) });
@@ -361,10 +366,10 @@ impl Owners {
         let reading = Reading::of(path);
         let is_doubtful = reading.is_doubtful();
         let mentions = !is_doubtful || self.doubtful.len() < MAX_DOUBTFUL;
-        if mentions {
-            self.is_stale |= self.places.mention(id, &reading);
-            // Who had its name must not have it when this one comes.
-            self.place_again();
+        if mentions && self.places.mention(id, &reading) {
+            // Who had its name has it no more once all are placed, which is before anything is charged.
+            self.is_stale = true;
+            self.drop_misplaced(&reading);
         }
         let workload = self.row(self.belongs(&reading), path);
         let workload = self.enter(workload, true);
@@ -453,6 +458,19 @@ impl Owners {
         self.firsts.see(id, workload);
     }
 
+    /// What was taken for the own cgroup of a pod is not if the pod's place is on this path and not there.
+    fn drop_misplaced(&mut self, reading: &Reading) {
+        for pod in &reading.pods {
+            let is_here = |known: &PodCgroup| {
+                let known = Reading::of(&known.path);
+                known.pods.iter().any(|known| known.uid == pod.uid && known.spot == pod.spot)
+            };
+            if self.places.is_place(&pod.uid, &pod.spot) && self.pods.get(&*pod.uid).is_some_and(|it| !is_here(it)) {
+                self.pods.remove(&*pod.uid);
+            }
+        }
+    }
+
     /// The cgroup is the pod's own no more.
     fn drop_pod(&mut self, id: CgroupId, workload: &Workload) {
         if let Workload::PodOverhead { uid } = workload
@@ -466,6 +484,10 @@ impl Owners {
     fn place_again(&mut self) {
         if !std::mem::take(&mut self.is_stale) {
             return;
+        }
+        #[cfg(test)]
+        {
+            self.placings += 1;
         }
         let mut moved = Vec::new();
         for (&id, path) in &self.doubtful {
@@ -635,6 +657,7 @@ impl Owners {
         // Of pods without a cgroup of their own, as some runtimes' paths have it.
         let known: HashSet<&Arc<str>> = self.workloads.keys().filter_map(|workload| workload.pod_uid()).collect();
         self.firsts.retain(|uid| known.contains(uid));
+        self.place_again();
         Ok(())
     }
 }

@@ -50,7 +50,7 @@ impl Places {
                 }),
             };
             place.paths += 1;
-            if (spot.level, cgroup) < (place.spot.level, place.since) {
+            if (rank(spot), cgroup) < (rank(&place.spot), place.since) {
                 changed |= place.spot != *spot;
                 (place.spot, place.since) = (spot.clone(), cgroup);
             }
@@ -110,9 +110,16 @@ impl Places {
         self.told.by_uid.contains_key(name) || self.told.gone.contains_key(name) || self.hashes.contains(name)
     }
 
-    fn is_place(&self, name: &str, spot: &Spot) -> bool {
+    /// Whether the name counts there.
+    #[must_use]
+    pub fn is_place(&self, name: &str, spot: &Spot) -> bool {
         self.by_name.get(name).is_none_or(|place| place.spot == *spot)
     }
+}
+
+/// The least counts. A container in a service that it is the payload of comes after one that has nothing around it.
+fn rank(spot: &Spot) -> (usize, bool) {
+    (spot.level, !spot.holder.is_empty())
 }
 
 /// The names that can count: the pods', without any the container's.

@@ -315,3 +315,45 @@ fn a_hypervisor_stays_its_pods_whatever_sandbox_a_user_makes() {
     owners.apply(owners.now, &[users, overhead], true);
     assert_eq!(owners.owner(3).unit(), Some(&*format!("/kata_overhead/{ID}")));
 }
+
+#[test]
+fn however_many_places_change_all_is_placed_once_a_tick() {
+    let user = "/user.slice/user-1000.slice/user@1000.service";
+    let uid = |n: u64| format!("d1578427-1919-52ea-898e-{n:012x}");
+    let mut owners = owners(Instant::now());
+    // Each second one takes the name of the first.
+    let deep = (1..=300).map(|n| created(n, &format!("{user}/a/kubepods/pod{}", uid(n))));
+    let less = (1..=300).map(|n| created(1000 + n, &format!("/u/kubepods/pod{}", uid(n))));
+    let events: Vec<_> = deep.chain(less).collect();
+    owners.apply(owners.now, &events, true);
+    assert_eq!(owners.owner(1).unit(), Some("user@1000.service"));
+    assert_eq!(owners.owner(1001).pod_uid().map(|it| &**it), Some(&*uid(1)));
+    assert_eq!(owners.placings, 1);
+    // The node's own pod, whose path is longer, and its cgroup.
+    let slice = format!("kubepods-burstable-pod{}.slice", uid(1).replace('-', "_"));
+    let own = format!("/kubepods.slice/kubepods-burstable.slice/{slice}");
+    owners.apply(owners.now, &[created(2000, &own)], true);
+    assert_eq!(owners.owner(2000).pod_uid().map(|it| &**it), Some(&*uid(1)));
+    assert_eq!(owners.owner(1001).unit(), Some("/u/kubepods/pod".to_owned() + &uid(1)).as_deref());
+    assert_eq!(owners.pod_cgroup(&uid(1)).map(|path| &**path), Some(&own[1..]));
+}
+
+/// In whatever order they are seen.
+#[test]
+fn a_payload_in_a_service_has_no_row_of_a_container_that_was_before_it_or_has_a_scope() {
+    let scope = |id| created(id, &format!("/machine.slice/libpod-{ID}.scope"));
+    let payload = |id, service: &str| created(id, &format!("/system.slice/{service}/libpod-payload-{ID}"));
+    for (own, others) in [(scope(1), payload(2, "ci.service")), (payload(1, "shop.service"), payload(2, "ci.service"))]
+    {
+        for events in [[own.clone(), others.clone()], [others.clone(), own.clone()]] {
+            let mut owners = owners(Instant::now());
+            owners.apply(owners.now, &events, true);
+            assert_eq!(*owners.owner(2), Workload::Unit { unit: Arc::from("ci.service") }, "{events:?}");
+            assert_eq!(owners.owner(1).container_id().map(|id| &**id), Some(ID));
+        }
+    }
+    let mut owners = owners(Instant::now());
+    owners.apply(owners.now, &[payload(1, "ci.service"), scope(2)], true);
+    assert_eq!(*owners.owner(1), Workload::Unit { unit: Arc::from("ci.service") }, "the scope is the node's");
+    assert_eq!(owners.owner(2).container_id().map(|id| &**id), Some(ID));
+}
