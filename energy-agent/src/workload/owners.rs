@@ -16,7 +16,7 @@ use super::first::Firsts;
 use super::names::Pods;
 use super::places::{Places, names};
 use super::tree::{is_partial, walk};
-use super::units::{Held, OTHER_UNIT, Units};
+use super::units::{Claim, Held, OTHER_UNIT, Units, holder};
 use crate::memory;
 use crate::meter::{CgroupEvent, CgroupId, KERNEL_THREADS};
 
@@ -61,6 +61,10 @@ impl Cgroup {
 struct Count {
     known: usize,
     live: usize,
+    /// It takes room below this unit while it lives.
+    holder: Option<Arc<str>>,
+    /// As its path alone has it.
+    own: Option<Workload>,
 }
 
 /// A pod's own cgroup, the one that its containers' are in.
@@ -89,6 +93,8 @@ pub struct Owners {
     /// Which of the units have rows.
     units: Units,
     held: Held,
+    /// The rows of living containers outside pods, by what their paths alone have.
+    containers: HashMap<Workload, Arc<Workload>>,
     /// Something was charged by now.
     in_use: bool,
     /// The cgroups that are pods' own, by what they are named by.
@@ -144,6 +150,7 @@ impl Owners {
             alive: BTreeSet::new(),
             units: Units::default(),
             held: Held::default(),
+            containers: HashMap::new(),
             in_use: false,
             pods: HashMap::new(),
             firsts: Firsts::default(),
@@ -170,7 +177,7 @@ impl Owners {
         // These have no cgroup and never end.
         let other = Arc::new(Workload::Unit { unit: Arc::from(OTHER_UNIT) });
         for workload in [&owners.kernel, &owners.unknown_unit, &other] {
-            owners.workloads.insert(Arc::clone(workload), Count { known: 1, live: 1 });
+            owners.workloads.insert(Arc::clone(workload), Count { known: 1, live: 1, ..Count::default() });
         }
         // They are alive once something is charged to them: a meter that cannot tell the kernel's threads apart must not
         // show work of theirs as a measured zero.
@@ -236,9 +243,9 @@ impl Owners {
         for folder in folders {
             let Some(cgroup) = self.cgroups.get(&folder.id) else { continue };
             let path = folder.cgroup_path();
-            let workload = self.units.row(self.belongs(&Reading::of(&path)), &path);
-            if workload != *cgroup.workload {
-                moved.push((folder.id, Arc::from(path), workload));
+            let claim = self.claim(&Reading::of(&path), &path);
+            if claim.row != *cgroup.workload {
+                moved.push((folder.id, Arc::from(path), claim));
             }
         }
         self.give(moved);
@@ -247,12 +254,33 @@ impl Owners {
     /// The workload in whose row the work of `workload`, whose cgroup is at `path`, is shown.
     #[must_use]
     pub fn row(&self, workload: Workload, path: &str) -> Workload {
-        self.admit(self.units.row(workload, path))
+        self.admit(&self.claim_of(workload, &Reading::of(path), path)).0
     }
 
-    /// The workload, or its holder where that has no room for it.
-    fn admit(&self, workload: Workload) -> Workload {
-        if self.alive.contains(&workload) { workload } else { self.held.admit(workload) }
+    /// What the cgroup at `path` asks for.
+    fn claim(&self, reading: &Reading, path: &str) -> Claim {
+        self.claim_of(self.belongs(reading), reading, path)
+    }
+
+    fn claim_of(&self, workload: Workload, reading: &Reading, path: &str) -> Claim {
+        let uid = workload.pod_uid().filter(|uid| !self.places.is_nodes(uid));
+        let pod = uid.and_then(|uid| reading.pods.iter().find(|pod| *pod.uid == **uid));
+        self.units.claim(workload, path, pod)
+    }
+
+    /// The workload, or its holder where that has no room for it; and what holds that.
+    fn admit(&self, claim: &Claim) -> (Workload, Option<Arc<str>>) {
+        // A container has one unit while it lives, whichever units were chosen since.
+        let kept = self.containers.get(&claim.own).filter(|_| self.in_use);
+        let mut workload = kept.map_or_else(|| claim.row.clone(), |kept| Workload::clone(kept));
+        let mut within = claim.holder.clone();
+        while !self.alive.contains(&workload)
+            && let Some(full) = within.take_if(|within| self.held.is_full(within))
+        {
+            within = holder(&full).map(Arc::from);
+            workload = self.units.overflow(full);
+        }
+        (workload, within)
     }
 
     /// The workload that work of this cgroup is charged to: the unit `unknown` when nobody knows the id.
@@ -356,10 +384,9 @@ impl Owners {
         self.unknown.remove(&id);
         if let Some(cgroup) = self.cgroups.get_mut(&id) {
             if cgroup.removed.take().is_some() {
-                self.workloads.entry(Arc::clone(&cgroup.workload)).or_default().live += 1;
-                if self.alive.insert(Arc::clone(&cgroup.workload)) {
-                    self.held.came(&cgroup.workload);
-                }
+                let workload = Arc::clone(&cgroup.workload);
+                self.workloads.entry(Arc::clone(&workload)).or_default().live += 1;
+                self.begin(&workload);
             }
             return;
         }
@@ -371,8 +398,8 @@ impl Owners {
             self.is_stale = true;
             self.drop_misplaced(&reading);
         }
-        let workload = self.row(self.belongs(&reading), path);
-        let workload = self.enter(workload, true);
+        let claim = self.claim(&reading, path);
+        let workload = self.enter(claim, true);
         if !is_cut {
             self.note_pod(id, path, &workload);
         }
@@ -401,8 +428,10 @@ impl Owners {
         sandbox.map_or_else(|| Workload::from(self.places.place(reading)), |sandbox| Workload::clone(sandbox))
     }
 
-    /// Counts a cgroup of the workload.
-    fn enter(&mut self, workload: Workload, live: bool) -> Arc<Workload> {
+    /// Counts a cgroup of the workload that has room for it.
+    fn enter(&mut self, claim: Claim, live: bool) -> Arc<Workload> {
+        let (workload, within) = self.admit(&claim);
+        let is_row = workload == claim.row;
         let workload = match self.workloads.get_key_value(&workload) {
             Some((known, _)) => Arc::clone(known),
             None => Arc::new(workload),
@@ -415,19 +444,53 @@ impl Owners {
             self.is_stale |= self.hypervisors.contains_key(&**id);
         }
         count.live += usize::from(live);
-        if count.live > 0 && self.alive.insert(Arc::clone(&workload)) {
-            self.held.came(&workload);
+        if !self.alive.contains(&workload) {
+            count.holder = within;
+            count.own = (is_row && workload.container_id().is_some()).then_some(claim.own);
+        }
+        if count.live > 0 {
+            self.begin(&workload);
         }
         workload
     }
 
+    /// A cgroup of the workload exists.
+    fn begin(&mut self, workload: &Arc<Workload>) {
+        if !self.alive.insert(Arc::clone(workload)) {
+            return;
+        }
+        let Some(count) = self.workloads.get(workload) else { return };
+        if let Some(holder) = &count.holder {
+            self.held.came(holder);
+        }
+        if let Some(own) = &count.own {
+            self.containers.insert(own.clone(), Arc::clone(workload));
+        }
+    }
+
     /// A cgroup of the workload has ended.
     fn end(&mut self, workload: &Workload) {
-        if let Some(count) = self.workloads.get_mut(workload) {
-            count.live -= 1;
-            if count.live == 0 && self.alive.remove(workload) {
-                self.held.went(workload);
-            }
+        let Some(count) = self.workloads.get_mut(workload) else { return };
+        count.live -= 1;
+        if count.live > 0 || !self.alive.remove(workload) {
+            return;
+        }
+        if let Some(holder) = &count.holder {
+            self.held.went(holder);
+        }
+        if let Some(own) = &count.own
+            && self.containers.get(own).is_some_and(|row| **row == *workload)
+        {
+            self.containers.remove(own);
+        }
+    }
+
+    /// The workload takes no room any more.
+    fn set_free(&mut self, workload: &Workload) {
+        if let Some(holder) = self.workloads.get_mut(workload).and_then(|count| count.holder.take())
+            && self.alive.contains(workload)
+        {
+            self.held.went(&holder);
         }
     }
 
@@ -489,25 +552,31 @@ impl Owners {
         {
             self.placings += 1;
         }
-        let mut moved = Vec::new();
+        let (mut moved, mut free) = (Vec::new(), Vec::new());
         for (&id, path) in &self.doubtful {
             let Some(cgroup) = self.cgroups.get(&id) else { continue };
-            let workload = self.units.row(self.belongs(&Reading::of(path)), path);
-            if workload != *cgroup.workload {
-                moved.push((id, Arc::clone(path), workload));
+            let claim = self.claim(&Reading::of(path), path);
+            if claim.row != *cgroup.workload {
+                moved.push((id, Arc::clone(path), claim));
+            } else if claim.holder.is_none() {
+                // Such as a pod that is told now.
+                free.push(Arc::clone(&cgroup.workload));
             }
+        }
+        for workload in free {
+            self.set_free(&workload);
         }
         self.give(moved);
     }
 
     /// Gives the cgroups at these paths to these workloads.
-    fn give(&mut self, moved: Vec<(CgroupId, Arc<str>, Workload)>) {
+    fn give(&mut self, moved: Vec<(CgroupId, Arc<str>, Claim)>) {
         let mut pods = HashSet::new();
-        for (id, path, workload) in moved {
+        for (id, path, claim) in moved {
             let Some(Cgroup { workload: before, removed, is_cut, .. }) = self.cgroups.get(&id) else { continue };
             let (before, live, is_cut) = (Arc::clone(before), removed.is_none(), *is_cut);
             // One after the other, as there may not be room for all.
-            let workload = self.admit(workload);
+            let (workload, _) = self.admit(&claim);
             // Under another unit a container's series would begin anew, while those under this one have yet to end.
             let is_same = before.container_id().is_some() && before.container_id() == workload.container_id();
             if workload == *before || (is_same && self.in_use) {
@@ -518,7 +587,7 @@ impl Owners {
             }
             self.drop_pod(id, &before);
             self.leave(&before);
-            let workload = self.enter(workload, live);
+            let workload = self.enter(claim, live);
             if live && !is_cut {
                 self.note_pod(id, &path, &workload);
             }
@@ -584,6 +653,7 @@ impl Owners {
         memory::fit(&mut self.pods);
         memory::fit(&mut self.unknown);
         memory::fit(&mut self.doubtful);
+        memory::fit(&mut self.containers);
     }
 
     /// Knows nothing of the cgroup any more.

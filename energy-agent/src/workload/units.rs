@@ -8,7 +8,7 @@ use std::sync::Arc;
 use regex::{Regex, RegexBuilder};
 
 use super::Workload;
-use super::cgroup::{Placement, Reading};
+use super::cgroup::{Placement, PodOnPath, Reading};
 
 /// The row of all units that the pattern leaves out. No systemd unit and no path is called so.
 pub const OTHER_UNIT: &str = "other";
@@ -21,6 +21,9 @@ const MAX_NESTED: usize = 8;
 
 /// Folders in which LXC before 4.0, and Proxmox still, make one for each container.
 const MACHINES: [&str; 3] = ["/lxc/", "/lxc.payload/", "/lxc.monitor/"];
+
+/// What the scope of Slurm's jobs is called, with a node's name before it where a machine has several.
+const SLURM: &str = "slurmstepd.scope";
 
 /// Enough for any list of names; a pattern is compiled while nobody waits for it.
 const MAX_PATTERN_BYTES: usize = 1 << 20;
@@ -152,38 +155,65 @@ fn unit_at(path: &str) -> Arc<str> {
     }
 }
 
-/// How many units that have rows live below each holder: a service or a container of LXC that was given a part of the
-/// tree. Units right below the node's slices are made by its systemd alone, and are not counted.
+/// The row that a workload asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// As its path alone has it.
+    pub own: Workload,
+    /// As the units that have rows have it.
+    pub row: Workload,
+    /// The unit that it is part of where there is no room for it.
+    pub holder: Option<Arc<str>>,
+}
+
+impl Units {
+    /// What `own` asks for, whose cgroup is at `path`; `pod` is the one that it is in, unless that is the node's own.
+    #[must_use]
+    pub fn claim(&self, own: Workload, path: &str, pod: Option<&PodOnPath>) -> Claim {
+        let row = self.row(own.clone(), path);
+        let holder = match (&own, &row) {
+            (_, Workload::Unit { unit }) => holder(unit).map(Arc::from),
+            (Workload::Container { unit, id, .. }, _) => {
+                // A folder or a service makes as many as it likes; a scope of its own is one.
+                holder(unit).map(Arc::from).or_else(|| (!unit.contains(&**id)).then(|| Arc::clone(unit)))
+            }
+            _ => pod.map(|pod| {
+                let unit = unit_at(&pod.spot.holder);
+                holder(&unit).map_or_else(|| Arc::clone(&unit), Arc::from)
+            }),
+        };
+        Claim { own, row, holder }
+    }
+
+    /// The row of what `holder` has no room for.
+    #[must_use]
+    pub fn overflow(&self, holder: Arc<str>) -> Workload {
+        Workload::Unit { unit: if self.leaves_out(&holder) { Arc::from(OTHER_UNIT) } else { holder } }
+    }
+}
+
+/// How many workloads that have rows live below each holder: a service or a container of LXC that was given a part of the
+/// tree, or a job of Slurm. Units right below the node's slices are made by its systemd alone, and are not counted, nor are
+/// the pods of the node's kubelet.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Held {
     living: HashMap<Arc<str>, usize>,
 }
 
 impl Held {
-    /// The workload itself while there is room below its holder, else the holder; for one that has no row yet.
+    /// Whether there is no room below the holder for one that has no row yet.
     #[must_use]
-    pub fn admit(&self, workload: Workload) -> Workload {
-        match holder(&workload) {
-            Some(holder) if self.living.get(holder).is_some_and(|living| *living >= MAX_HELD) => {
-                Workload::Unit { unit: Arc::from(holder) }
-            }
-            _ => workload,
-        }
+    pub fn is_full(&self, holder: &str) -> bool {
+        self.living.get(holder).is_some_and(|living| *living >= MAX_HELD)
     }
 
-    /// The workload lives from now on.
-    pub fn came(&mut self, workload: &Workload) {
-        if let Some(holder) = holder(workload) {
-            match self.living.get_mut(holder) {
-                Some(living) => *living += 1,
-                None => drop(self.living.insert(Arc::from(holder), 1)),
-            }
-        }
+    /// One below the holder lives from now on.
+    pub fn came(&mut self, holder: &Arc<str>) {
+        *self.living.entry(Arc::clone(holder)).or_default() += 1;
     }
 
-    /// The workload lives no more.
-    pub fn went(&mut self, workload: &Workload) {
-        let Some(holder) = holder(workload) else { return };
+    /// It lives no more.
+    pub fn went(&mut self, holder: &str) {
         let Some(living) = self.living.get_mut(holder) else { return };
         *living -= 1;
         if *living == 0 {
@@ -192,16 +222,21 @@ impl Held {
     }
 }
 
-/// The part of a unit's name before what it holds: `user@1000.service`, or the first folder of a path that systemd did not
-/// make, with the machine's where that folder holds machines. `None` for pods, and for what is held by none.
-fn holder(workload: &Workload) -> Option<&str> {
-    let (Workload::Unit { unit } | Workload::Container { unit, .. }) = workload else { return None };
+/// The part of a unit's name before what it holds: `user@1000.service`, a job of Slurm, or the first folder of a path that
+/// systemd did not make, with the machine's where that folder holds machines. `None` for what is held by none.
+#[must_use]
+pub fn holder(unit: &str) -> Option<&str> {
     let own = MACHINES
         .iter()
         .find(|folder| unit.starts_with(**folder))
         .map_or(usize::from(unit.starts_with('/')), |folder| folder.len());
     let end = own + unit[own..].find('/')?;
-    Some(&unit[..end])
+    let (first, below) = (&unit[..end], &unit[end + 1..]);
+    // Not one user's steps for all.
+    match below.find('/') {
+        Some(job) if first.ends_with(SLURM) && below.starts_with("job_") => Some(&unit[..end + 1 + job]),
+        _ => Some(first),
+    }
 }
 
 #[cfg(test)]
@@ -312,34 +347,34 @@ mod tests {
     }
 
     #[test]
+    fn a_holder_is_the_outermost_unit_and_of_slurms_steps_the_job() {
+        for (unit, wanted) in [
+            ("user@1000.service/a.service", Some("user@1000.service")),
+            ("user@1000.service/slurmstepd.scope/job_1/step_0", Some("user@1000.service")),
+            ("/lxc/101/a.service", Some("/lxc/101")),
+            ("/batch/late/deep", Some("/batch")),
+            ("slurmstepd.scope/job_1", Some("slurmstepd.scope")),
+            ("n1_slurmstepd.scope/job_1/step_0", Some("n1_slurmstepd.scope/job_1")),
+            ("slurmstepd.scope/job_1/step_0/a.service", Some("slurmstepd.scope/job_1")),
+            ("late.service", None),
+            ("/batch", None),
+            ("/", None),
+        ] {
+            assert_eq!(holder(unit), wanted, "{unit}");
+        }
+    }
+
+    #[test]
     fn a_holder_is_full_until_one_below_it_goes() {
-        let unit = |name: &str| Workload::Unit { unit: Arc::from(name) };
+        let (user, other) = (Arc::from("user@1000.service"), Arc::from("user@1001.service"));
         let mut held = Held::default();
-        for n in 0..MAX_HELD {
-            let new = unit(&format!("user@1000.service/{n}.service"));
-            assert_eq!(held.admit(new.clone()), new);
-            held.came(&new);
+        for _ in 0..MAX_HELD {
+            assert!(!held.is_full(&user));
+            held.came(&user);
         }
-        let late = unit("user@1000.service/late.service");
-        assert_eq!(held.admit(late.clone()), unit("user@1000.service"));
-        let container = Workload::Container {
-            unit: Arc::from("user@1000.service/libpod.scope"),
-            id: Arc::from(ID),
-            runtime: Runtime::Podman,
-        };
-        assert_eq!(held.admit(container), unit("user@1000.service"));
-        held.came(&unit("/lxc/101/a.service"));
-        assert_eq!(held.living.keys().filter(|holder| ***holder == *"/lxc/101").count(), 1);
-        for not_below in ["user@1001.service/late.service", "late.service", "/batch", "/batch/late"] {
-            assert_eq!(held.admit(unit(not_below)), unit(not_below));
-        }
-        held.went(&unit("user@1000.service/7.service"));
-        assert_eq!(held.admit(late.clone()), late);
-        for n in 0..MAX_HELD {
-            held.came(&unit(&format!("/batch/{n}")));
-            held.came(&unit(&format!("plain-{n}.service")));
-        }
-        assert_eq!(held.admit(unit("/batch/late/deep")), unit("/batch"));
-        assert_eq!(held.admit(unit("plain.service")), unit("plain.service"));
+        held.came(&other);
+        assert_eq!((held.is_full(&user), held.is_full(&other)), (true, false));
+        held.went(&user);
+        assert!(!held.is_full(&user));
     }
 }

@@ -357,3 +357,72 @@ fn a_payload_in_a_service_has_no_row_of_a_container_that_was_before_it_or_has_a_
     assert_eq!(*owners.owner(1), Workload::Unit { unit: Arc::from("ci.service") }, "the scope is the node's");
     assert_eq!(owners.owner(2).container_id().map(|id| &**id), Some(ID));
 }
+
+#[test]
+fn containers_and_pods_that_nobody_tells_of_are_bounded_below_their_holder_too() {
+    let user = "/user.slice/user-1000.slice/user@1000.service";
+    let uid = |n: u64| format!("d1578427-1919-52ea-898e-{n:012x}");
+    for (holder, form) in [
+        ("user@1000.service", format!("{user}/a/NUMBER")),
+        ("/lxc.payload.c1", "/lxc.payload.c1/docker/NUMBER".to_owned()),
+        ("user@1000.service", format!("{user}/kubepods/podUID")),
+        ("user@1000.service", format!("{user}/NUMBER.service/kubepods/podUID/{ID}")),
+        ("ci.service", "/system.slice/ci.service/libpod-payload-NUMBER".to_owned()),
+    ] {
+        let path = |n: u64| form.replace("NUMBER", &format!("{n:064x}")).replace("UID", &uid(n));
+        for pattern in ["", "sshd.service"] {
+            let mut owners = owners(Instant::now());
+            owners.choose(&Units::matching(pattern).unwrap());
+            let events: Vec<_> = (1..=600).map(|n| created(n, &path(n))).collect();
+            owners.apply(owners.now, &events, true);
+            assert_eq!(owners.alive().len(), 501, "{form} {pattern}");
+            assert_ne!(owners.owner(500), owners.owner(501), "{form} {pattern}");
+            let overflow = if pattern.is_empty() { holder } else { OTHER_UNIT };
+            assert_eq!(*owners.owner(600), Workload::Unit { unit: Arc::from(overflow) }, "{form} {pattern}");
+            let all: Vec<_> = (1..=600).map(removed).collect();
+            owners.apply(owners.now, &all, true);
+            assert_eq!(owners.held, Held::default(), "nothing is counted any more");
+        }
+    }
+}
+
+#[test]
+fn pods_of_a_node_in_a_container_are_not_bounded_once_they_are_told() {
+    let uid = |n: u64| format!("d1578427-1919-52ea-898e-{n:012x}");
+    let mut owners = owners(Instant::now());
+    let node = format!("/system.slice/docker-{ID}.scope/kubepods");
+    let events: Vec<_> = (1..=600).map(|n| created(n, &format!("{node}/pod{}", uid(n)))).collect();
+    owners.apply(owners.now, &events, true);
+    let pod = |n: u64| super::super::names::Pod { uid: uid(n).into(), ..Default::default() };
+    let by_uid = (1..=600).map(|n| (Arc::from(uid(n)), Arc::new(pod(n)))).collect();
+    owners.tell(&Arc::new(Pods { by_uid, ..Pods::default() }));
+    for n in 1..=600 {
+        assert_eq!(owners.owner(n).pod_uid().map(|it| &**it), Some(&*uid(n)));
+    }
+    assert_eq!(owners.held, Held::default(), "those that came before they were told take no room");
+}
+
+#[test]
+fn one_jobs_steps_leave_room_for_another_jobs() {
+    let step = |job: u64, n: u64| format!("/system.slice/slurmstepd.scope/job_{job}/step_{n}");
+    let mut owners = owners(Instant::now());
+    let events: Vec<_> = (1..=600).map(|n| created(n, &step(1, n))).collect();
+    owners.apply(owners.now, &events, true);
+    owners.apply(owners.now, &[created(700, &step(2, 0))], true);
+    assert_eq!(owners.owner(600).unit(), Some("slurmstepd.scope/job_1"));
+    assert_eq!(owners.owner(700).unit(), Some("slurmstepd.scope/job_2/step_0"));
+}
+
+#[test]
+fn a_container_keeps_its_unit_in_cgroups_that_are_made_later() {
+    let scope = format!("/system.slice/docker-{ID}.scope");
+    let mut owners = owners(Instant::now());
+    owners.apply(owners.now, &[created(1, &scope)], true);
+    let before = owners.owner(1);
+    owners.choose(&Units::matching("sshd.service").unwrap());
+    owners.apply(owners.now, &[created(2, &format!("{scope}/init"))], true);
+    assert!(Arc::ptr_eq(&owners.owner(2), &before), "{:?}", owners.owner(2));
+    // Until it ends.
+    owners.apply(owners.now, &[removed(1), removed(2), created(3, &scope)], true);
+    assert_eq!(owners.owner(3).unit(), Some(OTHER_UNIT));
+}
