@@ -416,9 +416,9 @@ impl Owners {
     /// What a path belongs to by now.
     fn belongs(&self, reading: &Reading) -> Workload {
         let sandbox = reading.hypervisor_of().and_then(|sandbox| {
-            // In the cgroups of the node's own pods: elsewhere anybody makes one of this name.
+            // In cgroups that only root makes: elsewhere anybody makes one of this name.
             let is_it = |it: &&Arc<Workload>| match &***it {
-                Workload::PodContainer { uid, id, .. } => **id == *sandbox && self.places.is_nodes(uid),
+                Workload::PodContainer { uid, id, .. } => **id == *sandbox && self.places.is_roots(uid),
                 _ => false,
             };
             let mut found = self.workloads.keys().filter(is_it);

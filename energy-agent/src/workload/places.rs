@@ -106,6 +106,12 @@ impl Places {
         self.by_name.get(uid).is_some_and(|place| is_it(&place.spot))
     }
 
+    /// Whether the pod is the node's kubelet's, or lies where only root makes cgroups.
+    #[must_use]
+    pub fn is_roots(&self, uid: &str) -> bool {
+        self.is_nodes(uid) || self.by_name.get(uid).is_some_and(|place| place.spot.is_in_plain_folders())
+    }
+
     fn is_told(&self, name: &str) -> bool {
         self.told.by_uid.contains_key(name) || self.told.gone.contains_key(name) || self.hashes.contains(name)
     }

@@ -29,7 +29,7 @@ pub(super) fn name(folders: &[&str]) -> String {
     format!("{}{}", if is_the_nodes { "" } else { "/" }, parts.join("/"))
 }
 
-fn is_unit(folders: &[&str], at: usize) -> bool {
+pub(super) fn is_unit(folders: &[&str], at: usize) -> bool {
     let is_machine = LXC.iter().any(|prefix| folders[at].strip_prefix(prefix).is_some_and(|name| !name.is_empty()))
         || (at == 1 && LXC_ROOTS.contains(&folders[0]));
     has_type(folders[at]) || is_machine || is_job(folders, at) || is_step(folders, at)

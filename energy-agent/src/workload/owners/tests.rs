@@ -311,6 +311,19 @@ fn a_hypervisor_stays_its_pods_whatever_sandbox_a_user_makes() {
         owners.apply(owners.now, &events, true);
         assert!(Arc::ptr_eq(&owners.owner(1), &owners.owner(3)), "{:?}", owners.owner(3));
     }
+    // A kubelet with a folder of its own, whose pods nobody tells of.
+    let mut with_root = owners(Instant::now());
+    let rooted = created(1, &format!("/a.slice/root{POD}/{ID}"));
+    with_root.apply(with_root.now, &[users.clone(), rooted, overhead.clone()], true);
+    assert!(Arc::ptr_eq(&with_root.owner(1), &with_root.owner(3)), "{:?}", with_root.owner(3));
+    for folder in
+        ["lxc.payload.c1", "lxc/101", &format!("docker/{}", ID.replace('e', "f")), "system.slice/own.service/a"]
+    {
+        let mut owners = owners(Instant::now());
+        let below = created(1, &format!("/{folder}{POD}/{ID}"));
+        owners.apply(owners.now, &[below, overhead.clone()], true);
+        assert_eq!(owners.owner(3).unit(), Some(&*format!("/kata_overhead/{ID}")), "{folder}");
+    }
     let mut owners = owners(Instant::now());
     owners.apply(owners.now, &[users, overhead], true);
     assert_eq!(owners.owner(3).unit(), Some(&*format!("/kata_overhead/{ID}")));
