@@ -65,9 +65,9 @@ fn a_service_of_one_name_in_many_places_is_as_many_workloads() {
     .into();
     let agent = Agent::start(&["--interval=250ms", "--meter.cpu=estimate", "--pods.source=none"]);
     let used = |page: &Page, unit: &str| page.nanoseconds(SYSTEM_SECONDS, &[("unit", unit)]);
-    // Different amounts, so that no two can be mistaken for each other.
+    // Different amounts, so that no two can be mistaken for each other, and large ones beside a switch that the kernel hides.
     for ((folder, _), at) in places.iter().zip(1..) {
-        Load::start(folder, &["burn", &(at * 60_000).to_string()]).wait();
+        Load::start(folder, &["burn", &(at * 180_000).to_string()]).wait();
     }
     let page = agent.after_ticks(2);
     page.assert_conserved();
@@ -90,10 +90,10 @@ fn a_payload_of_podman_is_a_container_whose_id_nobody_takes() {
     let wiki = slice.make(&format!("{name}-wiki.service/libpod-payload-{system_id}/init.scope"));
     let other = slice.make(&format!("{name}-other.service/some-runtime-{other_id}"));
     let own = slice.make(&format!("{name}-shop.service/runtime"));
-    for (folder, work_us) in [(&shop, "100000"), (&wiki, "150000"), (&other, "200000"), (&look_alike, "250000")] {
+    for (folder, work_us) in [(&shop, "300000"), (&wiki, "450000"), (&other, "600000"), (&look_alike, "750000")] {
         Load::start(folder, &["burn", work_us]).wait();
     }
-    Load::start(&own, &["burn", "50000"]).wait();
+    Load::start(&own, &["burn", "150000"]).wait();
     let page = agent.after_ticks(2);
     page.assert_conserved();
     let container = |id: &str, runtime: &str| {
@@ -118,9 +118,9 @@ fn a_hypervisor_beside_a_pod_is_the_pods_and_no_tenant_has_one() {
     let agent = Agent::start(&["--interval=250ms", "--meter.cpu=estimate", "--pods.source=none"]);
     agent.after_ticks(1);
     let overhead = Top::new(&format!("kata_overhead/{sandbox}"));
-    Load::start(&overhead.0, &["burn", "100000"]).wait();
-    pod.load(&["burn", "50000"]).wait();
-    Load::start(&look_alike, &["burn", "250000"]).wait();
+    Load::start(&overhead.0, &["burn", "300000"]).wait();
+    pod.load(&["burn", "150000"]).wait();
+    Load::start(&look_alike, &["burn", "750000"]).wait();
     let truth = |page: &Page| {
         (page.nanoseconds(POD_SECONDS, &[("pod_id", &pod.uid)]), pod.cgroup.cpu_ns() + cpu_ns(&overhead.0))
     };
