@@ -100,7 +100,7 @@ fn after_an_upgrade_of_the_driver_the_remedy_is_a_new_pod_and_the_agent_holds_no
     world.nvml.state.generation += 1;
     world.nvml.play();
     world.when("the mismatch to show", |page| World::meter(page) == (0.0, "version_mismatch".to_owned()));
-    assert_eq!(world.nvml.calls("nvmlShutdown"), 1, "the session of the old driver is closed");
+    assert_eq!(world.nvml.calls("nvmlShutdown"), 1, "the old driver is let go");
     world.pass(3 * RETRY_TICKS);
     let said = world.agent.logged("delete the pod");
     assert!(said.len() == 1 && said[0].contains("reload the kernel module"), "{said:#?}");

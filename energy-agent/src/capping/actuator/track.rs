@@ -409,7 +409,7 @@ fn before(knob: &Knob, found: &Found) -> Option<u64> {
     }
 }
 
-/// Drops the moments that are so long ago.
+/// Drops the moments older than that.
 fn forget_before(moments: &mut VecDeque<Duration>, now: Duration, time: Duration) {
     while moments.front().is_some_and(|at| now.saturating_sub(*at) >= time) {
         moments.pop_front();

@@ -88,7 +88,7 @@ impl Track {
                 self.writes.failed += 1;
                 let untouched =
                     matches!(error.state, KnobState::Unsupported | KnobState::NoPermission | KnobState::Rejected);
-                // The kernel keeps a quota as it is written: another one is a resize in between, and nobody's but the kubelet's.
+                // The kernel keeps a quota as it is written: another one is a resize by the kubelet in between.
                 if error.state == KnobState::NotEffective && !matches!(self.knob, Knob::CpuQuota(_)) {
                     // What it was stays what it was, also where that is what it shows.
                     held.ours.extend(shown.filter(|shown| Some(*shown) != held.original));

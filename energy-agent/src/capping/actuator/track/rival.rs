@@ -1,5 +1,5 @@
 //! Somebody else who writes the same knob: how long their value stands, and how often it is written over. Two writers that
-//! never give way would write for ever.
+//! never give way would write without end.
 
 use std::collections::VecDeque;
 use std::time::Duration;
