@@ -112,6 +112,8 @@ fn the_end_of_its_terminal_ends_an_agent_with_everything_restored() {
     terminal.end("KILL");
     capped.wait_until_restored();
     wait_for("a line about it", || terminal.logged("SIGHUP, ending").pop());
+    // The agent is no child of the test, which can't wait for its end.
+    wait_for("the journal to be empty", || capped.world.journal().is_empty().then_some(()));
     capped.assert_restored("the end of the terminal");
 }
 

@@ -177,7 +177,8 @@ impl Units {
                 // A folder or a service makes as many as it likes; a scope of its own is one.
                 holder(unit).map(Arc::from).or_else(|| (!unit.contains(&**id)).then(|| Arc::clone(unit)))
             }
-            _ => pod.map(|pod| {
+            // In plain folders it is a pod of a kubelet that has a folder of its own.
+            _ => pod.filter(|pod| !pod.spot.is_in_plain_folders()).map(|pod| {
                 let unit = unit_at(&pod.spot.holder);
                 holder(&unit).map_or_else(|| Arc::clone(&unit), Arc::from)
             }),

@@ -415,6 +415,19 @@ fn pods_of_a_node_in_a_container_are_not_bounded_once_they_are_told() {
     assert_eq!(owners.held, Held::default(), "those that came before they were told take no room");
 }
 
+/// Their cgroups are made by the kubelet alone, however many there are.
+#[test]
+fn pods_of_a_kubelet_with_a_folder_of_its_own_are_not_bounded_though_nobody_tells_of_them() {
+    let uid = |n: u64| format!("d1578427-1919-52ea-898e-{n:012x}");
+    let mut owners = owners(Instant::now());
+    let events: Vec<_> =
+        (1..=600).map(|n| created(n, &format!("/own/kubepods/burstable/pod{}/{ID}", uid(n)))).collect();
+    owners.apply(owners.now, &events, true);
+    for n in 1..=600 {
+        assert_eq!(owners.owner(n).pod_uid().map(|it| &**it), Some(&*uid(n)));
+    }
+}
+
 #[test]
 fn one_jobs_steps_leave_room_for_another_jobs() {
     let step = |job: u64, n: u64| format!("/system.slice/slurmstepd.scope/job_{job}/step_{n}");
