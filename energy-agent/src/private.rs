@@ -68,7 +68,7 @@ pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Opens a file to read it, and makes none; `None` where there is none.
+/// Opens a file to read it and does not create it; `None` where it does not exist.
 ///
 /// # Errors
 /// As [`read`].

@@ -29,7 +29,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Most ended rows to keep of what is outside pods: whoever may make cgroups there can make them without end.
+/// Most ended rows to keep of what is outside pods: who may make cgroups there can make them without end.
 const ENDED_UNITS: usize = 500;
 
 /// What becomes of a row.

@@ -87,7 +87,7 @@ impl<'a> Scene<'a> {
                 (Knob::GpuPower(Arc::clone(&gpu.uuid)), actuators.power_limit && limit.is_none()),
             ];
             view.unusable.extend(knobs.into_iter().filter(|(_, unusable)| *unusable).map(|(knob, _)| knob));
-            // One of two that somebody else has taken is told, too: the other goes on.
+            // One of two that somebody else has taken is named as well: the other goes on.
             if let Some(knob) = view.unusable.iter().rfind(|knob| self.is_theirs(knob) && knob.device() == *gpu.uuid) {
                 view.blocked = Some(self.stands(knob));
             }

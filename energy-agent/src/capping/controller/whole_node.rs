@@ -1,4 +1,4 @@
-//! Budgets of whole nodes: their power is the node's, whoever sets its limits.
+//! Budgets of whole nodes: their power is the node's, no matter who sets its limits.
 
 use super::world::{World, knob, name, policy, quota_of};
 use super::*;
@@ -78,7 +78,7 @@ fn a_package_that_somebody_else_has_set_leaves_the_other_its_part() {
     // One half of 190 W, and not all of it.
     assert_eq!(world.values(), BTreeMap::from([(rapl(ZONES[1]), 95_000_000)]));
     assert_eq!(world.state("node"), SubjectState::Capping);
-    // Whoever reads why the budget is not kept has to learn whose value it is, however long it lasts.
+    // Who reads why the budget is not kept has to learn whose value it is, as long as it lasts.
     world.ticks(5);
     assert_eq!(world.values(), BTreeMap::from([(rapl(ZONES[1]), 95_000_000)]));
     assert_eq!(reason(&world), "rapl_limit of intel-rapl:0 is yielded: somebody else has set it to 140.0 W");

@@ -181,7 +181,7 @@ async fn follow_maps(mut told: watch::Receiver<Told>, which: Which, source: usiz
 }
 
 /// The documents in ConfigMaps: every key in `data`, and of `binaryData` those that are `known` or named as documents are. A
-/// logo beside policies is none.
+/// logo beside policies is not one.
 fn documents(namespace: &str, maps: &BTreeMap<String, Arc<configmaps::Data>>, known: &BTreeSet<Place>) -> Documents {
     let mut documents = Documents::new();
     for (name, data) in maps {

@@ -130,7 +130,7 @@ fn a_hypervisor_beside_its_pod_names_the_sandbox() {
         assert_eq!((reading.hypervisor_of(), reading.pods[0].spot.level), (None, 0), "{path}");
         assert_eq!(workload(&path), container(runtime), "{path}");
     }
-    // What others than the node can make is nobody's hypervisor.
+    // What others than the node can make does not count as a hypervisor.
     for path in [
         format!("/user.slice/user-1000.slice/user@1000.service/kata_{ID}"),
         format!("/system.slice/docker-{OTHER}.scope/kata_overhead/{ID}"),

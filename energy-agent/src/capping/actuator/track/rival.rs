@@ -85,7 +85,7 @@ impl Rival {
 }
 
 impl Track {
-    /// Whose value rules, and until when; `None` where it is the agent's, or nobody's.
+    /// Whose value rules, and until when; `None` where it is the agent's, or no value is set.
     #[must_use]
     pub(super) fn why_theirs(&self, now: Duration) -> Option<String> {
         let Stands { until, shown, written, .. } = self.rival.stands.as_ref().filter(|stands| now < stands.until)?;
