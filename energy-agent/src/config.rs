@@ -30,8 +30,9 @@ pub struct Config {
     /// Path under which metrics are served.
     #[arg(long = "web.telemetry-path", env = "ENERGY_AGENT_WEB_TELEMETRY_PATH", default_value = "/metrics", value_parser = telemetry_path, value_name = "PATH")]
     pub telemetry_path: String,
-    /// File with TLS, headers and basic authentication for all paths, as Prometheus' exporter-toolkit has it; without one
-    /// plain HTTP is served to everyone. Followed with its certificates, without a restart: see docs/web-config.md.
+    /// File with TLS, headers and basic authentication for all paths, in the format of Prometheus' exporter-toolkit. Without
+    /// it, plain HTTP is served to everyone. Changes of the file and its certificates need no restart: see
+    /// docs/web-config.md.
     #[arg(long = "web.config.file", env = "ENERGY_AGENT_WEB_CONFIG_FILE", value_name = "FILE")]
     pub web_config: Option<PathBuf>,
     /// Only log messages with the given severity or above.
@@ -46,7 +47,7 @@ pub struct Config {
     /// Root of procfs: stat, cpuinfo, boot id.
     #[arg(long = "path.procfs", env = "ENERGY_AGENT_PATH_PROCFS", default_value = "/proc", value_name = "DIR")]
     pub procfs: PathBuf,
-    /// Root of the cgroup file system; a hybrid layout's `unified` folder is found below it.
+    /// Root of the cgroup file system. In a hybrid layout, the folder `unified` is found below it.
     #[arg(
         long = "path.cgroupfs",
         env = "ENERGY_AGENT_PATH_CGROUPFS",
@@ -54,38 +55,38 @@ pub struct Config {
         value_name = "DIR"
     )]
     pub cgroupfs: PathBuf,
-    /// Name of this node: the label node_name, and the Node object whose pods are named. When not given, NODE_NAME (from
-    /// the downward API, fieldRef spec.nodeName), else the host name.
+    /// Name of this node: the label node_name, and the Node object from which pod names come. Default: NODE_NAME (from the
+    /// downward API, fieldRef spec.nodeName), else the host name.
     #[arg(long = "node.name", env = "ENERGY_AGENT_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
     /// Time between two readings of all meters, 100ms to 1m.
     #[arg(long = "interval", env = "ENERGY_AGENT_INTERVAL", default_value = "1s", value_parser = interval, value_name = "DURATION")]
     pub interval: Duration,
-    /// Source of CPU energy. `auto` takes the first that works of rapl, perf, hwmon, estimate; `none` exports no CPU energy.
+    /// Source of CPU energy. `auto` uses the first of rapl, perf, hwmon, estimate that works. `none` exports no CPU energy.
     #[arg(long = "meter.cpu", env = "ENERGY_AGENT_METER_CPU", value_enum, default_value_t = CpuMeter::Auto, value_name = "METER")]
     pub meter_cpu: CpuMeter,
-    /// Take the RAPL zones that a hypervisor shows to its guest for real.
+    /// In a virtual machine, trust the RAPL zones that the hypervisor shows.
     #[arg(long = "meter.trust-guest", env = "ENERGY_AGENT_METER_TRUST_GUEST")]
     pub trust_guest: bool,
     /// File with coefficients (JSON) that replaces the built-in table of the estimate.
     #[arg(long = "meter.estimate-coefficients", env = "ENERGY_AGENT_METER_ESTIMATE_COEFFICIENTS", value_name = "FILE")]
     pub estimate_coefficients: Option<PathBuf>,
-    /// Count CPU time by eBPF. `auto` falls back to cgroup files where the kernel refuses, `on` ends with an error instead.
+    /// Count CPU time by eBPF. If the kernel refuses, `auto` falls back to cgroup files, and `on` ends with an error.
     #[arg(long = "ebpf", env = "ENERGY_AGENT_EBPF", value_enum, default_value_t = EbpfMode::Auto, value_name = "MODE")]
     pub ebpf: EbpfMode,
-    /// Counter that weighs work. `auto`: CPU cycles where every CPU has them, else on-CPU time. `cpu-clock` is for tests.
+    /// Counter by which work is weighed. `auto`: CPU cycles if every CPU counts them, else CPU time. `cpu-clock` is for tests.
     #[arg(long = "ebpf.cycles-event", env = "ENERGY_AGENT_EBPF_CYCLES_EVENT", value_enum, default_value_t = CyclesEvent::Auto, value_name = "EVENT")]
     pub cycles_event: CyclesEvent,
-    /// Entries of the (cgroup, package) map; 0 sizes it from the node.
+    /// Entries of the (cgroup, package) map; 0 chooses the size from the node.
     #[arg(long = "ebpf.map-entries", env = "ENERGY_AGENT_EBPF_MAP_ENTRIES", default_value_t = 0, value_name = "N")]
     pub map_entries: u32,
-    /// How idle power is told from active power. `learned`: a baseline from quiet times, Kepler's busy ratio until it is
-    /// known. `ratio`: always Kepler's busy ratio. `none`: all energy is active.
+    /// How idle power is separated from active power. `learned`: by a baseline from quiet times, and by Kepler's busy ratio
+    /// until it is known. `ratio`: always by Kepler's busy ratio. `none`: all energy is active.
     #[arg(long = "attribution.idle", env = "ENERGY_AGENT_ATTRIBUTION_IDLE", value_enum, default_value_t = IdleMethod::Learned, value_name = "METHOD")]
     pub idle: IdleMethod,
-    /// How idle energy is handed to pods, as a metric of its own (energy_agent_pod_idle_joules_total), never mixed into
+    /// How idle energy is assigned to pods. It is a separate metric (energy_agent_pod_idle_joules_total), never part of
     /// active energy. `usage`: by the active energy of the interval. `requests`: by CPU requests, which need a source of
-    /// pods. `equal`: each pod once. `none`: not at all.
+    /// pods. `equal`: the same share for each pod. `none`: not assigned.
     #[arg(
         long = "attribution.idle-policy",
         env = "ENERGY_AGENT_ATTRIBUTION_IDLE_POLICY",
@@ -94,7 +95,7 @@ pub struct Config {
         value_name = "POLICY"
     )]
     pub idle_policy: IdlePolicy,
-    /// Folder for what is kept across restarts (the learned idle baseline, the capping journal).
+    /// Folder for state that is kept across restarts (the learned idle baseline, the capping journal).
     #[arg(
         long = "state.directory",
         env = "ENERGY_AGENT_STATE_DIRECTORY",
@@ -102,11 +103,11 @@ pub struct Config {
         value_name = "DIR"
     )]
     pub state_directory: PathBuf,
-    /// Folder, on a file system that ends with the boot, for the lock by which one agent of the node caps and for the record
-    /// of what it has limited.
+    /// Folder for the node's capping lock and for the record of limits, on a file system that ends with the boot. The lock
+    /// lets only one agent of the node cap.
     ///
-    /// Every agent of the node has to have the same folder here, so in a container it is a mount of the host's. Only root
-    /// may open it; it is made and kept so.
+    /// All agents of the node must share this folder, so in a container mount the host's. Only root may open it. The agent
+    /// creates it and repairs its mode.
     #[arg(
         long = "run.directory",
         env = "ENERGY_AGENT_RUN_DIRECTORY",
@@ -115,8 +116,8 @@ pub struct Config {
     )]
     pub run_directory: PathBuf,
     /// Where pod names come from. `api`: a watch of the API server for this node's pods (list and watch on pods).
-    /// `kubelet`: the node's kubelet, asked at an interval (nodes/proxy). `auto`: api where there is a service account or
-    /// a kubeconfig, else `none`, which shows pods by uid and containers by id.
+    /// `kubelet`: a request to the node's kubelet at an interval (nodes/proxy). `auto`: `api` if there is a service account
+    /// or a kubeconfig, else `none`. `none` shows pods by uid and containers by id.
     #[arg(
         long = "pods.source",
         env = "ENERGY_AGENT_PODS_SOURCE",
@@ -125,29 +126,29 @@ pub struct Config {
         value_name = "SOURCE"
     )]
     pub pods_source: PodsSource,
-    /// Credentials for the API server outside a pod; KUBECONFIG when not given, as kubectl has it. Its current context
-    /// counts, and the server's certificate is always verified.
+    /// Credentials for the API server outside a pod. Default: KUBECONFIG, as for kubectl. The current context is used, and
+    /// the server's certificate is always verified.
     #[arg(long = "kubeconfig", env = "ENERGY_AGENT_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Address of the kubelet; https on port 10250 of NODE_IP, or of 127.0.0.1. Over http:// no credentials are sent.
+    /// Address of the kubelet. Default: https on port 10250 of NODE_IP, or of 127.0.0.1. Over http:// no credentials are sent.
     #[arg(long = "pods.kubelet-url", env = "ENERGY_AGENT_PODS_KUBELET_URL", value_name = "URL")]
     pub kubelet_url: Option<String>,
-    /// Authority (PEM) that the kubelet's certificate must be signed by; the cluster's when not given.
+    /// Authority (PEM) that must have signed the kubelet's certificate. Default: the cluster's authority.
     #[arg(long = "pods.kubelet-ca", env = "ENERGY_AGENT_PODS_KUBELET_CA", value_name = "FILE")]
     pub kubelet_ca: Option<PathBuf>,
-    /// Time between two questions to the kubelet, 1s or more; a pod that is new brings one forward.
+    /// Time between two requests to the kubelet, 1s or more. A new pod causes an earlier request.
     #[arg(long = "pods.kubelet-interval", env = "ENERGY_AGENT_PODS_KUBELET_INTERVAL", default_value = "30s", value_parser = kubelet_interval, value_name = "DURATION")]
     pub kubelet_interval: Duration,
     /// Pod labels to export in energy_agent_pod_labels: `app` becomes label_app.
     #[arg(long = "pods.labels", env = "ENERGY_AGENT_PODS_LABELS", value_delimiter = ',', value_name = "LABEL,...")]
     pub pod_labels: Vec<String>,
-    /// NVIDIA GPUs. `auto` reads them through the driver's NVML library as soon as there is one; `off` never loads it.
+    /// NVIDIA GPUs. `auto` reads them through the driver's NVML library as soon as it exists. `off` never loads it.
     #[arg(long = "gpu", env = "ENERGY_AGENT_GPU", value_enum, default_value_t = GpuMode::Auto, value_name = "MODE")]
     pub gpu: GpuMode,
-    /// Also export GPU figures under DCGM exporter's names (DCGM_FI_DEV_POWER_USAGE and so on), for dashboards made for it.
+    /// Also export GPU values under the names of DCGM exporter (DCGM_FI_DEV_POWER_USAGE and so on), for its dashboards.
     #[arg(long = "gpu.dcgm-names", env = "ENERGY_AGENT_GPU_DCGM_NAMES")]
     pub gpu_dcgm_names: bool,
-    /// Socket at which the kubelet tells which pod has which GPU; asked only on nodes with GPUs, and need not be there.
+    /// Socket at which the kubelet says which pod has which GPU. It is used only on nodes with GPUs, and is optional.
     #[arg(
         long = "pods.resources-socket",
         env = "ENERGY_AGENT_PODS_RESOURCES_SOCKET",
@@ -155,19 +156,19 @@ pub struct Config {
         value_name = "FILE"
     )]
     pub pods_resources_socket: PathBuf,
-    /// Power capping. `off`: no policy is read and nothing is lowered; what an earlier run left lowered is given back.
-    /// `on`: policies are followed; one in mode Enforce lowers clocks, limits and quotas of pods over their budget, and all
-    /// is given back afterwards.
+    /// Power capping. `off`: no policy is read and nothing is capped; limits that an earlier run left are restored. `on`:
+    /// policies are active. A policy in mode Enforce caps clocks, power limits and quotas of pods over their budget, and
+    /// restores them afterwards.
     #[arg(long = "capping", env = "ENERGY_AGENT_CAPPING", value_enum, default_value_t = Capping::Off, value_name = "MODE")]
     pub capping: Capping,
     /// File with policies, or folder of them (`*.yaml`, `*.yml`, `*.json`), such as a mounted ConfigMap.
     ///
-    /// Looked at twice a second and compared by content, no restart is needed; each file may have 1 MiB. Mount a ConfigMap
-    /// as a folder: one that is mounted by subPath, as a single file, never gets an update from the kubelet. A policy
-    /// that is refused keeps its last good version; a file that is deleted takes its policies with it.
+    /// The agent reads it twice a second and needs no restart. A file may have up to 1 MiB. Mount a ConfigMap as a folder: the
+    /// kubelet never updates a single file that is mounted by subPath. If a policy is refused, its previous version stays
+    /// active. Deleting a file deletes its policies.
     #[arg(long = "capping.policy", env = "ENERGY_AGENT_CAPPING_POLICY", value_name = "PATH")]
     pub capping_policy: Option<PathBuf>,
-    /// ConfigMap with policies to watch, each key a document. Needs list and watch on configmaps in its namespace.
+    /// ConfigMap with policies to watch; each key is a document. Needs list and watch on configmaps in its namespace.
     #[arg(long = "capping.configmap", env = "ENERGY_AGENT_CAPPING_CONFIGMAP", value_parser = object_name, value_name = "NAMESPACE/NAME")]
     pub capping_configmap: Option<ObjectName>,
     /// All ConfigMaps of a namespace that have these labels, as in `energy/energy-agent.io/policies=true`.
@@ -178,13 +179,13 @@ pub struct Config {
         value_name = "NAMESPACE/LABELS"
     )]
     pub capping_selector: Option<LabelledObjects>,
-    /// What to restore GPU clocks to after a cap: MIN-MAX in MHz, as nvidia-smi --lock-gpu-clocks sets them, or `open`.
+    /// GPU clocks to restore after a cap: MIN-MAX in MHz, as nvidia-smi --lock-gpu-clocks sets them, or `open`.
     ///
-    /// No driver tells whether somebody has locked the clocks, or to what. Without this flag a cap ends with the driver's
-    /// reset, which also drops a lock of before. With a range, clocks are never set above MAX, and every restore locks
+    /// No driver reports whether the clocks are locked, or to which range. Without this flag a cap ends with the driver's
+    /// reset, which also removes an earlier lock. With a range, clocks are never set above MAX, and every restore locks
     /// them to the range again: at the end of a cap or the agent, after a crash, and by `restore`. With `open`, a GPU
-    /// that runs below its highest clock without a reason is not taken for locked. For one GPU: UUID=MIN-MAX; several with
-    /// commas, as in `345-1200,GPU-fd585786-3c80-50f9-8a72-731ad8419df6=open`.
+    /// that runs below its highest clock without a reason does not count as locked. For one GPU: UUID=MIN-MAX; several
+    /// with commas, as in `345-1200,GPU-fd585786-3c80-50f9-8a72-731ad8419df6=open`.
     #[arg(
         long = "capping.gpu-clock-before",
         env = "ENERGY_AGENT_CAPPING_GPU_CLOCK_BEFORE",
@@ -192,10 +193,10 @@ pub struct Config {
         value_name = "[UUID=]MIN-MAX,..."
     )]
     pub gpu_clock_before: Option<StatedClocks>,
-    /// Metric levels to export. What a level leaves out is still part of the sums above it.
+    /// Metric levels to export. If a level is left out, its energy is still part of the sums above it.
     ///
-    /// With one zone a unit and a pod have 4 series, a container 5, a process 3; a zone more is two more. Processes also
-    /// cost a second look-up at each switch between them, some 3 KiB of memory and 0.5 % of a core for 5,000.
+    /// With one zone a unit and a pod have 4 series, a container 5, a process 3; each further zone adds two. Processes also
+    /// cost a second look-up at each switch between them, some 3 KiB of memory each, and 0.5 % of a core for 5,000.
     #[arg(
         long = "export.levels",
         env = "ENERGY_AGENT_EXPORT_LEVELS",
@@ -205,10 +206,11 @@ pub struct Config {
         value_name = "LEVEL,..."
     )]
     pub levels: Vec<Level>,
-    /// Metrics to export of these levels, by name or with `*`; `-NAME` leaves out; a level's name stands for all of it.
+    /// Metrics of these levels to export, by name or with `*`. `-NAME` leaves one out; the name of a level selects all of it.
     ///
-    /// Empty exports all of the levels. `kepler_*,-*_watts` are Kepler's totals without power. The agent's own metrics
-    /// are always there. The variable EXPORT_METRICS, the name in the old Kepler's ConfigMap, goes before this flag.
+    /// Empty exports all metrics of the levels. `kepler_*,-*_watts` selects Kepler's totals without power. The agent's own
+    /// metrics are always exported. The variable EXPORT_METRICS, a name from the old Kepler's ConfigMap, overrides this
+    /// flag.
     #[arg(
         long = "export.metrics",
         env = "ENERGY_AGENT_EXPORT_METRICS",
@@ -217,11 +219,11 @@ pub struct Config {
         value_name = "NAME,..."
     )]
     pub metrics: String,
-    /// Units outside pods to export by name: a regular expression that has to match the whole name, as in node_exporter's
+    /// Units outside pods to export by name: a regular expression that must match the whole name, as in node_exporter's
     /// `--collector.systemd.unit-include`. The others are summed up in unit="other".
     ///
-    /// Empty exports all but scopes (sessions, desktop programs, `systemd-run --scope`), which are part of the slice or
-    /// service that holds them; `.*` exports those as well. A container outside pods has series of its own in any case.
+    /// Empty exports all units except scopes (sessions, desktop programs, `systemd-run --scope`), which are part of the slice
+    /// or service that holds them. `.*` exports scopes too. A container outside pods always has series of its own.
     #[arg(
         long = "export.units",
         env = "ENERGY_AGENT_EXPORT_UNITS",
@@ -230,20 +232,20 @@ pub struct Config {
         value_name = "REGEX"
     )]
     pub units: String,
-    /// File of `KEY: value` lines, or folder with a file a key (a mounted ConfigMap), that selects levels and metrics.
+    /// File of `KEY: value` lines, or folder with one file per key (a mounted ConfigMap), that selects levels and metrics.
     ///
-    /// Looked at twice a second, no restart is needed. Keys: EXPORT_LEVELS, EXPORT_METRICS, EXPORT_UNITS (as the flags), and
-    /// SOURCE.COUNTER, SOURCE.CGROUP, SOURCE.KUBELET, SOURCE.GPU: enabled or disabled. A key here goes before the same
-    /// variable in the environment, and that before the flag. A bad value keeps what was in force.
+    /// The agent reads it twice a second and needs no restart. Keys: EXPORT_LEVELS, EXPORT_METRICS, EXPORT_UNITS (as the flags), and
+    /// SOURCE.COUNTER, SOURCE.CGROUP, SOURCE.KUBELET, SOURCE.GPU: enabled or disabled. A key here overrides the same
+    /// variable in the environment, which overrides the flag. If a value is invalid, the previous version stays active.
     #[arg(long = "export.config", env = "ENERGY_AGENT_EXPORT_CONFIG", value_name = "PATH")]
     pub export_config: Option<PathBuf>,
-    /// ConfigMap to watch for the same keys; they go before those of the file.
+    /// ConfigMap to watch for the same keys; they override those of the file.
     #[arg(long = "export.configmap", env = "ENERGY_AGENT_EXPORT_CONFIGMAP", value_parser = object_name, value_name = "NAMESPACE/NAME")]
     pub export_configmap: Option<ObjectName>,
-    /// How long the last value of an ended workload stays (state="terminated").
+    /// How long the series of an ended workload stay (state="terminated").
     #[arg(long = "export.terminated-retention", env = "ENERGY_AGENT_EXPORT_TERMINATED_RETENTION", default_value = "2m", value_parser = retention, value_name = "DURATION")]
     pub terminated_retention: Duration,
-    /// Most ended workloads to keep, at most 500 of them outside pods; the oldest go first.
+    /// Maximum number of ended workloads to keep, at most 500 of them outside pods; the oldest are removed first.
     #[arg(
         long = "export.terminated-max",
         env = "ENERGY_AGENT_EXPORT_TERMINATED_MAX",
@@ -251,7 +253,7 @@ pub struct Config {
         value_name = "N"
     )]
     pub terminated_max: usize,
-    /// Most living processes with series of their own; the others are summed up in one with comm="other".
+    /// Maximum number of living processes with series of their own; the others are summed up in comm="other".
     #[arg(
         long = "export.process-max",
         env = "ENERGY_AGENT_EXPORT_PROCESS_MAX",
@@ -259,7 +261,7 @@ pub struct Config {
         value_name = "N"
     )]
     pub process_max: usize,
-    /// Name or path of the NVML library. Comes with the NVIDIA driver; in a container, it has to be mounted.
+    /// Name or path of the NVML library. It comes with the NVIDIA driver; in a container, mount it.
     #[arg(
         long = "nvml.library",
         env = "ENERGY_AGENT_NVML_LIBRARY",

@@ -93,13 +93,13 @@ pub enum GpuMode {
 /// Ordered from the whole to its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Level {
-    /// The node's zones, services and whatever else runs outside pods
+    /// The node's zones, services and all other work outside pods
     Node,
     /// Pods
     Pod,
     /// Containers, in pods and outside
     Container,
-    /// Processes, of which there are many more and short ones, with a second eBPF map that is written at every switch between processes; needs eBPF
+    /// Processes; needs eBPF and a second map that is written at every switch between processes
     Process,
 }
 

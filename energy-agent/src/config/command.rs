@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::Config;
 
-/// Which pod used how many joules.
+/// Energy metering per pod, container and service, and power budgets.
 ///
 /// Without a subcommand the exporter runs (`energy-agent run`).
 #[derive(Debug, Parser)]
@@ -23,20 +23,21 @@ pub struct Cli {
 pub enum Command {
     /// Run the exporter (the default).
     Run(Box<Config>),
-    /// Show which sources and features this machine offers, what is missing, and the remedy.
+    /// Show which sources and features work on this machine, what is missing, and the remedy.
     ///
-    /// Exit code 0: energy can be attributed to workloads. 1: it cannot, the table says why.
+    /// Exit code 0: energy can be attributed to workloads. 1: it cannot, and the table says why.
     Doctor(Box<DoctorArgs>),
     /// Restore clocks, power limits and CPU quotas that a stopped or crashed agent left lowered, from the journal in
     /// --state.directory and the record of this boot in --run.directory.
     ///
-    /// Does nothing where nothing is left, and what somebody else has set since stays. Disks may be full or read-only. For
-    /// systemd's ExecStopPost=, and for people. Exit code 0: all is as it was. 1: something is not, and the text says why;
-    /// or the journal was damaged or deleted, and the text says what was lost; or an agent of this node still caps.
+    /// Does nothing if no limit is left. A value that another program has set since then stays. Disks may be full or
+    /// read-only. Use it in systemd's ExecStopPost= or by hand. Exit code 0: everything is restored. 1: a limit is not
+    /// restored, and the text says why; or the journal was damaged or deleted, and the text says what was lost; or an agent
+    /// of this node still caps.
     Restore(Box<RestoreArgs>),
-    /// Live table of pods, containers and services by watts, joules and CPU share; plain lines when not on a terminal.
+    /// Live table of pods, containers and services by watts, joules and CPU share; plain lines without a terminal.
     ///
-    /// WATTS and JOULES are those of CPUs and memory, GPU WATTS those of GPUs, where any is read.
+    /// WATTS and JOULES are for CPUs and memory, GPU WATTS for GPUs, if any can be read.
     Top(TopArgs),
     /// Check power policies offline, explain their fields, or print their JSON Schema.
     #[command(subcommand)]
@@ -45,9 +46,9 @@ pub enum Command {
 
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
-    /// Say of each policy whether it is right, and what is wrong with it.
+    /// Check whether each policy is valid, and say what is wrong.
     ///
-    /// Reads documents of policies and manifests of ConfigMaps that hold them. Exit code 0: all are right. 1: some are not.
+    /// Reads documents with policies, and manifests of ConfigMaps that hold them. Exit code 0: all are valid. 1: some are not.
     Check {
         /// Files, folders of *.yaml, *.yml and *.json files, or - for standard input.
         #[arg(required = true, value_name = "PATH")]
@@ -55,7 +56,7 @@ pub enum PolicyCommand {
     },
     /// Describe the fields of a policy: type, unit, allowed values, default.
     Explain {
-        /// Field, as in `budget.watts`; all of them when not given.
+        /// Field, as in `budget.watts`. Default: all fields.
         #[arg(value_name = "FIELD")]
         field: Option<String>,
     },
@@ -74,7 +75,7 @@ pub struct DoctorArgs {
 
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
-    /// Only show what would be done; an agent may run.
+    /// Only show what would be done. An agent may be running.
     #[arg(long = "dry-run")]
     pub dry_run: bool,
     #[command(flatten)]
@@ -92,29 +93,29 @@ pub struct TopArgs {
     /// End after this many refreshes; 0 goes on until interrupted.
     #[arg(long = "iterations", default_value_t = 0, value_name = "N")]
     pub iterations: u64,
-    /// Most rows to print when not on a terminal.
+    /// Maximum number of rows to print without a terminal.
     #[arg(long = "rows", default_value_t = 20, value_name = "N")]
     pub rows: usize,
     #[command(flatten)]
     pub login: Login,
 }
 
-/// How to get past `--web.config.file` of a running agent.
+/// Credentials for a running agent with `--web.config.file`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Login {
-    /// Authority (PEM) that the agent's certificate must be signed by; those of this machine when not given.
+    /// Authority (PEM) that must have signed the agent's certificate. Default: the authorities of this machine.
     #[arg(long = "tls.ca-file", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
-    /// Certificate (PEM) to show to an agent that asks for one.
+    /// Client certificate (PEM) for an agent that requires one.
     #[arg(long = "tls.cert-file", requires = "key_file", value_name = "FILE")]
     pub cert_file: Option<PathBuf>,
     /// Private key (PEM) of that certificate.
     #[arg(long = "tls.key-file", requires = "cert_file", value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Name to log in with, where the agent has basic_auth_users.
+    /// User name, if the agent has basic_auth_users.
     #[arg(long = "basic-auth.username", requires = "password_file", value_name = "NAME")]
     pub username: Option<String>,
-    /// File with the password; a line break at its end does not count.
+    /// File with the password; a line break at its end is ignored.
     #[arg(long = "basic-auth.password-file", requires = "username", value_name = "FILE")]
     pub password_file: Option<PathBuf>,
 }

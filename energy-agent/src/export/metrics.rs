@@ -57,49 +57,49 @@ macro_rules! metrics {
 
 metrics! {
     NODE_JOULES = "kepler_node_cpu_joules_total" Counter Some(Level::Node), ZONE,
-        "Energy of one zone since the agent started, as the label source says: read from a counter (rapl, rapl_mmio, perf), from a board sensor (hwmon), or estimated from CPU load (estimate). Only package and dram zones may be added up.";
+        "Energy of one zone since the agent started. The label source says how it was obtained: from a counter (rapl, rapl_mmio, perf), from a board sensor (hwmon), or estimated from CPU load (estimate). Add up only package and dram zones.";
     NODE_ACTIVE_JOULES = "kepler_node_cpu_active_joules_total" Counter Some(Level::Node), ZONE,
-        "Energy above the idle baseline; equals pods + system + retired + unattributed of the same zone and source, exactly.";
+        "Energy above the idle baseline. It equals pods + system + retired + unattributed of the same zone and source, exactly.";
     NODE_IDLE_JOULES = "kepler_node_cpu_idle_joules_total" Counter Some(Level::Node), ZONE,
-        "Energy that the zone would have used with nothing running (method: label idle of energy_agent_attribution_info); active + idle equals kepler_node_cpu_joules_total, exactly.";
+        "Energy that the zone would have used if nothing ran (the label idle of energy_agent_attribution_info names the method). active + idle equals kepler_node_cpu_joules_total, exactly.";
     NODE_UNATTRIBUTED_JOULES = "energy_agent_node_cpu_unattributed_joules_total" Counter Some(Level::Node), ZONE,
-        "Part of the active energy that no workload could be charged with, because the usage meter missed the time or nothing ran.";
+        "Part of the active energy that could not be charged to a workload, because the usage meter missed the time or nothing ran.";
     NODE_WATTS = "kepler_node_cpu_watts" Gauge Some(Level::Node), ZONE,
-        "Mean power of one zone over the last interval; absent where the interval was not measured.";
+        "Mean power of one zone over the last interval; absent if the interval was not measured.";
     NODE_ACTIVE_WATTS = "kepler_node_cpu_active_watts" Gauge Some(Level::Node), ZONE,
         "Mean power above the idle baseline over the last interval.";
     NODE_IDLE_WATTS = "kepler_node_cpu_idle_watts" Gauge Some(Level::Node), ZONE,
         "Mean idle power over the last interval.";
     NODE_USAGE_RATIO = "kepler_node_cpu_usage_ratio" Gauge Some(Level::Node), &["node_name"],
-        "Share of the online CPUs' time that was busy in the last interval, 0 to 1, from the kernel's accounting without I/O wait and stolen time.";
+        "Busy share of the online CPUs' time in the last interval, 0 to 1, from the kernel's accounting, without I/O wait and stolen time.";
     NODE_INFO = "kepler_node_cpu_info" Gauge Some(Level::Node),
         &["processor", "vendor_id", "model_name", "physical_id", "core_id", "node_name"],
-        "One logical CPU as /proc/cpuinfo describes it; always 1.";
+        "One logical CPU, as /proc/cpuinfo describes it; always 1.";
     RETIRED_JOULES = "energy_agent_retired_cpu_joules_total" Counter Some(Level::Node), &["zone", "source", "node_name"],
-        "Active energy of workloads that ended and whose own series have since been dropped.";
+        "Active energy of ended workloads after their own series were removed.";
     NODE_GPU_INFO = "kepler_node_gpu_info" Gauge Some(Level::Node), GPU,
-        "A GPU that is read, whatever it can tell; always 1.";
+        "A GPU that the agent reads, even if it supports only some values; always 1.";
     NODE_GPU_JOULES = "kepler_node_gpu_joules_total" Counter Some(Level::Node), GPU_SOURCE,
-        "Energy of one GPU with its memory since the agent started: from its counter (source=nvml), or its power integrated over the driver's time stamps (nvml_integrated).";
+        "Energy of one GPU including its memory since the agent started: from its counter (source=nvml), or its power integrated over the driver's time stamps (nvml_integrated).";
     NODE_GPU_ACTIVE_JOULES = "kepler_node_gpu_active_joules_total" Counter Some(Level::Node), GPU_SOURCE,
-        "Energy above the GPU's idle power; over all GPUs of a source it equals pods + system + retired + unattributed, exactly.";
+        "Energy above the GPU's idle power. Over all GPUs of a source it equals pods + system + retired + unattributed, exactly.";
     NODE_GPU_IDLE_JOULES = "kepler_node_gpu_idle_joules_total" Counter Some(Level::Node), GPU_SOURCE,
-        "Energy that the GPU would have used with nothing running (label idle of energy_agent_node_gpu_attribution_info says how that is known); active + idle equals kepler_node_gpu_joules_total, exactly.";
+        "Energy that the GPU would have used if nothing ran (the label idle of energy_agent_node_gpu_attribution_info names the method). active + idle equals kepler_node_gpu_joules_total, exactly.";
     GPU_UNATTRIBUTED_JOULES = "energy_agent_node_gpu_unattributed_joules_total" Counter Some(Level::Node), GPU_SOURCE,
-        "Part of the GPU's active energy for which there is no evidence whose it was.";
+        "Part of the GPU's active energy that could not be charged to a workload.";
     NODE_GPU_WATTS = "kepler_node_gpu_watts" Gauge Some(Level::Node), GPU_SOURCE,
-        "Mean power of one GPU over its last reading's interval; absent where that was not measured.";
+        "Mean power of one GPU over the interval of its last reading; absent if it was not measured.";
     NODE_GPU_ACTIVE_WATTS = "kepler_node_gpu_active_watts" Gauge Some(Level::Node), GPU_SOURCE,
-        "Mean power above the GPU's idle power over its last reading's interval.";
+        "Mean power above the GPU's idle power over the interval of its last reading.";
     NODE_GPU_IDLE_WATTS = "kepler_node_gpu_idle_watts" Gauge Some(Level::Node), GPU_SOURCE,
-        "Mean idle power over the GPU's last reading's interval.";
+        "Mean idle power over the interval of the GPU's last reading.";
     GPU_ATTRIBUTION_INFO = "energy_agent_node_gpu_attribution_info" Gauge Some(Level::Node),
         &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name", "method", "idle"],
-        "How the GPU's energy is divided at present; always 1. method: samples (SM time of each process), mps (the MPS server's part by its clients), context (only one container or pod has contexts), allocation (the kubelet gave it to one), mig-activity or mig-slices (MIG instances), none. idle: learned, ratio (utilisation) or none.";
+        "How the GPU's energy is divided; always 1. method: samples (SM time of each process), mps (the part of the MPS server is divided among its clients), context (only one container or pod has contexts), allocation (the kubelet gave it to one), mig-activity or mig-slices (MIG instances), none. idle: learned, ratio (utilisation) or none.";
     GPU_UTILIZATION = "energy_agent_node_gpu_utilization_ratio" Gauge Some(Level::Node), GPU,
-        "Part of the driver's last sample period in which a kernel ran on the GPU, 0 to 1.";
+        "Share of the driver's last sample period in which a kernel ran on the GPU, 0 to 1.";
     GPU_MEMORY_USED = "energy_agent_node_gpu_memory_used_bytes" Gauge Some(Level::Node), GPU,
-        "GPU memory in use, the driver's own included.";
+        "GPU memory in use, including the driver's own.";
     GPU_MEMORY_TOTAL = "energy_agent_node_gpu_memory_total_bytes" Gauge Some(Level::Node), GPU,
         "GPU memory installed.";
     GPU_TEMPERATURE = "energy_agent_node_gpu_temperature_celsius" Gauge Some(Level::Node), GPU,
@@ -110,9 +110,9 @@ metrics! {
         "Power limit that the driver enforces.";
     GPU_THROTTLE_REASONS = "energy_agent_node_gpu_throttle_reasons" Gauge Some(Level::Node),
         &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name", "reason"],
-        "Whether the clocks are held down for this reason at present, 0 or 1: gpu_idle, applications_clocks_setting, sw_power_cap, hw_slowdown, sync_boost, sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown, display_clock_setting.";
+        "1 if the clocks are currently limited for this reason, 0 if not: gpu_idle, applications_clocks_setting, sw_power_cap, hw_slowdown, sync_boost, sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown, display_clock_setting.";
     GPU_RETIRED_JOULES = "energy_agent_retired_gpu_joules_total" Counter Some(Level::Node), &["source", "node_name"],
-        "Active GPU energy of workloads that ended and whose own series have since been dropped.";
+        "Active GPU energy of ended workloads after their own series were removed.";
     SYSTEM_GPU_JOULES = "energy_agent_system_gpu_joules_total" Counter Some(Level::Node), UNIT_SOURCE,
         "Active GPU energy outside pods by systemd unit or cgroup; absent for units that never used a GPU.";
     SYSTEM_GPU_WATTS = "energy_agent_system_gpu_watts" Gauge Some(Level::Node), UNIT_SOURCE,
@@ -124,11 +124,11 @@ metrics! {
     DCGM_GPU_TEMP = "DCGM_FI_DEV_GPU_TEMP" Gauge Some(Level::Node), DCGM,
         "Temperature in degrees Celsius, as DCGM exporter has it (--gpu.dcgm-names).";
     DCGM_POWER_USAGE = "DCGM_FI_DEV_POWER_USAGE" Gauge Some(Level::Node), DCGM,
-        "Power of the moment in watts, as DCGM exporter has it (--gpu.dcgm-names).";
+        "Current power in watts, as DCGM exporter has it (--gpu.dcgm-names).";
     DCGM_POWER_LIMIT = "DCGM_FI_DEV_POWER_MGMT_LIMIT" Gauge Some(Level::Node), DCGM,
         "Power limit in watts, as DCGM exporter has it (--gpu.dcgm-names).";
     DCGM_ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" Gauge Some(Level::Node), DCGM,
-        "Energy in millijoules, as DCGM exporter has it but since the agent started, and of type gauge because the name lacks _total (--gpu.dcgm-names).";
+        "Energy in millijoules, as DCGM exporter has it, but since the agent started. The type is gauge because the name does not end in _total (--gpu.dcgm-names).";
     DCGM_GPU_UTIL = "DCGM_FI_DEV_GPU_UTIL" Gauge Some(Level::Node), DCGM,
         "GPU utilisation in percent, as DCGM exporter has it (--gpu.dcgm-names).";
     DCGM_FB_USED = "DCGM_FI_DEV_FB_USED" Gauge Some(Level::Node), DCGM,
@@ -136,57 +136,57 @@ metrics! {
     DCGM_FB_FREE = "DCGM_FI_DEV_FB_FREE" Gauge Some(Level::Node), DCGM,
         "Free GPU memory in MiB, as DCGM exporter has it (--gpu.dcgm-names).";
     POD_GPU_JOULES = "kepler_pod_gpu_joules_total" Counter Some(Level::Pod), POD_SOURCE,
-        "Active GPU energy of a pod over all GPUs, the exact sum of its containers; absent for pods that never used a GPU.";
+        "Active GPU energy of a pod over all GPUs: the exact sum of its containers; absent for pods that never used a GPU.";
     POD_GPU_WATTS = "kepler_pod_gpu_watts" Gauge Some(Level::Pod), POD_SOURCE,
         "Mean active GPU power of a pod over the GPUs' last readings.";
     CONTAINER_GPU_JOULES = "kepler_container_gpu_joules_total" Counter Some(Level::Container), CONTAINER_SOURCE,
-        "Active GPU energy of a container over all GPUs; what is a pod's but no container's is that of the container POD.";
+        "Active GPU energy of a container over all GPUs. Energy of a pod that belongs to no container is in the container POD.";
     CONTAINER_GPU_WATTS = "kepler_container_gpu_watts" Gauge Some(Level::Container), CONTAINER_SOURCE,
         "Mean active GPU power of a container over the GPUs' last readings.";
     IDLE_UNASSIGNED_JOULES = "energy_agent_idle_unassigned_joules_total" Counter Some(Level::Node), IDLE,
-        "Idle energy that the policy could hand to no pod, because there was none or none weighed anything; the idle energy of all zones of a kind and source equals pods + unassigned + retired, exactly.";
+        "Idle energy that the policy could not assign to a pod, because there was no pod or all weights were 0. The idle energy of all zones of a kind and source equals pods + unassigned + retired, exactly.";
     RETIRED_IDLE_JOULES = "energy_agent_retired_idle_joules_total" Counter Some(Level::Node), IDLE,
-        "Idle energy that was handed to pods whose own series have since been dropped.";
+        "Idle energy that was assigned to ended pods, after their own series were removed.";
     POD_JOULES = "kepler_pod_cpu_joules_total" Counter Some(Level::Pod), POD_ZONE,
-        "Active energy of a pod: the exact sum of its containers, the container named POD included, and of those that ended before anybody told their names.";
+        "Active energy of a pod: the exact sum of its containers, including the container POD and containers that ended before their names were known.";
     POD_WATTS = "kepler_pod_cpu_watts" Gauge Some(Level::Pod), POD_ZONE,
         "Mean active power of a pod over the last interval.";
     POD_IDLE_JOULES = "energy_agent_pod_idle_joules_total" Counter Some(Level::Pod), POD_IDLE,
-        "Part of the node's idle energy that was handed to a pod by --attribution.idle-policy; beside its active energy (kepler_pod_cpu_joules_total), never in it. Absent without a policy.";
+        "Part of the node's idle energy that --attribution.idle-policy assigned to a pod. It is never part of the pod's active energy (kepler_pod_cpu_joules_total). Absent without a policy.";
     POD_CPU_SECONDS = "energy_agent_pod_cpu_seconds_total" Counter Some(Level::Pod), POD,
         "Time that the pod's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
     POD_CPU_CYCLES = "energy_agent_pod_cpu_cycles_total" Counter Some(Level::Pod), POD,
-        "Unhalted CPU cycles that the pod's tasks used, from a hardware counter; absent where there is none.";
+        "Unhalted CPU cycles that the pod's tasks used, from a hardware counter; absent if there is none.";
     POD_SWITCHES = "energy_agent_pod_context_switches_total" Counter Some(Level::Pod), POD,
-        "Times a task of the pod was switched out, counted by eBPF; absent without it.";
+        "Number of times that a task of the pod was switched out, counted by eBPF; absent without eBPF.";
     POD_LABELS = "energy_agent_pod_labels" Gauge Some(Level::Pod), &["pod_id", "pod_name", "pod_namespace", "node_name", "label_*"],
-        "Labels of a pod as Kubernetes has them, those named by --pods.labels, letters that a label name cannot have replaced by _, and _conflict1, _conflict2 added where two would have one name; always 1.";
+        "Kubernetes labels of a pod that --pods.labels selects. Characters that are invalid in a label name are replaced by _. If two labels would have the same name, _conflict1, _conflict2 are added. Always 1.";
     CONTAINER_JOULES = "kepler_container_cpu_joules_total" Counter Some(Level::Container), CONTAINER_ZONE,
-        "Active energy of a container: the zone's active energy divided by CPU cycles or CPU time (label weight of energy_agent_attribution_info). Containers outside pods are part of their unit too.";
+        "Active energy of a container: the zone's active energy divided by CPU cycles or CPU time (label weight of energy_agent_attribution_info). The energy of containers outside pods is also part of their unit.";
     CONTAINER_WATTS = "kepler_container_cpu_watts" Gauge Some(Level::Container), CONTAINER_ZONE,
         "Mean active power of a container over the last interval.";
     CONTAINER_CPU_SECONDS = "kepler_container_cpu_seconds_total" Counter Some(Level::Container), CONTAINER,
         "Time that the container's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
     CONTAINER_CPU_CYCLES = "energy_agent_container_cpu_cycles_total" Counter Some(Level::Container), CONTAINER,
-        "Unhalted CPU cycles that the container's tasks used, from a hardware counter; absent where there is none.";
+        "Unhalted CPU cycles that the container's tasks used, from a hardware counter; absent if there is none.";
     CONTAINER_SWITCHES = "energy_agent_container_context_switches_total" Counter Some(Level::Container), CONTAINER,
-        "Times a task of the container was switched out, counted by eBPF; absent without it.";
+        "Number of times that a task of the container was switched out, counted by eBPF; absent without eBPF.";
     SYSTEM_JOULES = "energy_agent_system_cpu_joules_total" Counter Some(Level::Node), UNIT_ZONE,
-        "Active energy outside pods by systemd unit or cgroup, containers outside pods included; unit=kernel are the kernel's own threads, and interrupts where the kernel accounts for them apart from tasks; unit=other are those that --export.units leaves out.";
+        "Active energy outside pods by systemd unit or cgroup, including containers outside pods. unit=kernel: the kernel's own threads, and interrupts if the kernel accounts for them separately. unit=other: units that --export.units leaves out.";
     SYSTEM_WATTS = "energy_agent_system_cpu_watts" Gauge Some(Level::Node), UNIT_ZONE,
         "Mean active power of a unit over the last interval.";
     SYSTEM_CPU_SECONDS = "energy_agent_system_cpu_seconds_total" Counter Some(Level::Node), UNIT,
         "Time that the unit's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
     SYSTEM_CPU_CYCLES = "energy_agent_system_cpu_cycles_total" Counter Some(Level::Node), UNIT,
-        "Unhalted CPU cycles that the unit's tasks used, from a hardware counter; absent where there is none.";
+        "Unhalted CPU cycles that the unit's tasks used, from a hardware counter; absent if there is none.";
     SYSTEM_SWITCHES = "energy_agent_system_context_switches_total" Counter Some(Level::Node), UNIT,
-        "Times a task of the unit was switched out, counted by eBPF; absent without it.";
+        "Number of times that a task of the unit was switched out, counted by eBPF; absent without eBPF.";
     PROCESS_JOULES = "kepler_process_cpu_joules_total" Counter Some(Level::Process), PROCESS_ZONE,
-        "Active energy of a process: its workload's divided by CPU time among the workload's processes. type=kernel are all kernel threads, comm=other without pid is what has no series of its own or no longer has one; with the unattributed energy they are the node's active energy, exactly.";
+        "Active energy of a process: the energy of its workload, divided by CPU time among the workload's processes. type=kernel is the sum of all kernel threads. The series with comm=other and no pid holds processes without a series of their own. All process series plus unattributed energy equal the node's active energy, exactly.";
     PROCESS_WATTS = "kepler_process_cpu_watts" Gauge Some(Level::Process), PROCESS_ZONE,
         "Mean active power of a process over the last interval.";
     PROCESS_GPU_JOULES = "kepler_process_gpu_joules_total" Counter Some(Level::Process), PROCESS_SOURCE,
-        "Active GPU energy of a process over all GPUs, as far as it can be told by process; comm=other without pid is what workloads were charged with beyond that. With the unattributed energy they are the node's active GPU energy, exactly. Only with eBPF process accounting.";
+        "Active GPU energy that can be assigned to a single process, over all GPUs. The rest of the workloads' GPU energy is in comm=other without pid. All process series plus unattributed energy equal the node's active GPU energy, exactly. Only with eBPF process accounting.";
     PROCESS_GPU_WATTS = "kepler_process_gpu_watts" Gauge Some(Level::Process), PROCESS_SOURCE,
         "Mean active GPU power of a process over the GPUs' last readings.";
     PROCESS_SECONDS = "kepler_process_cpu_seconds_total" Counter Some(Level::Process), PROCESS,
@@ -194,114 +194,114 @@ metrics! {
     BUILD_INFO = "kepler_build_info" Gauge None, &["arch", "branch", "revision", "version", "node_name"],
         "Version of the agent; always 1.";
     METER_UP = "energy_agent_meter_up" Gauge None, &["meter", "reason"],
-        "Whether a meter works (1) or not (0), and a word for the reason; the landing page has the details.";
+        "1 if a meter works, 0 if not. The label reason says why; the landing page has the details.";
     GPU_UP = "energy_agent_gpu_up" Gauge None, &["gpu", "gpu_uuid", "reason", "node_name"],
-        "Whether a GPU that the driver lists, or has listed, is read (1) or not (0), and a word for the reason: ok, doubtful (read, but its counter does not fit its power), absent, permission, version_mismatch, symbol, lost, reset_required, hanging, frozen (its counter stands still), error.";
+        "1 if a GPU that the driver lists, or has listed, can be read, 0 if not. reason: ok, doubtful (read, but its counter does not fit its power), absent, permission, version_mismatch, symbol, lost, reset_required, hanging, frozen (its counter stands still), error.";
     GPU_XIDS = "energy_agent_gpu_xid_errors_total" Counter None, &["gpu", "gpu_uuid", "node_name"],
         "Critical XID errors that the driver reported for a GPU; the log has their numbers.";
     GPU_READING = "energy_agent_gpu_reading_seconds" Gauge None, &["gpu", "gpu_uuid", "node_name"],
-        "Time that the driver took for the last reading of a GPU, on a thread of its own.";
+        "Time that the driver took for the last reading of a GPU. Each GPU has its own thread.";
     GPU_IGNORED = "energy_agent_gpu_samples_ignored_total" Counter None, &["reason"],
-        "Utilisation samples of GPU processes that made no sense and weigh nothing: of a process that is not there (exited), from the future, of process 0 (no_process), above 100 percent, or said again (past).";
+        "Invalid utilisation samples of GPU processes, which are ignored: of a process that does not exist (exited), from the future, of process 0 (no_process), above 100 percent, or repeated (past).";
     ATTRIBUTION_INFO = "energy_agent_attribution_info" Gauge None, &["meter", "program", "weight", "idle"],
-        "How energy is divided at present: who counts usage, by which eBPF program, what weighs, how idle energy is told; always 1.";
+        "How energy is divided: the usage meter, its eBPF program, the weight, and the method for idle energy; always 1.";
     POLICY_INFO = "energy_agent_policy_info" Gauge None, &["policy", "policy_namespace", "node_name", "mode", "scope", "source"],
-        "A policy in force; always 1. mode: off, recommend (everything but the writes) or enforce; scope: per_pod or per_node; source: the file or ConfigMap it was read from.";
+        "An active policy; always 1. mode: off, recommend (everything except the writes) or enforce; scope: per_pod or per_node; source: the file or ConfigMap it was read from.";
     POLICY_STATE = "energy_agent_policy_state" Gauge None,
         &["policy", "policy_namespace", "pod_id", "pod_name", "pod_namespace", "node_name", "state"],
-        "The state of one budget, a pod's or (without pod labels) the node's; always 1. state: off, open (nothing is lowered), capping, recommending (would be lowered), unreachable (at the floor and still over), telemetry_lost, no_actuator, learning.";
+        "The state of one budget, of a pod or (without pod labels) of the node; always 1. state: off, open (nothing is capped), capping, recommending (would be capped), unreachable (at the floor and still over), telemetry_lost, no_actuator, learning.";
     POLICY_BUDGET = "energy_agent_policy_budget_watts" Gauge None, SUBJECT,
-        "Power that the policy allows; absent while the peak it is a part of is not known.";
+        "Power that the policy allows; absent while the budget is a percentage of a peak that is not known yet.";
     POLICY_POWER = "energy_agent_policy_power_watts" Gauge None, SUBJECT,
-        "Power that is compared with the budget: the mean over the policy's window; absent where it was not measured.";
+        "Power that is compared with the budget: the mean over the policy's window; absent if it was not measured.";
     POLICY_HEADROOM = "energy_agent_policy_headroom_watts" Gauge None, SUBJECT,
-        "Budget minus power, below 0 when over the budget; absent where either is not known.";
+        "Budget minus power; below 0 if power is over the budget; absent if one of them is not known.";
     POLICY_CEILING = "energy_agent_policy_ceiling_ratio" Gauge None, SUBJECT,
-        "Part of the full range that the policy allows at present, 0 to 1; 1 is nothing lowered.";
+        "Share of the full range that the policy currently allows, 0 to 1. 1 means that nothing is capped.";
     POLICY_OVER_SECONDS = "energy_agent_policy_over_budget_seconds_total" Counter None, SUBJECT,
-        "Time over the budget since the agent started; goes on when a policy of this name comes again.";
+        "Time over the budget since the agent started. It goes on if a policy of this name returns.";
     POLICY_OVER_JOULES = "energy_agent_policy_over_budget_joules_total" Counter None, SUBJECT,
-        "Energy beyond the budget since the agent started; goes on when a policy of this name comes again.";
+        "Energy beyond the budget since the agent started. It goes on if a policy of this name returns.";
     POLICY_CONFLICTS = "energy_agent_policy_conflicts" Gauge None, POLICY,
-        "Pods that the policy selects and about which one of higher rank decides, in whole or in part; /policies says which.";
+        "Pods that the policy selects, but about which a policy of higher rank decides, in whole or in part; /policies names it.";
     POLICY_PROBLEMS = "energy_agent_policy_problems" Gauge None, &["source", "node_name"],
         "Policies and documents of a source that were refused; /policies and the log say why.";
     POLICY_SOURCE_UP = "energy_agent_policy_source_up" Gauge None, &["source", "reason", "node_name"],
-        "1 while a file or ConfigMap with policies can be read, 0 while not; what it said last stays in force either way. The label says why.";
+        "1 if a file or ConfigMap with policies can be read, 0 if it cannot be read. Its previous version then stays active. The label reason says why.";
     CAP_LIMIT_HERTZ = "energy_agent_cap_limit_hertz" Gauge None, LIMIT,
-        "Clock that a device is to be held to, and by whose policy; absent where nothing is wanted.";
+        "Clock limit that a policy asks for; absent if no policy asks for one.";
     CAP_LIMIT_WATTS = "energy_agent_cap_limit_watts" Gauge None, LIMIT,
-        "Power limit that a device is to have, and by whose policy; absent where nothing is wanted.";
+        "Power limit that a policy asks for; absent if no policy asks for one.";
     CAP_LIMIT_CPUS = "energy_agent_cap_limit_cpus" Gauge None, LIMIT,
-        "CPU quota that a pod's cgroup is to have, in CPUs, and by whose policy; absent where nothing is wanted.";
+        "CPU quota that a policy asks for, in CPUs; absent if no policy asks for one.";
     CAP_FOUND_HERTZ = "energy_agent_cap_found_hertz" Gauge None, KNOB,
-        "Clock limit that the device showed when it was read last; absent where it has none or cannot be read.";
+        "Clock limit that the device had at the last reading; absent if it has none or it cannot be read.";
     CAP_FOUND_WATTS = "energy_agent_cap_found_watts" Gauge None, KNOB,
-        "Power limit that the device showed when it was read last; absent where it has none or cannot be read.";
+        "Power limit that the device had at the last reading; absent if it has none or it cannot be read.";
     CAP_FOUND_CPUS = "energy_agent_cap_found_cpus" Gauge None, KNOB,
-        "CPU quota that the cgroup showed when it was read last, in CPUs; absent where it has none.";
+        "CPU quota that the cgroup had at the last reading, in CPUs; absent if it has none.";
     CAP_UP = "energy_agent_cap_up" Gauge None, &["actuator", "device", "node_name", "reason"],
-        "Whether a limit can be used (1) or not (0), and a word for the reason: ok, unsupported, no_permission, rejected, not_effective (written without an error and unchanged), yielded (somebody else writes it), unreachable, error.";
+        "1 if a limit can be used, 0 if not. reason: ok, unsupported, no_permission, rejected, not_effective (a write succeeded but had no effect), yielded (another program writes it), unreachable, error.";
     CAP_CLAMPED = "energy_agent_cap_clamped" Gauge None, KNOB,
-        "Whether the limit was raised to the least that the device allows (1) or not (0).";
+        "1 if the limit was raised to the minimum of the device, 0 if not.";
     CAP_WRITES = "energy_agent_cap_writes_total" Counter None, &["actuator", "device", "node_name", "result"],
-        "Writes of a limit by result: ok, failed, restored (given back), deferred (put off because there were too many in the last minute).";
+        "Writes of a limit by result: ok, failed, restored (original value written), deferred (delayed because there were too many in the last minute).";
     CAP_RESTORE_PENDING = "energy_agent_cap_restore_pending" Gauge None, &[],
-        "Limits that were written, are not wanted any more and could not be given back so far.";
+        "Limits that no policy asks for any more and that could not be restored so far.";
     CAP_RESTORE_FAILURES = "energy_agent_cap_restore_failures_total" Counter None, &[],
-        "Tries to give back a limit that failed.";
+        "Failed attempts to restore a limit.";
     JOURNAL_REPAIRS = "energy_agent_capping_journal_repairs_total" Counter None, &[],
-        "Times that somebody else had removed or changed the capping journal or the record of this boot, which was then written anew.";
+        "How often another program had removed or changed the capping journal or the record of this boot. The agent then wrote it again.";
     TICKS = "energy_agent_ticks_total" Counter None, &[],
-        "Readings of all meters completed.";
+        "Completed readings of all meters.";
     LATE_TICKS = "energy_agent_late_ticks_total" Counter None, &[],
         "Readings that began more than half an interval late.";
     INTERVAL = "energy_agent_interval_seconds" Gauge None, &[],
-        "Length of the last interval, which all watts are means over; from the monotonic clock.";
+        "Length of the last interval, from the monotonic clock. All watts are means over it.";
     LAST_TICK = "energy_agent_last_tick_timestamp_seconds" Gauge None, &[],
         "Unix time at which the exported values were read.";
     ZONE_WRAPS = "energy_agent_zone_wraps_total" Counter None, &[],
-        "Energy counters that passed their maximum and were carried on.";
+        "How often an energy counter passed its maximum. Its energy is still counted correctly.";
     ZONE_RESETS = "energy_agent_zone_resets_total" Counter None, &[],
-        "Energy counters that fell without an explanation; nothing was charged for the interval.";
+        "Energy counters that fell without an explanation. No energy was charged for the interval.";
     ZONE_GAPS = "energy_agent_zone_gaps_total" Counter None, &[],
-        "Intervals so long that an energy counter may have wrapped more than once; only the provable part was charged.";
+        "Intervals in which an energy counter may have wrapped more than once. Only the part that is certain was charged.";
     ZONE_READ_ERRORS = "energy_agent_zone_read_errors_total" Counter None, &[],
-        "Energy counters that could not be read when it was time.";
+        "Readings of energy counters that failed.";
     MISSED_SWITCHES = "energy_agent_missed_switches_total" Counter None, &[],
-        "Scheduler switches at which the kernel did not run the eBPF program, noticed at the next one; the time in between is divided by what the scheduler remembers.";
+        "Scheduler switches at which the kernel did not run the eBPF program, noticed at the next switch. The time in between is divided by the scheduler's own records.";
     MAP_DROPS = "energy_agent_usage_map_drops_total" Counter None, &[],
-        "Updates that found the eBPF usage map full; their time shows as unattributed energy. Absent without eBPF.";
+        "Updates that were lost because the eBPF usage map was full; their energy is unattributed. Absent without eBPF.";
     EVENT_DROPS = "energy_agent_cgroup_events_dropped_total" Counter None, &[],
-        "New or removed cgroups whose event found the buffer full. Absent without eBPF.";
+        "Events of new or removed cgroups that were lost because the buffer was full. Absent without eBPF.";
     PROCESS_MAP_DROPS = "energy_agent_process_map_drops_total" Counter Some(Level::Process), &[],
-        "Updates that found the eBPF map of processes full; their energy is in comm=other.";
+        "Updates that were lost because the eBPF map of processes was full; their energy is in comm=other.";
     PROCESS_EVENT_DROPS = "energy_agent_process_events_dropped_total" Counter Some(Level::Process), &[],
-        "Ends, programs and names of processes whose event found the buffer full; /proc is looked through instead.";
+        "Events of processes (end, exec, new name) that were lost because the buffer was full. The agent then searches /proc.";
     PROCESS_EXE_ERRORS = "energy_agent_process_exe_errors_total" Counter Some(Level::Process), &[],
-        "Living processes whose binary could not be read from /proc or is another's, so that exe is empty.";
+        "Living processes with an empty label exe, because /proc shows no binary for them or that of another process.";
     CYCLES_FALLBACKS = "energy_agent_cycles_fallback_intervals_total" Counter None, &[],
-        "Intervals in which a cycle counter was missing or shared, so that CPU time weighed instead. Absent without eBPF.";
+        "Intervals that were weighed by CPU time, because a cycle counter was missing or shared. Absent without eBPF.";
     UNKNOWN_CGROUPS = "energy_agent_unknown_cgroups_total" Counter None, &[],
-        "Cgroups that used CPU time but whose path was never learned.";
+        "Cgroups that used CPU time, but with a path that was never found.";
     EBPF_RUN = "energy_agent_ebpf_run_seconds_total" Counter None, &[],
         "CPU time of the agent's eBPF programs as the kernel counts it; absent while kernel.bpf_stats_enabled is 0.";
     LOG_LOST = "energy_agent_log_lines_lost_total" Counter None, &[],
-        "Lines of the log that were lost because nobody read standard error; the agent does not wait for a reader.";
+        "Log lines that were lost because standard error was not read. The agent does not wait for a reader.";
     DUPLICATES = "energy_agent_duplicate_series_total" Counter None, &[],
-        "Series left out of a page because it had them already; more than 0 is a bug in the agent.";
+        "Series that were left out of a page because they were on it already. More than 0 is a bug in the agent.";
     EXPORT_VALID = "energy_agent_export_config_valid" Gauge None, &[],
-        "Whether all that flags, environment, --export.config and --export.configmap ask for is exported (1), or something is not to be had and what was in force before stays (0); the landing page and the log say what.";
+        "1 if the selection from flags, environment, --export.config and --export.configmap is active. 0 if part of it is invalid or cannot be read, and the previous version stays active; the landing page and the log say which part.";
     EXPORT_CHANGED = "energy_agent_export_config_last_change_timestamp_seconds" Gauge None, &[],
-        "Unix time since when the present selection of levels and metrics is exported.";
+        "Unix time at which the current selection of levels and metrics became active.";
     CAPPING_EVENTS = "energy_agent_capping_events_total" Counter None, &["result"],
-        "Kubernetes Events about policies and limits: posted, or dropped (too many at a time, refused, or the API server away for 10 minutes). Absent without --capping=on and credentials for a cluster.";
+        "Kubernetes Events about policies and limits: posted, or dropped (too many at once, refused, or the API server was unreachable for 10 minutes). Absent without --capping=on and credentials for a cluster.";
     CONNECTIONS_CLOSED = "energy_agent_web_connections_closed_total" Counter None, &["reason"],
-        "Connections that the web server closed before their clients did. reason: idle (no request in time, or it gave way to a newer one), slow (an answer not read in time, or an old page kept in memory).";
+        "Connections that the web server closed before their clients did. reason: idle (no request in time, or closed in favour of a newer connection), slow (an answer was not read in time, or kept an old page in memory).";
     WEB_CONFIG_VALID = "energy_agent_web_config_valid" Gauge None, &[],
-        "Whether --web.config.file with the certificates, keys and users of its last version is in force (1), or it cannot be used or read and the previous version stays active (0); the log says why. Absent without the flag.";
+        "1 if the last version of --web.config.file, with its certificates, keys and users, is active. 0 if it is invalid or cannot be read, and the previous version stays active; the log says why. Absent without the flag.";
     LOST_READINGS = "energy_agent_lost_readings_total" Counter None, &["file"],
-        "Readings of configuration that were given up because the file system did not answer for 5 s; each is begun anew. file: web_config, policies, export_config. Absent where no such file is followed.";
+        "Readings of configuration that were given up because the file system did not answer for 5 s. The agent starts each again. file: web_config, policies, export_config. Absent if no such file is used.";
     TICK_DURATION = "energy_agent_tick_duration_seconds" Histogram None, &[],
         "Time to read all meters and divide the energy.";
     SCRAPE_DURATION = "energy_agent_scrape_duration_seconds" Histogram None, &[],
@@ -314,11 +314,11 @@ pub fn documentation(process: &[(String, Kind, String)]) -> String {
     let mut text = String::from(
         "# Metrics\n\n\
          <!-- Generated from energy-agent/src/export/metrics.rs; UPDATE_DOCS=1 cargo test -p energy-agent --test export writes it anew. -->\n\n\
-         A label with an empty value is left out. What was not measured has no series. Counters start at 0 with the agent\n\
-         and never fall while their series lives. Every energy series says in `source` how its figure was obtained.\n",
+         A label with an empty value is left out. A value that was not measured has no series. Counters start at 0 with the agent\n\
+         and never fall as long as their series exists. The label `source` of every energy series says how its value was obtained.\n",
     );
     let sections = [
-        (Some(Level::Node), "Node, and what runs outside pods (`--export.levels=node`)"),
+        (Some(Level::Node), "Node, and work outside pods (`--export.levels=node`)"),
         (Some(Level::Pod), "Pods (`--export.levels=pod`)"),
         (Some(Level::Container), "Containers (`--export.levels=container`)"),
         (Some(Level::Process), "Processes (`--export.levels=process`, off by default)"),
