@@ -1,14 +1,14 @@
 //! The commands that develop energy-agent: `cargo xtask --help` lists them.
 
-mod bench;
 mod build;
-mod chaos;
+mod command;
 mod deb;
 mod deny;
 mod ebpf;
 mod gpu;
 mod image;
 mod kube_api;
+mod measure;
 mod pictures;
 mod run;
 mod static_program;
@@ -16,11 +16,11 @@ mod test;
 mod tools;
 mod vmtest;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
+
+use command::{cargo, checked, forget_package, output, root};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Build, run, test and measure energy-agent")]
@@ -81,11 +81,21 @@ enum Task {
     /// Measure what energy-agent has to reach, as ratios within one run; about an hour.
     ///
     /// Needs root and cgroup v2, and a machine that is otherwise quiet. A missed goal is a result, not an error.
-    Bench(bench::Options),
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// As `cargo xtask bench --help` says.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Attack the agent for a minute or longer, and check that what it promises holds; docs/reliability.md.
     ///
     /// Needs root and cgroup v2. The last lines say what was broken and how to run it again.
-    Chaos(chaos::Options),
+    #[command(disable_help_flag = true)]
+    Chaos {
+        /// As `cargo xtask chaos --help` says.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Compare the agent with the counter of this machine's first NVIDIA GPU while two CUDA processes run on it.
     ///
     /// Prints what each call of the driver costs or does not offer, the processes' shares, and the cost of a tick.
@@ -113,8 +123,8 @@ fn main() -> ExitCode {
         Task::Deny => deny::check(),
         Task::KubeApi => kube_api::build(),
         Task::Pictures { seconds, redraw } => pictures::draw(seconds, redraw),
-        Task::Bench(options) => bench::run(&options),
-        Task::Chaos(options) => chaos::run(&options),
+        Task::Bench { arguments } => measure::bench(&arguments),
+        Task::Chaos { arguments } => measure::chaos(&arguments),
         Task::GpuCheck { library, seconds } => gpu::check(&library, seconds),
     };
     match outcome {
@@ -124,52 +134,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// The workspace's folder.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
-}
-
-/// The cargo that runs this.
-fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    forget_package(command.current_dir(root()));
-    command
-}
-
-/// Takes away what cargo has told this program of its package. A build script that looks at it (ring's does) would run
-/// again, and all that depends on it be compiled again, whenever a cargo is called from here and then by hand.
-fn forget_package(command: &mut Command) {
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
-            command.env_remove(name);
-        }
-    }
-}
-
-/// Runs a command to its end.
-///
-/// # Errors
-/// When it can't be started or ends with another status than success; names the command.
-fn checked(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("starting {}", command.get_program().display()))?;
-    ensure!(status.success(), "{} {} ended with {status}", command.get_program().display(), shown(command));
-    Ok(())
-}
-
-/// What a command prints.
-///
-/// # Errors
-/// When it can't be started or ends with another status than success; names the command.
-fn output(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("starting {}", command.get_program().display()))?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    let program = command.get_program().display();
-    ensure!(output.status.success(), "{program} {} ended with {}: {complaint}", shown(command), output.status);
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-fn shown(command: &Command) -> String {
-    command.get_args().map(|argument| argument.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }

@@ -27,7 +27,7 @@ use super::tally::Tally;
 use crate::bench::world::{Pod, World};
 use crate::root;
 
-#[path = "../../../tests/common/crowd.rs"]
+#[path = "../../../common/crowd.rs"]
 mod crowd;
 
 /// The paths of the kubelet's probes.
