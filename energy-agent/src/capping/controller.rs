@@ -1,7 +1,8 @@
 //! Policies in force and what was seen become the whole desired state of the node's knobs, tick by tick. Pure: no I/O,
 //! no clock, no log.
 
-mod conflict;
+mod budget;
+mod decisions;
 mod device;
 #[cfg(test)]
 mod floors;
@@ -14,7 +15,6 @@ mod properties;
 mod ratio;
 #[cfg(test)]
 mod simulation;
-mod subject;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -28,13 +28,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::conflict::{Decisions, Share, Won};
+use self::budget::{Budget, Shown, Tick};
+use self::decisions::{Decisions, Share, Won};
 use self::past::{Key, Past};
-use self::subject::{Subject, Tick};
-use self::view::Scene;
+use self::view::{Scene, View};
 use super::knob::{Knob, Limit, Limits};
 use super::observation::{Observation, PodNow};
-use super::policy::{Mode, PolicyName, Scope};
+use super::policy::{Mode, Policy, PolicyName, Scope};
 use super::source::{InForce, Sourced};
 use super::status::{Conflict, PodId, PolicyStatus, SubjectState, SubjectStatus};
 use crate::units::Watts;
@@ -42,7 +42,7 @@ use crate::units::Watts;
 /// For how long a limit of an earlier run waits for the pods and devices it was for.
 const ADOPTION: Duration = Duration::from_secs(30);
 
-type Subjects = BTreeMap<Key, Subject>;
+type Budgets = BTreeMap<Key, Budget>;
 
 /// Keeps every budget. One for the node.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub struct Controller {
     interval: Duration,
     before: Option<Duration>,
     decisions: Decisions,
-    subjects: Subjects,
+    budgets: Budgets,
     past: Past,
     conflicts: BTreeSet<(PolicyName, Conflict)>,
     adopted: Limits,
@@ -81,11 +81,11 @@ pub struct Change {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
-    /// `from` is `None` for a new subject; a new one that is open is not told.
+    /// `from` is `None` for a new budget. A new budget that is open or off is no change.
     State { from: Option<SubjectState>, to: SubjectState, reason: Option<String> },
-    /// A subject that was capped is no more: its policy or pod is gone, or decides no longer. What it held is given back.
+    /// A capped budget has ended: its policy or pod is gone, or another policy decides. Its limits are restored.
     Gone,
-    /// A subject that was capped is not any more, because the agent ends.
+    /// A capped budget has ended because the agent ends.
     End,
     /// Another policy decides about the component of this pod.
     Conflict { component: &'static str, winner: PolicyName },
@@ -99,7 +99,7 @@ impl Controller {
             interval,
             before: None,
             decisions: Decisions::default(),
-            subjects: BTreeMap::new(),
+            budgets: BTreeMap::new(),
             past: Past::default(),
             conflicts: BTreeSet::new(),
             adopted: Limits::new(),
@@ -122,59 +122,32 @@ impl Controller {
         self.decisions.refresh(in_force, &seen.pods);
         let scene = Scene::new(seen, &self.decisions);
         let mut outcome = Outcome::default();
-        let mut earlier = std::mem::take(&mut self.subjects);
+        let mut earlier = std::mem::take(&mut self.budgets);
         let mut conflicts = BTreeSet::new();
         for (number, (sourced, share)) in self.decisions.policies.iter().zip(&self.decisions.shares).enumerate() {
             let Sourced { policy, source } = sourced;
-            let parts: Vec<(Option<usize>, &[Won])> = match policy.budget.scope {
-                Scope::PerPod => share.won.chunks(1).map(|won| (Some(won[0].pod), won)).collect(),
+            let parts: Vec<(Option<&PodNow>, &[Won])> = match policy.budget.scope {
+                Scope::PerPod => share.won.chunks(1).map(|won| (Some(&seen.pods[won[0].pod]), won)).collect(),
                 Scope::PerNode if share.won.is_empty() && !share.lost.is_empty() => Vec::new(),
                 Scope::PerNode => vec![(None, &*share.won)],
             };
             let mut subjects = Vec::with_capacity(parts.len());
-            for (place, won) in parts {
-                let pod = place.map(|place| &seen.pods[place]);
+            for (pod, won) in parts {
                 let key = (policy.name.clone(), pod.map(|pod| Arc::clone(&pod.uid)));
                 let old = earlier.remove(&key);
-                let from = old.as_ref().map(|subject| subject.state);
-                let mut subject = match old {
+                let from = old.as_ref().map(|budget| budget.shown.state);
+                let mut budget = match old {
                     Some(old) if old.mode == policy.mode => old,
-                    Some(old) => Subject::new(policy, now, old.excess),
-                    None => Subject::new(policy, now, self.past.take(&key)),
+                    Some(old) => Budget::new(policy, now, old.excess),
+                    None => Budget::new(policy, now, self.past.take(&key)),
                 };
                 let mut view = scene.view(number, won);
-                subject.step(policy, &mut view, tick, &mut self.adopted);
-                for (knob, value) in subject.limits(&view, now) {
-                    if subject.clamped.contains(&knob) {
-                        outcome.clamped.insert(knob.clone());
-                    }
-                    let limit = Limit { value, policy: policy.name.clone() };
-                    if outcome.limits.get(&knob).is_none_or(|other| value < other.value) {
-                        outcome.limits.insert(knob, limit);
-                    }
-                }
-                if policy.mode != Mode::Off {
-                    outcome.unusable.extend(view.unusable.iter().cloned());
-                }
-                let quiet = from.is_none() && matches!(subject.state, SubjectState::Open | SubjectState::Off);
-                if from != Some(subject.state) && !quiet {
-                    let what = What::State { from, to: subject.state, reason: subject.reason.clone() };
-                    outcome.changes.push(Change { policy: policy.name.clone(), pod: pod.map(pod_id), what });
-                }
-                let levers = view.devices.iter().flat_map(|device| device.lever.iter().flat_map(|lever| &lever.ranges));
-                let limits = view.devices.iter().flat_map(|device| &device.limits);
-                subjects.push(SubjectStatus {
-                    pod: pod.map(pod_id),
-                    state: subject.state,
-                    reason: subject.reason.clone(),
-                    budget: subject.budget.map(Watts),
-                    power: subject.power.map(Watts).filter(|_| policy.mode != Mode::Off),
-                    ceiling: subject.ceiling(&view),
-                    over_budget: subject.excess.time,
-                    over_budget_uj: subject.excess.energy_uj,
-                    knobs: levers.chain(limits).map(|range| range.knob.clone()).collect(),
-                });
-                self.subjects.insert(key, subject);
+                budget.step(policy, &mut view, tick, &mut self.adopted);
+                outcome.add_limits(policy, &mut budget, &view, now);
+                let pod = pod.map(pod_id);
+                outcome.changes.extend(changed(policy, pod.clone(), from, &budget.shown));
+                subjects.push(status(policy, pod, &budget, &view));
+                self.budgets.insert(key, budget);
             }
             let lost = self.lost(share, &seen.pods);
             conflicts.extend(lost.iter().map(|conflict| (policy.name.clone(), conflict.clone())));
@@ -187,10 +160,10 @@ impl Controller {
                 lost,
             });
         }
-        for (key, subject) in &earlier {
-            self.past.keep(key, subject.excess);
+        for (key, budget) in &earlier {
+            self.past.keep(key, budget.excess);
         }
-        outcome.changes.extend(let_go(earlier, &What::Gone));
+        outcome.changes.extend(ended(earlier, &What::Gone));
         for (policy, conflict) in conflicts.difference(&self.conflicts) {
             let Conflict { pod, component, winner } = conflict.clone();
             let what = What::Conflict { component, winner };
@@ -203,11 +176,11 @@ impl Controller {
 
     /// The agent has given everything back, and ends.
     pub fn end(&mut self) -> Vec<Change> {
-        let_go(std::mem::take(&mut self.subjects), &What::End).collect()
+        ended(std::mem::take(&mut self.budgets), &What::End).collect()
     }
 
     fn lost(&self, share: &Share, pods: &[PodNow]) -> Vec<Conflict> {
-        let conflict = |lost: &conflict::Lost| Conflict {
+        let conflict = |lost: &decisions::Lost| Conflict {
             pod: pod_id(&pods[lost.pod]),
             component: lost.component.as_str(),
             winner: self.decisions.policy(lost.winner).name.clone(),
@@ -234,10 +207,52 @@ impl Controller {
     }
 }
 
-/// Those of them that were capped.
-fn let_go(subjects: Subjects, what: &What) -> impl Iterator<Item = Change> {
-    let capped = subjects.into_iter().filter(|(_, subject)| subject.engaged && subject.mode == Mode::Enforce);
-    capped.map(|((policy, uid), _)| {
+impl Outcome {
+    /// Where several budgets want a knob lower, the lowest value holds.
+    fn add_limits(&mut self, policy: &Policy, budget: &mut Budget, view: &View, now: Duration) {
+        for (knob, value) in budget.limits(view, now) {
+            if budget.clamped().contains(&knob) {
+                self.clamped.insert(knob.clone());
+            }
+            let limit = Limit { value, policy: policy.name.clone() };
+            if self.limits.get(&knob).is_none_or(|other| value < other.value) {
+                self.limits.insert(knob, limit);
+            }
+        }
+        if policy.mode != Mode::Off {
+            self.unusable.extend(view.unusable.iter().cloned());
+        }
+    }
+}
+
+/// `from` is `None` for a new budget.
+fn changed(policy: &Policy, pod: Option<PodId>, from: Option<SubjectState>, shown: &Shown) -> Option<Change> {
+    let Shown { state: to, reason, .. } = shown;
+    let quiet = from.is_none() && matches!(to, SubjectState::Open | SubjectState::Off);
+    let what = What::State { from, to: *to, reason: reason.clone() };
+    (from != Some(*to) && !quiet).then(|| Change { policy: policy.name.clone(), pod, what })
+}
+
+fn status(policy: &Policy, pod: Option<PodId>, budget: &Budget, view: &View) -> SubjectStatus {
+    let Shown { state, reason, budget: watts, power } = &budget.shown;
+    let levers = view.devices.iter().flat_map(|device| device.lever.iter().flat_map(|lever| &lever.ranges));
+    let limits = view.devices.iter().flat_map(|device| &device.limits);
+    SubjectStatus {
+        pod,
+        state: *state,
+        reason: reason.clone(),
+        budget: watts.map(Watts),
+        power: power.map(Watts).filter(|_| policy.mode != Mode::Off),
+        ceiling: budget.ceiling(view),
+        over_budget: budget.excess.time,
+        over_budget_uj: budget.excess.energy_uj,
+        knobs: levers.chain(limits).map(|range| range.knob.clone()).collect(),
+    }
+}
+
+/// The ends of those that were capped.
+fn ended(budgets: Budgets, what: &What) -> impl Iterator<Item = Change> {
+    budgets.into_iter().filter(|(_, budget)| budget.is_capped()).map(|((policy, uid), _)| {
         let pod = uid.map(|uid| PodId { uid, ..PodId::default() });
         Change { policy, pod, what: what.clone() }
     })

@@ -1,4 +1,4 @@
-//! What a subject can be held by: a relative ceiling turned into the values of knobs, on their steps and in their ranges.
+//! The devices of a budget: a relative ceiling turned into the values of knobs, on their steps and in their ranges.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ pub enum DeviceKey {
     Cpu(Option<Arc<str>>),
 }
 
-/// A device of a subject, as it is at this tick.
+/// A device of a budget, as it is at this tick.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
     pub key: DeviceKey,
-    /// The subject's part of its power; watts.
+    /// The part of its power that counts in the budget; watts.
     pub power: f64,
     /// Power of others on it.
     pub others: f64,

@@ -1,5 +1,5 @@
-//! What was counted over the budget of subjects that are no more: a counter goes on from there when its policy or pod comes
-//! again, and does not fall.
+//! Time and energy over budgets that have ended. When a policy or pod comes back, its counters go on from there, so that
+//! they do not fall.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,37 +17,37 @@ pub struct Excess {
     pub energy_uj: u64,
 }
 
-/// Subjects that are remembered; the ones that ended first are forgotten first.
+/// Budgets that are remembered; those that ended first are forgotten first.
 pub const MOST: usize = 4096;
 
 #[derive(Debug, Default)]
 pub struct Past {
     /// With the number of their end.
-    subjects: BTreeMap<Key, (u64, Excess)>,
+    budgets: BTreeMap<Key, (u64, Excess)>,
     order: BTreeMap<u64, Key>,
     ended: u64,
 }
 
 impl Past {
-    /// A subject has ended.
+    /// A budget has ended.
     pub fn keep(&mut self, key: &Key, excess: Excess) {
         if excess == Excess::default() {
             return;
         }
         self.ended += 1;
-        if let Some((number, _)) = self.subjects.insert(key.clone(), (self.ended, excess)) {
+        if let Some((number, _)) = self.budgets.insert(key.clone(), (self.ended, excess)) {
             self.order.remove(&number);
         }
         self.order.insert(self.ended, key.clone());
         while self.order.len() > MOST {
             let Some((_, oldest)) = self.order.pop_first() else { break };
-            self.subjects.remove(&oldest);
+            self.budgets.remove(&oldest);
         }
     }
 
-    /// A subject begins, perhaps again.
+    /// A budget begins, perhaps again.
     pub fn take(&mut self, key: &Key) -> Excess {
-        let Some((number, excess)) = self.subjects.remove(key) else { return Excess::default() };
+        let Some((number, excess)) = self.budgets.remove(key) else { return Excess::default() };
         self.order.remove(&number);
         excess
     }
@@ -76,7 +76,7 @@ mod tests {
         }
         // What was never over its budget takes no place.
         past.keep(&key(MOST + 1), Excess::default());
-        assert_eq!((past.subjects.len(), past.order.len()), (MOST, MOST));
+        assert_eq!((past.budgets.len(), past.order.len()), (MOST, MOST));
         assert_eq!([0, 1, MOST].map(|number| past.take(&key(number)).energy_uj), [3, 0, 4]);
     }
 }

@@ -1,3 +1,6 @@
+mod cpus;
+mod decisions;
+
 use super::world::{World, clock_of, knob, limit_of, name, policy, quota_of, states};
 use super::*;
 use crate::capping::observation::KnobState;
@@ -99,75 +102,6 @@ fn recommend_says_the_ceiling_and_wants_nothing() {
 }
 
 #[test]
-fn fc_091_one_policy_decides_in_any_order_of_loading() {
-    let mut by_namespace = policy("by-namespace", 400.0);
-    by_namespace.priority = 5;
-    let mut by_label = policy("by-label", 250.0);
-    by_label.priority = 10;
-    by_label.selector =
-        Selector { match_labels: [("tier".to_owned(), "low".to_owned())].into(), ..Selector::default() };
-    let mut other_control = cpu_policy("other-control", 30.0);
-    other_control.priority = 1;
-    other_control.selector =
-        Selector { match_labels: [("team".to_owned(), "ml".to_owned())].into(), ..Selector::default() };
-    let all = [by_namespace, by_label, other_control];
-    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
-        let labels = [("tier", "low"), ("team", "ml")];
-        let mut world = World::new().pod_with("train-0", "ml", &labels).gpu("GPU-0", &["train-0"]);
-        for place in order {
-            world.put(all[place].clone());
-        }
-        world.draw("GPU-0", 390.0);
-        world.work("train-0", 60.0, 4.0);
-        world.tick();
-        let owner = |knob: &Knob| world.outcome.limits.get(knob).map(|limit| limit.policy.clone());
-        // Once for the device: the policy of the highest priority. The other component is no conflict.
-        assert_eq!(owner(&clock_of("GPU-0")), Some(name("by-label")));
-        assert_eq!(world.limit(&limit_of("GPU-0")), Some(275_000));
-        assert_eq!(owner(&quota_of("train-0")), Some(name("other-control")));
-        let lost = &world.status("by-namespace").lost;
-        assert_eq!(lost.len(), 1);
-        assert_eq!((&*lost[0].pod.name, lost[0].component, &lost[0].winner), ("train-0", "gpu", &name("by-label")));
-        assert!(world.status("by-namespace").subjects.is_empty());
-        assert!(world.status("other-control").lost.is_empty());
-        let conflicts = |outcome: &Outcome| {
-            outcome.changes.iter().filter(|change| matches!(change.what, What::Conflict { .. })).count()
-        };
-        assert_eq!(conflicts(&world.outcome), 1);
-        assert_eq!(conflicts(world.tick()), 0, "said once");
-    }
-}
-
-#[test]
-fn the_lower_budget_and_then_the_name_decide_between_equal_priorities() {
-    let mut percent = policy("a-percent", 0.0);
-    percent.budget.amount = Amount::PercentOfPeak { percent: 1.0, lookback: Duration::from_secs(60) };
-    let mut world = World::new().pod("a").gpu("GPU-0", &["a"]).policy(percent);
-    for (called, watts) in [("b", 300.0), ("c", 300.0), ("a", 500.0)] {
-        world.put(policy(called, watts));
-    }
-    world.tick();
-    for loser in ["a", "c", "a-percent"] {
-        assert_eq!(world.status(loser).lost[0].winner, name("b"));
-    }
-}
-
-#[test]
-fn only_a_policy_that_enforces_takes_a_pod_from_one_that_does() {
-    let (mut off, mut recommend) = (policy("off", 100.0), policy("recommend", 100.0));
-    (off.mode, off.priority) = (Mode::Off, 9);
-    (recommend.mode, recommend.priority) = (Mode::Recommend, 8);
-    let mut world = one_gpu().policy(off).policy(recommend);
-    world.draw("GPU-0", 700.0);
-    world.tick();
-    assert_eq!(world.limit(&limit_of("GPU-0")), Some(440_000));
-    assert_eq!(
-        ["cap", "off", "recommend"].map(|policy| world.state(policy)),
-        [SubjectState::Capping, SubjectState::Off, SubjectState::Recommending]
-    );
-}
-
-#[test]
 fn fc_085_without_locked_clocks_the_power_limit_is_the_share_itself() {
     let mut world = one_gpu();
     world.seen.knobs.get_mut(&clock_of("GPU-0")).unwrap().state = KnobState::Unsupported;
@@ -179,38 +113,6 @@ fn fc_085_without_locked_clocks_the_power_limit_is_the_share_itself() {
     assert_eq!(world.ticks(300).limits.len(), 1);
     world.draw("GPU-0", 100.0);
     assert_eq!(world.ticks(70).limits.len(), 0);
-}
-
-#[test]
-fn a_gpu_that_others_use_is_capped_only_if_all_agree() {
-    let capped = |world: &mut World| {
-        world.draw("GPU-0", 700.0);
-        world.tick().limits.contains_key(&clock_of("GPU-0"))
-    };
-    let mut shared = policy("cap", 200.0);
-    // The other pod has no policy.
-    let mut world = World::new().policy(shared.clone()).pod("a").pod_with("b", "web", &[]).gpu("GPU-0", &["a", "b"]);
-    assert!(!capped(&mut world));
-    assert_eq!(states(&world.outcome), [SubjectState::NoActuator]);
-    // Both have the same.
-    assert!(capped(&mut World::new().policy(shared.clone()).pod("a").pod("b").gpu("GPU-0", &["a", "b"])));
-    // Another one that does not agree, and one that does.
-    let mut other = policy("other", 900.0);
-    other.selector.namespaces = vec!["web".to_owned()];
-    let world = |shared: &Policy, other: &Policy| {
-        let world = World::new().policy(shared.clone()).policy(other.clone());
-        world.pod("a").pod_with("b", "web", &[]).gpu("GPU-0", &["a", "b"])
-    };
-    shared.actuators.gpu.allow_shared = true;
-    assert!(!capped(&mut world(&shared, &other)));
-    other.actuators.gpu.allow_shared = true;
-    let mut agreed = world(&shared, &other);
-    assert!(capped(&mut agreed));
-    // a's 1.10 * 200 W beside b's 350 W.
-    assert_eq!(agreed.limit(&limit_of("GPU-0")), Some(570_000));
-    let mut foreign = world(&shared, &other);
-    foreign.seen.gpus[0].foreign = true;
-    assert!(!capped(&mut foreign));
 }
 
 #[test]
@@ -291,6 +193,19 @@ fn telemetry_that_stops_is_not_0_watts() {
 }
 
 #[test]
+fn a_policy_that_recommends_says_the_floor_when_telemetry_stops() {
+    let mut floor = policy("cap", 400.0);
+    (floor.mode, floor.control.on_telemetry_loss) = (Mode::Recommend, TelemetryLoss::Floor);
+    let mut world = World::new().policy(floor).pod("a").gpu("GPU-0", &["a"]);
+    world.draw("GPU-0", 100.0);
+    world.tick();
+    world.seen.gpus[0].users[0].power = None;
+    world.ticks(4);
+    assert_eq!((world.state("cap"), world.outcome.limits.len()), (SubjectState::TelemetryLost, 0));
+    assert!((world.status("cap").subjects[0].ceiling - 345.0 / 1980.0).abs() < 1e-9);
+}
+
+#[test]
 fn an_edit_of_numbers_goes_on_from_where_it_is() {
     let mut world = one_gpu();
     world.draw("GPU-0", 700.0);
@@ -365,66 +280,6 @@ fn caps_of_an_earlier_run_go_on_from_where_they_are() {
 }
 
 #[test]
-fn a_quota_starts_from_what_the_pod_uses() {
-    let mut world = World::new().policy(cpu_policy("cap", 60.0)).pod("a");
-    world.work("a", 80.0, 8.0);
-    world.tick();
-    // 8 CPUs * 57 / 80 = 5.7, in steps of a twentieth of 8.
-    assert_eq!(world.values(), BTreeMap::from([(quota_of("a"), 5600)]));
-    // 70 % of the target: up to 57 / 40 of it, at most 25 % of 64 CPUs, after the hold.
-    world.work("a", 40.0, 5.6);
-    world.ticks(5);
-    assert_eq!(world.limit(&quota_of("a")), Some(7600));
-}
-
-#[test]
-fn an_idle_pod_is_not_choked_for_a_busy_one() {
-    let mut shared = cpu_policy("cap", 60.0);
-    shared.budget.scope = Scope::PerNode;
-    let mut world = World::new().policy(shared).pod("busy").pod("idle");
-    world.work("busy", 80.0, 8.0);
-    world.work("idle", 0.1, 0.01);
-    world.ticks(10);
-    assert!(world.limit(&quota_of("busy")).is_some());
-    assert_eq!(world.limit(&quota_of("idle")), None);
-}
-
-#[test]
-fn cores_of_its_own_are_slowed_down_rather_than_a_quota_set() {
-    let mut world = World::new().policy(cpu_policy("cap", 60.0)).pod("a");
-    for core in [0, 1] {
-        world.seen.knobs.insert(Knob::CpuFrequency(core), knob(800_000, 3_000_000, 1));
-        world.seen.pods[0].frequencies.push(Knob::CpuFrequency(core));
-    }
-    world.work("a", 80.0, 2.0);
-    world.tick();
-    // 3 GHz * (57 / 80)^(2/3) = 2393.2 MHz.
-    let values: Vec<u64> = world.values().into_values().collect();
-    assert!(values.len() == 2 && values.iter().all(|khz| (2_393_000..2_393_500).contains(khz)), "{values:?}");
-}
-
-#[test]
-fn packages_share_the_target_of_the_whole_node() {
-    let mut rapl = cpu_policy("node", 200.0);
-    rapl.selector = Selector { select_all: true, ..Selector::default() };
-    rapl.budget.scope = Scope::PerNode;
-    rapl.actuators.cpu.rapl_limit = true;
-    let mut world = World::new().policy(rapl.clone()).pod("a").pod_with("b", "web", &[]);
-    for zone in ["intel-rapl:0", "intel-rapl:1"] {
-        world.seen.knobs.insert(Knob::RaplLimit(Arc::from(zone)), knob(50_000_000, 150_000_000, 1));
-    }
-    world.seen.node_cpu_power = Some(Watts(250.0));
-    world.tick();
-    let values: Vec<u64> = world.values().into_values().collect();
-    assert_eq!(values, [95_000_000, 95_000_000]);
-    rapl.mode = Mode::Recommend;
-    world.put(rapl);
-    assert_eq!(world.tick().limits, Limits::new());
-    // What would be written: 95 of 150 W.
-    assert!((world.status("node").subjects[0].ceiling - 0.633_333).abs() < 1e-6);
-}
-
-#[test]
 fn a_part_of_the_peak_is_learned_open_and_kept_while_capped() {
     let mut policy = policy("cap", 0.0);
     policy.budget.amount = Amount::PercentOfPeak { percent: 80.0, lookback: Duration::from_secs(60) };
@@ -446,37 +301,6 @@ fn a_pod_without_a_gpu_has_nothing_to_cap_and_nothing_to_complain() {
     let mut world = World::new().policy(policy("cap", 400.0)).pod("a");
     world.tick();
     assert_eq!(world.state("cap"), SubjectState::Open);
-}
-
-#[test]
-fn fc_095_nine_thousand_policies_cost_little_a_tick() {
-    let filled = |policies: u32, pods: u32| {
-        let mut world = World::new();
-        for number in 0..policies {
-            let mut policy = policy(&format!("p-{number:05}"), 200.0);
-            policy.selector.namespaces = vec![format!("ns-{number:05}")];
-            world.put(policy);
-        }
-        for number in 0..pods {
-            world = world.pod_with(&format!("pod-{number:04}"), &format!("ns-{number:05}"), &[]);
-        }
-        world.tick();
-        world
-    };
-    let (mut whole, mut part) = (filled(9000, 1000), filled(1125, 125));
-    let (mut one, mut eight) = (Duration::ZERO, Duration::ZERO);
-    for _ in 0..10 {
-        let start = std::time::Instant::now();
-        let outcome = whole.ticks(1);
-        one += start.elapsed();
-        assert_eq!(outcome.policies.iter().map(|status| status.subjects.len()).sum::<usize>(), 1000);
-        let start = std::time::Instant::now();
-        part.ticks(8);
-        eight += start.elapsed();
-    }
-    println!("{:?} a tick, {:?} for eight of an eighth", one / 10, eight / 10);
-    // Eight times as many of both: pods x policies would be eight times the work of eight ticks.
-    assert!(one < 4 * eight, "{one:?} and {eight:?}");
 }
 
 #[test]

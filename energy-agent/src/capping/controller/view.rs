@@ -1,10 +1,10 @@
-//! What one subject draws, and through which devices: the part of an observation that one budget is about.
+//! What one budget is about: the power that counts, the devices that draw it, and why some of them cannot be lowered.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::conflict::{Decisions, Won};
+use super::decisions::{Decisions, Won};
 use super::device::{Device, DeviceKey, Lever, LeverKind, Range, Sharing};
 use crate::capping::knob::Knob;
 use crate::capping::observation::{GpuDevice, KnobState, Observation, PodNow};
@@ -12,7 +12,7 @@ use crate::capping::policy::{Component, CpuActuators, Policy, Scope, Selector};
 use crate::capping::quantity::Quantity;
 use crate::units::{floor_u64, nearest_u64};
 
-/// A subject at one tick.
+/// The part of an observation that belongs to one budget.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// Watts; `None`: some part of it was not measured.
@@ -26,7 +26,7 @@ pub struct View {
     pub unusable: Vec<Knob>,
 }
 
-/// An observation with what all subjects look up in it.
+/// An observation with what all budgets look up in it.
 pub struct Scene<'a> {
     pub seen: &'a Observation,
     pub decisions: &'a Decisions,

@@ -168,7 +168,7 @@ impl World {
         self.outcome.policies.iter().find(|status| *status.name.name == *policy).unwrap()
     }
 
-    /// State of the only subject of a policy.
+    /// State of the only budget of a policy.
     pub fn state(&self, policy: &str) -> SubjectState {
         let [subject] = &*self.status(policy).subjects else { panic!("{:?}", self.status(policy)) };
         subject.state

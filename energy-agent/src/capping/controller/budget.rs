@@ -1,0 +1,290 @@
+//! One budget and what it is compared with: a pod, or all pods of a policy on the node. Each tick turns its power into
+//! events of its [`Phase`] and into cuts of its devices, and what is shown follows from these.
+//!
+//! An excess cuts at once; the ceiling rises again when the power has been below `release` for the hold, in steps some
+//! seconds apart so that a device is written seldom. Power limits are set behind the clocks from the first cut until a
+//! minute after the clocks are open: they alone can hold the first second of the next step.
+
+mod cut;
+mod floor;
+mod history;
+mod hold;
+mod phase;
+mod reading;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use self::cut::Cuts;
+use self::floor::Floor;
+use self::history::History;
+use self::hold::Hold;
+use self::phase::{Cap, Event, Phase};
+use self::reading::{Reading, Sight};
+use super::past::Excess;
+use super::peak::Peak;
+use super::view::View;
+use crate::capping::knob::{Knob, Limits};
+use crate::capping::policy::{Amount, Mode, Policy, TelemetryLoss};
+use crate::capping::status::SubjectState;
+use crate::units::Watts;
+
+/// Power that is older than this many ticks is not known.
+const STALE_TICKS: u32 = 3;
+
+/// When a step takes place.
+#[derive(Clone, Copy, Debug)]
+pub struct Tick {
+    pub now: Duration,
+    /// Since the step before.
+    pub elapsed: Duration,
+    /// The configured distance of two.
+    pub interval: Duration,
+}
+
+/// One budget that is kept.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    pub mode: Mode,
+    pub shown: Shown,
+    /// Of this and earlier budgets of the name.
+    pub excess: Excess,
+    phase: Phase,
+    cuts: Cuts,
+    hold: Hold,
+    floor: Floor,
+    history: History,
+    peak: Peak,
+    amount: Amount,
+}
+
+/// What people and metrics see of a budget after a tick.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shown {
+    pub state: SubjectState,
+    /// Why nothing can be done, or why it does not help.
+    pub reason: Option<String>,
+    /// Watts; `None`: not known yet.
+    pub budget: Option<f64>,
+    /// The mean over the budget's window, watts; `None`: not measured in this interval.
+    pub power: Option<f64>,
+}
+
+impl Budget {
+    #[must_use]
+    pub fn new(policy: &Policy, now: Duration, excess: Excess) -> Self {
+        Self {
+            mode: policy.mode,
+            shown: Shown { state: SubjectState::Open, reason: None, budget: None, power: None },
+            excess,
+            phase: if policy.mode == Mode::Off { Phase::Off } else { Phase::Open },
+            cuts: Cuts::default(),
+            hold: Hold::new(policy.control.hold),
+            floor: Floor::UNKNOWN,
+            history: History::new(now),
+            peak: Peak::default(),
+            amount: policy.budget.amount,
+        }
+    }
+
+    /// One tick. What `adopted` says of a device that is seen for the first time is taken from there.
+    pub fn step(&mut self, policy: &Policy, view: &mut View, tick: Tick, adopted: &mut Limits) {
+        if self.amount != policy.budget.amount {
+            self.amount = policy.budget.amount;
+            self.hold.forget_length(policy.control.hold);
+            self.floor.forget();
+        }
+        let adopts = self.mode == Mode::Enforce && !adopted.is_empty();
+        if adopts && self.cuts.adopt(&policy.name, view, adopted) {
+            self.pass(Event::Adopted { hold_until: tick.now + self.hold.length() }, tick.now);
+        }
+        self.cuts.refresh(view, tick.now);
+        let ticks = policy.budget.window.as_nanos().div_ceil(tick.interval.as_nanos().max(1)).max(1);
+        let mean = self.history.add(view.power, ticks, tick.now);
+        let budget = self.budget(mean, tick);
+        if let (Some(mean), Some(budget)) = (mean, budget)
+            && mean > budget
+        {
+            self.excess.time += tick.elapsed;
+            self.excess.energy_uj += Watts(mean - budget).during(tick.elapsed).0;
+        }
+        let lost = self.history.unmeasured(tick.now) > tick.interval * STALE_TICKS;
+        let sight = match (budget, view.power.zip(mean)) {
+            _ if lost => Sight::Lost,
+            (None, _) => Sight::NoBudget,
+            (Some(budget), None) => Sight::NoPower { budget },
+            (Some(budget), Some((power, mean))) => Sight::Both(Reading::new(&policy.control, power, mean, budget)),
+        };
+        match (self.mode, sight) {
+            (Mode::Off, _) | (_, Sight::NoBudget | Sight::NoPower { .. }) => {}
+            (Mode::Recommend | Mode::Enforce, Sight::Lost) => self.lose(policy, view, tick),
+            (Mode::Recommend, Sight::Both(reading)) => self.recommend(policy, view, reading, tick),
+            (Mode::Enforce, Sight::Both(reading)) => self.enforce(policy, view, reading, tick),
+        }
+        let (state, reason) = self.judge(view, sight, tick.now);
+        self.shown = Shown { state, reason, budget, power: mean };
+    }
+
+    /// Whether something is lowered, or was within the last minute.
+    #[must_use]
+    pub const fn is_capped(&self) -> bool {
+        self.phase.cap().is_some()
+    }
+
+    /// What is wanted of each knob. Counts what has changed.
+    pub fn limits(&mut self, view: &View, now: Duration) -> BTreeMap<Knob, u64> {
+        if self.mode == Mode::Enforce { self.cuts.values(view, now) } else { BTreeMap::new() }
+    }
+
+    /// Knobs that were wanted lower than their device allows.
+    #[must_use]
+    pub const fn clamped(&self) -> &BTreeSet<Knob> {
+        &self.cuts.clamped
+    }
+
+    /// The lowest relative ceiling of its devices.
+    #[must_use]
+    pub fn ceiling(&self, view: &View) -> f64 {
+        match self.phase {
+            Phase::Recommending { ceiling, .. } => ceiling,
+            Phase::Off | Phase::Open | Phase::Lowered(_) | Phase::Probation { .. } => self.cuts.lowest(view),
+        }
+    }
+
+    /// The budget in watts. A peak is learned only while nothing is lowered.
+    fn budget(&mut self, mean: Option<f64>, tick: Tick) -> Option<f64> {
+        match self.amount {
+            Amount::Watts(watts) => Some(watts),
+            Amount::PercentOfPeak { percent, lookback } => {
+                if let Some(power) = mean.filter(|_| !self.is_capped()) {
+                    self.peak.add(power, tick.elapsed, lookback);
+                }
+                self.peak.watts(lookback).map(|watts| watts * percent / 100.0)
+            }
+        }
+    }
+
+    fn enforce(&mut self, policy: &Policy, view: &mut View, reading: Reading, tick: Tick) {
+        let Reading { power, mean, budget, target, release, .. } = reading;
+        let now = tick.now;
+        self.history.note(mean.max(power), Hold::longest(policy.control.hold), now);
+        // Power from before the last cut says nothing about it.
+        let cut_at = self.phase.cap().and_then(|cap| cap.cut_at);
+        if cut_at.is_some_and(|at| now.saturating_sub(view.age) <= at) {
+            return;
+        }
+        if reading.is_above() {
+            self.cut(policy, view, reading, now);
+            return;
+        }
+        let Some(Cap { limits_for, hold_until, .. }) = self.phase.cap() else { return };
+        if power > 0.0 && limits_for != Some(budget) {
+            self.cuts.limit_anew(view, reading);
+            self.pass(Event::Edited { budget }, now);
+        }
+        // A load that comes and goes is as high as it was within the hold.
+        let highest = self.history.highest(self.hold.length(), now).max(power);
+        let below = highest < release && now >= hold_until;
+        if below && self.hold.may_raise(now) {
+            let time = Hold::raise_time(tick.interval);
+            if self.cuts.raise(&policy.control.algorithm, view, target / highest, time) {
+                self.hold.raised(now);
+            }
+        }
+        let held_back = !below && view.devices.iter().any(|device| device.lever.is_none());
+        let open = self.cuts.ceilings_are_open(view) && !held_back;
+        self.pass(if open { Event::CeilingsOpen } else { Event::CeilingsLowered }, now);
+    }
+
+    fn cut(&mut self, policy: &Policy, view: &mut View, reading: Reading, now: Duration) {
+        self.hold.excess(now, policy.control.hold);
+        let lowered = self.cuts.lower(&policy.control.algorithm, view, reading);
+        let limited = self.cuts.limit(view, reading);
+        let changed = lowered || limited;
+        let budget = reading.budget;
+        self.pass(if changed { Event::Cut { budget } } else { Event::CutInVain { budget } }, now);
+        // Where there is nothing to cut, nothing is at its floor; nor is what is in other hands.
+        self.floor.excess(!changed && !view.devices.is_empty() && view.blocked.is_none());
+    }
+
+    /// What a ceiling would have to be, from open: nothing follows it, so it does not go down tick by tick.
+    fn recommend(&mut self, policy: &Policy, view: &View, reading: Reading, tick: Tick) {
+        let until = tick.now + policy.control.hold;
+        let event = match self.phase {
+            _ if reading.is_above() && view.devices.is_empty() => Event::Released,
+            _ if reading.is_above() => {
+                Event::Recommended { ceiling: cut::fitting(&policy.control.algorithm, view, reading), until }
+            }
+            Phase::Recommending { ceiling, .. } if reading.mean >= reading.release => {
+                Event::Recommended { ceiling, until }
+            }
+            _ => Event::Below,
+        };
+        self.pass(event, tick.now);
+    }
+
+    fn lose(&mut self, policy: &Policy, view: &View, tick: Tick) {
+        self.history.clear();
+        let control = &policy.control;
+        match control.on_telemetry_loss {
+            TelemetryLoss::Hold if self.history.unmeasured(tick.now) < control.telemetry_timeout => {}
+            TelemetryLoss::Hold | TelemetryLoss::Release => self.pass(Event::Released, tick.now),
+            TelemetryLoss::Floor if self.mode == Mode::Recommend => {
+                if let Some(ceiling) = cut::lowest_floor(view) {
+                    self.pass(Event::Recommended { ceiling, until: tick.now + control.hold }, tick.now);
+                }
+            }
+            TelemetryLoss::Floor => {
+                if self.cuts.lower_to_floor(view) {
+                    self.pass(Event::Floored, tick.now);
+                }
+            }
+        }
+    }
+
+    /// Goes on to the phase after an event. What is lowered is released with the phase that it belongs to.
+    fn pass(&mut self, event: Event, now: Duration) {
+        let was_capped = self.is_capped();
+        self.phase = self.phase.after(event, now);
+        if event == Event::Released || (was_capped && !self.is_capped()) {
+            self.cuts.release();
+            self.floor.forget();
+        }
+    }
+
+    /// The state that is shown, and why.
+    fn judge(&mut self, view: &View, sight: Sight, now: Duration) -> (SubjectState, Option<String>) {
+        let obstacle = match sight {
+            _ if self.phase == Phase::Off => Some((SubjectState::Off, None)),
+            Sight::Lost => Some((SubjectState::TelemetryLost, None)),
+            _ if view.devices.is_empty() && view.blocked.is_some() => {
+                Some((SubjectState::NoActuator, view.blocked.clone()))
+            }
+            Sight::NoBudget => Some((SubjectState::Learning, None)),
+            Sight::NoPower { .. } | Sight::Both(_) => None,
+        };
+        self.floor = if obstacle.is_some() || view.blocked.is_some() {
+            self.floor.hidden()
+        } else {
+            self.floor.after_tick(self.hold.excess_at(), now)
+        };
+        if let Some(shown) = obstacle {
+            return shown;
+        }
+        if self.floor.is_reached() {
+            let over = matches!(sight, Sight::Both(Reading { mean, budget, .. }) if mean > budget);
+            let power = if over { "is still" } else { "was within the last minute" };
+            let reason = format!("everything is at its floor, and the power {power} above the budget");
+            return (SubjectState::Unreachable, Some(reason));
+        }
+        let state = match self.phase {
+            Phase::Off => SubjectState::Off,
+            Phase::Open => SubjectState::Open,
+            Phase::Recommending { .. } => SubjectState::Recommending,
+            Phase::Lowered(_) | Phase::Probation { .. } => SubjectState::Capping,
+        };
+        // Part of it may be in other hands, or allowed more than the budget.
+        let more = || self.cuts.allow_more(view, sight.budget()?);
+        (state, view.blocked.clone().or_else(more))
+    }
+}
