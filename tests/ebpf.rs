@@ -18,7 +18,7 @@ use common::{alone, one_of_three};
 use energy_agent::config::CyclesEvent;
 use energy_agent::meter::cpu::Topology;
 use energy_agent::meter::ebpf::{Ebpf, Options};
-use energy_agent::meter::{CgroupEvent, CgroupId};
+use energy_agent::meter::{CgroupEvent, CgroupId, Program, WeightUnit};
 
 /// The meter, and what it has reported so far by cgroup.
 struct Meter {
@@ -379,7 +379,7 @@ fn a_software_clock_counts_cycles_as_long_as_the_run_time() {
     let sleepers = cgroup.child("sleepers");
     let _sleepers = Load::start(&sleepers, &["sleepers", "0", "2000", "2000"]);
     let mut meter = Meter::load(CyclesEvent::CpuClock, 4096);
-    assert_eq!(meter.ebpf.weight(), "cpu_clock");
+    assert_eq!(meter.ebpf.weight(), WeightUnit::CpuClock);
     let cycles = |meter: &Meter, dir: &Path| meter.cycles.get(&id(dir)).copied().unwrap_or_default();
     let dirs = [cgroup.dir.as_path(), &sleepers];
     let mut complete = Vec::new();
@@ -409,7 +409,7 @@ fn without_a_field_in_btf_the_raw_program_charges_the_task_that_leaves() {
     let cgroup = Cgroup::new("raw");
     let _load = Load::start(&cgroup.dir, &["sleepers", "0", "4000", "1000"]);
     let mut meter = Meter::load_from(root.path(), CyclesEvent::CpuClock, 4096);
-    assert_eq!((meter.ebpf.program(), meter.ebpf.weight()), ("raw_tracepoint", "runtime"));
+    assert_eq!((meter.ebpf.program(), meter.ebpf.weight()), (Program::RawTracepoint, WeightUnit::Runtime));
     assert_agrees(&mut meter, &[&cgroup.dir], 5, 0.02);
     assert!(meter.cycles.values().all(|cycles| *cycles == 0), "cycles of whoever ran before: {:?}", meter.cycles);
 }

@@ -25,8 +25,8 @@ use energy_agent::export::own::SelfMetrics;
 use energy_agent::export::page::Published;
 use energy_agent::export::parse::{Sample, samples};
 use energy_agent::export::text::{Format, Kind, Labels, Value, Writer};
-use energy_agent::meter::ZoneKind;
 use energy_agent::meter::cpu::CpuInfo;
+use energy_agent::meter::{UsageMeter, ZoneKind};
 use energy_agent::snapshot::{Snapshot, State};
 use proptest::prelude::*;
 
@@ -231,7 +231,7 @@ fn what_was_not_measured_has_no_series() {
     snapshot.cpu_usage_ratio = Some(f64::NAN);
     snapshot.idle = None;
     snapshot.health.ebpf_run_ns = None;
-    snapshot.attribution.meter = "cgroupfs";
+    snapshot.attribution.usage = Some(UsageMeter::Files);
     let page = page(snapshot);
     for part in [
         "cycles",

@@ -121,7 +121,7 @@ impl Follower {
     /// Waits for a state of the source of this number.
     fn wait_for_state(&self, source: usize, reason: &str) -> SourceState {
         wait_for(&format!("source {source} to be {reason}"), || {
-            self.now().sources.get(source).filter(|state| state.reason == reason).cloned()
+            self.now().sources.get(source).filter(|state| state.reason.as_str() == reason).cloned()
         })
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::tree::Tree;
 use energy_agent::meter::counter::ZoneCounts;
 use energy_agent::meter::rapl::Rapl;
-use energy_agent::meter::{ZoneEnergy, ZoneKind};
+use energy_agent::meter::{MeterName, Reason, ZoneEnergy, ZoneKind};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DEVICES: &str = "sys/devices/virtual/powercap";
@@ -104,7 +104,7 @@ fn psys_and_the_parts_of_a_package_are_zones_of_their_own_fc_001() {
     let paths: Vec<_> = rapl.zones().map(|zone| zone.path.as_str()).collect();
     assert!(paths.contains(&"/sys/class/powercap/intel-rapl:0"), "{paths:?}");
     assert!(paths.contains(&"/sys/class/powercap/intel-rapl:0:2"), "{paths:?}");
-    assert_eq!((rapl.state().up, rapl.state().reason), (true, "ok"));
+    assert_eq!(rapl.state().reason, Reason::Ok);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn counters_for_root_only_give_the_reason_and_the_remedies_fc_011() {
 fn without_privileges() {
     let Some(sysfs) = std::env::var_os(UNPRIVILEGED) else { return };
     let state = Rapl::open(Path::new(&sysfs), false).unwrap_err();
-    assert_eq!((state.meter, state.up, state.reason), ("rapl", false, "permission"));
+    assert_eq!((state.meter, state.reason), (MeterName::Rapl, Reason::Permission));
     for part in ["intel-rapl:0/energy_uj", "run as root", "CAP_DAC_READ_SEARCH"] {
         assert!(state.detail.contains(part), "{}", state.detail);
     }
@@ -261,7 +261,7 @@ fn a_node_without_powercap_says_absent_and_names_the_module_fc_013_fc_062() {
         (masked, "--path.sysfs"),
     ] {
         let state = Rapl::open(&tree.sysfs(), false).unwrap_err();
-        assert_eq!((state.meter, state.up, state.reason), ("rapl", false, "absent"));
+        assert_eq!((state.meter, state.reason), (MeterName::Rapl, Reason::Absent));
         assert!(state.detail.contains("class/powercap") && state.detail.contains(remedy), "{}", state.detail);
     }
 }
@@ -295,7 +295,7 @@ fn a_zone_that_turns_unreadable_takes_nothing_from_the_others_and_loses_nothing(
     set(&tree, "intel-rapl:0", 1_010);
     assert_eq!(gains(&rapl.read(SECOND)), gained(&[("package/0/-/rapl", 10)]));
     let state = rapl.state();
-    assert!(state.up && state.detail.contains("intel-rapl:1/energy_uj"), "{state:?}");
+    assert!(state.is_up() && state.detail.contains("intel-rapl:1/energy_uj"), "{state:?}");
     assert_eq!(rapl.zones().count(), 2);
 
     set(&tree, "intel-rapl:1", 1_500);
@@ -312,10 +312,10 @@ fn the_meter_is_down_while_no_zone_can_be_read() {
     rapl.read(SECOND);
     tree.fail(&energy_uj("intel-rapl:0"), "EIO");
     rapl.read(SECOND);
-    assert_eq!((rapl.state().up, rapl.state().reason), (false, "error"));
+    assert_eq!(rapl.state().reason, Reason::Error);
     tree.remove(&dir("intel-rapl:0"));
     rapl.read(SECOND);
-    assert_eq!((rapl.state().up, rapl.state().reason), (false, "absent"));
+    assert_eq!(rapl.state().reason, Reason::Absent);
     assert_eq!(rapl.zones().count(), 0);
 }
 
@@ -348,7 +348,7 @@ fn nonsense_from_the_start_leaves_the_zone_out_and_says_why() {
     let tree = zones(&[("intel-rapl:0", "package-0", 1_000)]);
     tree.write(&energy_uj("intel-rapl:0"), "12abc\n");
     let state = Rapl::open(&tree.sysfs(), false).unwrap_err();
-    assert_eq!((state.up, state.reason), (false, "error"));
+    assert_eq!(state.reason, Reason::Error);
     assert!(state.detail.contains("intel-rapl:0/energy_uj") && state.detail.contains("\"12abc\""), "{}", state.detail);
 }
 

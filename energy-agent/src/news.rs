@@ -8,17 +8,23 @@ use std::time::{Duration, Instant};
 const QUIET: Duration = Duration::from_secs(600);
 
 /// When which kind of trouble was said.
-#[derive(Clone, Debug, Default)]
-pub struct News {
-    said: BTreeMap<&'static str, Instant>,
+#[derive(Clone, Debug)]
+pub struct News<K> {
+    said: BTreeMap<K, Instant>,
 }
 
-impl News {
+impl<K> Default for News<K> {
+    fn default() -> Self {
+        Self { said: BTreeMap::new() }
+    }
+}
+
+impl<K: Copy + Ord> News<K> {
     /// Whether trouble of this kind, which comes now, is to be said.
-    pub fn is(&mut self, reason: &'static str, now: Instant) -> bool {
-        let is = self.said.get(reason).is_none_or(|said| now.saturating_duration_since(*said) >= QUIET);
+    pub fn is(&mut self, kind: K, now: Instant) -> bool {
+        let is = self.said.get(&kind).is_none_or(|said| now.saturating_duration_since(*said) >= QUIET);
         if is {
-            self.said.insert(reason, now);
+            self.said.insert(kind, now);
         }
         is
     }

@@ -32,7 +32,7 @@ use crate::ledger::idle::IdleLedger;
 use crate::logging;
 use crate::meter::cpu::{CpuInfo, cpu_info};
 use crate::meter::sampler::Sampler;
-use crate::meter::{MeterState, Sample, Source};
+use crate::meter::{MeterState, Sample, Source, WeightUnit};
 use crate::process_ledger::{Limits, TERMINATED_MAX};
 use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::cgroup::UNKNOWN_UNIT;
@@ -249,12 +249,11 @@ impl Node {
             self.state.save_now_and_then(&self.idle, now);
         }
 
-        let (meter, program, weight) = self.sampler.usage_info();
+        let (usage_meter, weight) = self.sampler.usage_info();
         let zones = sample.zones.iter().map(|energy| &*energy.zone);
         let info = AttributionInfo {
-            meter,
-            program,
-            weight: if attribution.weight() == Weight::Cycles { weight } else { "runtime" },
+            usage: Some(usage_meter),
+            weight: if attribution.weight() == Weight::Cycles { weight } else { WeightUnit::Runtime },
             idle: match self.idle_method {
                 IdleMethod::Learned => self.idle.method_in_force(zones.filter(|zone| zone.kind.attributed())),
                 IdleMethod::Ratio => "ratio",

@@ -10,7 +10,7 @@ use crate::capping::status::CappingStatus;
 use crate::meter::cpu::CpuInfo;
 use crate::meter::gpu::GpuHealth;
 use crate::meter::gpu::reading::{Gpu, GpuState};
-use crate::meter::{MeterState, Source, Zone, ZoneKind};
+use crate::meter::{MeterState, Source, UsageMeter, WeightUnit, Zone, ZoneKind};
 use crate::units::{Microjoules, Watts};
 use crate::workload::Workload;
 use crate::workload::labels::PodLabel;
@@ -174,12 +174,9 @@ pub struct ProcessRow {
 /// How energy is divided at present; the labels of `energy_agent_attribution_info`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttributionInfo {
-    /// Usage meter: `ebpf` or `cgroupfs`.
-    pub meter: &'static str,
-    /// Program variant: `tp_btf`, `raw_tracepoint`, or empty.
-    pub program: &'static str,
-    /// Weight: `cycles` or `runtime`.
-    pub weight: &'static str,
+    /// `None` before the first tick.
+    pub usage: Option<UsageMeter>,
+    pub weight: WeightUnit,
     /// Idle split in force: `learned`, `ratio` or `none`.
     pub idle: &'static str,
 }

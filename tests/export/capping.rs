@@ -10,6 +10,7 @@ use energy_agent::capping::source::SourceState;
 use energy_agent::capping::status::{
     CapStatus, CappingStatus, Conflict, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus, Writes,
 };
+use energy_agent::meter::Reason;
 use energy_agent::units::Watts;
 
 pub const GPU: &str = "GPU-5fd4f087-86f3-7a43-b711-4771313afc50";
@@ -88,7 +89,7 @@ pub fn status() -> CappingStatus {
         sources: vec![SourceState {
             source: "ConfigMap energy/<policies>".into(),
             up: false,
-            reason: "forbidden",
+            reason: Reason::Forbidden,
             detail: "<no> permission".to_owned(),
         }],
         restore_pending: 1,

@@ -15,7 +15,7 @@ use energy_agent::export::text::Format;
 use energy_agent::meter::cpu::CpuInfo;
 use energy_agent::meter::gpu::reading::{Gpu, GpuState};
 use energy_agent::meter::gpu::{GpuHealth, GpuUp, Ignored};
-use energy_agent::meter::{MeterState, Source, Zone, ZoneKind};
+use energy_agent::meter::{MeterName, MeterState, Program, Reason, Source, UsageMeter, WeightUnit, Zone, ZoneKind};
 use energy_agent::snapshot::{
     AttributionInfo, EnergyKey, GpuNow, Health, IdleShares, PodIdle, ProcessKind, ProcessRow, Row, Snapshot, State,
     WorkloadEnergy, ZoneParts, ZoneTotals,
@@ -173,17 +173,21 @@ pub fn rich() -> Snapshot {
             core_id: "0".to_owned(),
         }]),
         meters: vec![
-            MeterState { meter: "rapl", up: true, reason: "ok", detail: "5 zones below <sysfs>".to_owned() },
-            MeterState { meter: "perf", up: false, reason: "unused", detail: String::new() },
+            MeterState::up(MeterName::Rapl, "5 zones below <sysfs>"),
+            MeterState::down(MeterName::Perf, Reason::Unused, ""),
         ],
-        attribution: AttributionInfo { meter: "ebpf", program: "tp_btf", weight: "cycles", idle: "learned" },
+        attribution: AttributionInfo {
+            usage: Some(UsageMeter::Ebpf(Program::TpBtf)),
+            weight: WeightUnit::Cycles,
+            idle: "learned",
+        },
         health: Health { zone_wraps: 2, ebpf_run_ns: Some(5), ..Health::default() },
         gpu_meter: GpuHealth {
             gpus: vec![GpuUp {
                 index: 0,
                 uuid: Arc::from("GPU-1"),
                 up: true,
-                reason: "ok",
+                reason: Reason::Ok,
                 xids: 1,
                 took: Some(Duration::from_millis(3)),
             }],

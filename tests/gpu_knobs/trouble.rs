@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use energy_agent::capping::knob::Value;
 use energy_agent::capping::observation::KnobState;
+use energy_agent::meter::Reason;
 use fake_nvml::returns::Return;
 
 use crate::common::alone;
@@ -22,7 +23,7 @@ fn a_write_that_hangs_delays_no_tick_and_no_other_gpu() {
     world.send(&power("GPU-b"), Value::Set(300_000));
 
     let (mut others, mut slowest) = (0, Duration::ZERO);
-    let hanging = |world: &World| world.meter.health().gpus.iter().any(|gpu| gpu.reason == "hanging");
+    let hanging = |world: &World| world.meter.health().gpus.iter().any(|gpu| gpu.reason == Reason::Hanging);
     let deadline = Instant::now() + Duration::from_secs(60);
     while !hanging(&world) {
         assert!(Instant::now() < deadline);

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use self::bucket::Bucket;
 use super::change::Change;
 use crate::export::own::SelfMetrics;
+use crate::meter::Reason;
 use crate::news::News;
 use crate::workload::kubernetes::backoff::Backoff;
 use crate::workload::kubernetes::{Credentials, Server, Trouble};
@@ -89,7 +90,7 @@ async fn run(mut poster: Poster, node: Arc<str>, mut noted: mpsc::Receiver<Noted
 struct Poster {
     credentials: Credentials,
     server: Option<Server>,
-    news: News,
+    news: News<Reason>,
     failing: bool,
 }
 
@@ -118,15 +119,16 @@ impl Poster {
                         Failure::Final(trouble) => (trouble, true),
                         Failure::Passing(trouble) => (trouble, false),
                     };
-                    let Trouble { reason, message } = trouble;
-                    if self.news.is(reason, Instant::now()) {
-                        warn!(reason, problem = message, "no event is told to the cluster; all else goes on");
+                    let Trouble { reason, message } = &trouble;
+                    if self.news.is(*reason, Instant::now()) {
+                        warn!(
+                            reason = reason.as_str(),
+                            problem = message,
+                            "no event is told to the cluster; all else goes on"
+                        );
                         self.failing = true;
                     }
-                    if !matches!(reason, "unreachable" | "error" | "forbidden") {
-                        // Token, certificates or the files they are in may have been renewed.
-                        self.server = None;
-                    }
+                    self.server.take_if(|_| trouble.needs_new_client());
                     if is_final || since.elapsed() > LATE {
                         return false;
                     }

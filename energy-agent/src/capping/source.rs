@@ -10,6 +10,7 @@ use std::sync::Arc;
 pub use self::follow::start;
 use super::policy::{Policy, PolicyName};
 use super::status::Problem;
+use crate::meter::Reason;
 
 /// What all sources say together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,9 +38,8 @@ pub struct SourceState {
     pub source: Arc<str>,
     /// It can be read at present.
     pub up: bool,
-    /// `ok` or `absent` (up), `connecting`, `limit`, `unreadable`, `changing`, or as in
-    /// [`crate::workload::kubernetes::Trouble`]; bounded for use as a label.
-    pub reason: &'static str,
+    /// [`Reason::Ok`] or [`Reason::Absent`] where it is up.
+    pub reason: Reason,
     /// For people: what was found, or the object and the remedy.
     pub detail: String,
 }

@@ -15,7 +15,8 @@ pub fn write(writer: &mut Writer, health: &GpuHealth, node: &str) {
     family(writer, &m::GPU_UP);
     for GpuUp { index, uuid, up, reason, xids: _, took: _ } in gpus {
         let index = index.to_string();
-        let labels = Labels::new(&[("gpu", &index), ("gpu_uuid", uuid), ("reason", reason), ("node_name", node)]);
+        let labels =
+            Labels::new(&[("gpu", &index), ("gpu_uuid", uuid), ("reason", reason.as_str()), ("node_name", node)]);
         writer.sample(&labels, &[], Value::Integer((*up).into()));
     }
     family(writer, &m::GPU_XIDS);

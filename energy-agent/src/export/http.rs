@@ -40,6 +40,7 @@ use crate::export::page::Published;
 use crate::export::policies;
 use crate::export::protection::Protection;
 use crate::export::selection_source::InForce;
+use crate::meter::UsageMeter;
 
 /// A client has this long to send the headers of its next request. More than the usual minute between two scrapes.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
@@ -318,9 +319,9 @@ async fn landing(State(web): State<Arc<Pages>>) -> Html<String> {
         version = env!("CARGO_PKG_VERSION"),
         path = escaped(&web.telemetry_path),
         state = escaped(state.trim_end()),
-        meter = or_none(how.meter),
-        program = how.program,
-        weight = or_none(how.weight),
+        meter = how.usage.map_or("none", UsageMeter::as_str),
+        program = how.usage.map_or("", UsageMeter::program),
+        weight = how.usage.map_or("none", |_| how.weight.as_str()),
         idle = or_none(how.idle),
         export = escaped(&exported(&published.export)),
         policies = if snapshot.capping.is_some() {
@@ -330,8 +331,8 @@ async fn landing(State(web): State<Arc<Pages>>) -> Html<String> {
         },
     );
     for meter in &snapshot.meters {
-        let up = if meter.up { "up" } else { "down" };
-        let (name, reason, detail) = (meter.meter, meter.reason, escaped(&meter.detail));
+        let up = if meter.is_up() { "up" } else { "down" };
+        let (name, reason, detail) = (meter.meter.as_str(), meter.reason.as_str(), escaped(&meter.detail));
         writeln!(page, "<tr><td>{name}</td><td>{up}</td><td>{reason}</td><td>{detail}</td></tr>")
             .expect("a String takes every write");
     }

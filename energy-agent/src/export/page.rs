@@ -13,7 +13,7 @@ use crate::export::own::SelfMetrics;
 use crate::export::selection_source::InForce;
 use crate::export::series;
 use crate::export::text::{Format, Writer};
-use crate::meter::MeterState;
+use crate::meter::{MeterName, MeterState, Reason};
 use crate::snapshot::Snapshot;
 
 /// What the tick loop hands to the web server after each tick, and once before the first.
@@ -57,7 +57,7 @@ impl Published {
     pub fn without_measurements(&self) -> Self {
         let Snapshot { node, taken, elapsed, ticks, meters, health, .. } = &self.snapshot;
         let detail = format!("no tick for {} s", self.completed.elapsed().as_secs());
-        let ticker = MeterState { meter: "tick", up: false, reason: "hanging", detail };
+        let ticker = MeterState::down(MeterName::Tick, Reason::Hanging, detail);
         let snapshot = Snapshot {
             taken: *taken,
             elapsed: *elapsed,

@@ -18,6 +18,7 @@ use crate::export::own::SelfMetrics;
 use crate::export::selection::Selection;
 use crate::export::settings::{self, Setting, Settings, terms, units};
 use crate::export::settings_file;
+use crate::meter::Reason;
 use crate::news::News;
 use crate::reader::{self, Lost, Reader};
 use crate::settle::{self, Look};
@@ -44,7 +45,7 @@ pub struct SelectionSource {
     configmap: String,
     /// What the API server said last; holds while it is away.
     told: Told,
-    news: News,
+    news: News<Reason>,
     reader: Reader,
     /// What the file had when it was last looked at.
     seen: Option<Result<Vec<(String, String)>, String>>,

@@ -18,7 +18,7 @@ use crate::export::gpu_meter;
 use crate::export::metrics::{self as m, Metric};
 use crate::export::processes;
 use crate::export::text::{Labels, Value, Writer};
-use crate::meter::ZoneKind;
+use crate::meter::{UsageMeter, ZoneKind};
 use crate::snapshot::{EnergyKey, IdleShares, PodIdle, Row, Snapshot, State, WorkloadEnergy, ZoneParts, ZoneTotals};
 use crate::units::{Microjoules, Watts, nanos};
 use crate::workload::Workload;
@@ -317,17 +317,18 @@ fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
     writer.sample(&build, &[], Value::Integer(1));
     family(writer, &m::METER_UP);
     for state in &snapshot.meters {
-        let labels = Labels::new(&[("meter", state.meter), ("reason", state.reason)]);
-        writer.sample(&labels, &[], Value::Integer(u64::from(state.up)));
+        let labels = Labels::new(&[("meter", state.meter.as_str()), ("reason", state.reason.as_str())]);
+        writer.sample(&labels, &[], Value::Integer(u64::from(state.is_up())));
     }
     gpu_meter::write(writer, &snapshot.gpu_meter, node);
     if let Some(status) = &snapshot.capping {
         capping::write(writer, status, node);
     }
     let how = &snapshot.attribution;
-    if !how.meter.is_empty() {
+    if let Some(usage) = how.usage {
         family(writer, &m::ATTRIBUTION_INFO);
-        let labels = [("meter", how.meter), ("program", how.program), ("weight", how.weight), ("idle", how.idle)];
+        let (meter, program, weight) = (usage.as_str(), usage.program(), how.weight.as_str());
+        let labels = [("meter", meter), ("program", program), ("weight", weight), ("idle", how.idle)];
         writer.sample(&Labels::new(&labels), &[], Value::Integer(1));
     }
     let health = &snapshot.health;
@@ -343,7 +344,7 @@ fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
     single(writer, &m::ZONE_RESETS, Value::Integer(health.zone_resets));
     single(writer, &m::ZONE_GAPS, Value::Integer(health.zone_gaps));
     single(writer, &m::ZONE_READ_ERRORS, Value::Integer(health.zone_read_errors));
-    if how.meter == "ebpf" {
+    if matches!(how.usage, Some(UsageMeter::Ebpf(_))) {
         single(writer, &m::MISSED_SWITCHES, Value::Integer(health.missed_switches));
         single(writer, &m::MAP_DROPS, Value::Integer(health.map_drops));
         single(writer, &m::CYCLES_FALLBACKS, Value::Integer(health.cycles_fallbacks));

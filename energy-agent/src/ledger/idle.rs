@@ -12,7 +12,7 @@ use crate::attribution::Attribution;
 use crate::attribution::idle_policy::{Claims, IdleDivision, hand_out};
 use crate::attribution::usage::Usage;
 use crate::config::IdlePolicy;
-use crate::meter::MeterState;
+use crate::meter::{MeterName, MeterState, Reason};
 use crate::snapshot::{EnergyKey, IdleEnergies, IdleShares, PodIdle, Row, State};
 use crate::units::Microjoules;
 use crate::workload::names::Pods;
@@ -133,16 +133,13 @@ impl IdleLedger {
     /// Whether the policy has what it needs to know, as a meter of the name `idle_policy`; only `requests` needs anything.
     #[must_use]
     pub fn state(&self) -> Option<MeterState> {
-        let (pods, meter) = (self.requests.told.by_uid.len(), "idle_policy");
-        (self.policy == IdlePolicy::Requests).then(|| match pods {
-            0 => MeterState {
-                meter,
-                up: false,
-                reason: "absent",
-                detail: "requests: no pod's CPU request is known, all idle energy is unassigned; see --pods.source"
-                    .to_owned(),
-            },
-            _ => MeterState { meter, up: true, reason: "ok", detail: format!("requests: of {pods} pods") },
+        (self.policy == IdlePolicy::Requests).then(|| match self.requests.told.by_uid.len() {
+            0 => MeterState::down(
+                MeterName::IdlePolicy,
+                Reason::Absent,
+                "requests: no pod's CPU request is known, all idle energy is unassigned; see --pods.source",
+            ),
+            pods => MeterState::up(MeterName::IdlePolicy, format!("requests: of {pods} pods")),
         })
     }
 }

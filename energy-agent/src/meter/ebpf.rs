@@ -28,7 +28,7 @@ use self::tally::Tally;
 use self::visit::Visits;
 use super::cpu::Topology;
 use super::process::{Process, ProcessSample};
-use super::{CgroupEvent, CgroupId, MeterState, Work, monotonic_ns};
+use super::{CgroupEvent, CgroupId, MeterState, Program, WeightUnit, Work, monotonic_ns};
 use crate::config::CyclesEvent;
 
 /// The kernel accounts idle time in steps of 10 ms, at both ends of an interval, and a busy CPU has short pauses.
@@ -85,8 +85,7 @@ struct Seen {
 pub struct Ebpf {
     /// Keeps the programs attached.
     loaded: aya::Ebpf,
-    /// `tp_btf`, which knows who is running now, or `raw_tracepoint`, which does not.
-    program: &'static str,
+    program: Program,
     usage: maps::HashMap<Key, Usage>,
     /// `None` while processes are not accounted.
     processes: Option<Processes>,
@@ -200,7 +199,7 @@ impl Ebpf {
         usage.runtime_ns += slot.stretch_ns;
         let mut whole = true;
         let running = slot.start_ns != 0
-            && self.program == "tp_btf"
+            && self.program == Program::TpBtf
             && idle_ns.is_none_or(|idle_ns| {
                 // A CPU that has been idle since the stretch began is not running it: the switch to idle was missed.
                 idle_ns <= slot.start_ns.saturating_sub(self.last_ns) + IDLE_NOISE_NS
@@ -251,14 +250,13 @@ impl Ebpf {
         self.visits.make(came);
     }
 
-    /// `tp_btf` or `raw_tracepoint`.
-    pub fn program(&self) -> &'static str {
+    pub fn program(&self) -> Program {
         self.program
     }
 
-    /// The unit that work is weighed by when every CPU delivers it: the cycle event's name, or `runtime`.
-    pub fn weight(&self) -> &'static str {
-        self.cycles.as_ref().map_or("runtime", |cycles| cycles.name)
+    /// The unit that work is weighed by when every CPU delivers it.
+    pub fn weight(&self) -> WeightUnit {
+        self.cycles.as_ref().map_or(WeightUnit::Runtime, |cycles| cycles.unit)
     }
 
     /// Whether cgroups that come and go are reported.

@@ -14,7 +14,7 @@ use super::estimate::Estimate;
 use super::hwmon::Hwmon;
 use super::perf::PerfPower;
 use super::rapl::Rapl;
-use super::{DomainLoad, MeterState, ZoneEnergy, ZoneKind};
+use super::{DomainLoad, MeterName, MeterState, Reason, ZoneEnergy, ZoneKind};
 use crate::config::CpuMeter;
 
 /// Between two looks for meters that were not there.
@@ -88,12 +88,12 @@ impl EnergyMeter {
                     Err(state)
                 }),
                 _ if !wanted => Err(not_wanted(candidate, meter)),
-                CpuMeter::Rapl => not_in_guest(guest, "rapl", open_rapl(sysfs, mirrored_dies)),
-                _ => not_in_guest(guest, "perf", PerfPower::open(sysfs, mirrored_dies).map(Chosen::Perf)),
+                CpuMeter::Rapl => not_in_guest(guest, MeterName::Rapl, open_rapl(sysfs, mirrored_dies)),
+                _ => not_in_guest(guest, MeterName::Perf, PerfPower::open(sysfs, mirrored_dies).map(Chosen::Perf)),
             };
             match opened {
                 Ok(meter) => chosen = meter,
-                Err(state) if wanted || state.meter != "hwmon" => others.push(state),
+                Err(state) if wanted || state.meter != MeterName::Hwmon => others.push(state),
                 Err(state) => others.push(MeterState { detail: state.detail, ..not_wanted(candidate, meter) }),
             }
         }
@@ -159,11 +159,11 @@ impl EnergyMeter {
             }
             let state = self.chosen_state().expect("it was chosen");
             self.others.retain(|other| other.meter != state.meter);
-            if self.others.iter().all(|other| other.meter != "estimate") {
+            if self.others.iter().all(|other| other.meter != MeterName::Estimate) {
                 self.others.push(not_wanted(CpuMeter::Estimate, self.later.meter));
             }
             tracing::info!(
-                meter = state.meter,
+                meter = state.meter.as_str(),
                 detail = state.detail,
                 "a CPU energy meter came, it is used from now on"
             );
@@ -235,9 +235,10 @@ impl EnergyMeter {
     }
 
     fn log(&self, asked: CpuMeter) {
-        let tried = self.others.iter().filter(|state| !matches!(state.reason, "unused" | "off"));
-        let tried: Vec<String> =
-            tried.map(|state| format!("{}: {} ({})", state.meter, state.reason, state.detail)).collect();
+        let tried = self.others.iter().filter(|state| !matches!(state.reason, Reason::Unused | Reason::Off));
+        let tried: Vec<String> = tried
+            .map(|MeterState { meter, reason, detail }| format!("{}: {} ({detail})", meter.as_str(), reason.as_str()))
+            .collect();
         let tried = tried.join("; ");
         match (&self.chosen, self.chosen_state()) {
             (Chosen::Estimate(_), Some(state)) => tracing::warn!(
@@ -245,7 +246,9 @@ impl EnergyMeter {
                 tried,
                 "CPU energy is an estimate from CPU load, not a measurement; --meter.cpu=none turns it off"
             ),
-            (_, Some(state)) => tracing::info!(meter = state.meter, detail = state.detail, tried, "CPU energy meter"),
+            (_, Some(state)) => {
+                tracing::info!(meter = state.meter.as_str(), detail = state.detail, tried, "CPU energy meter")
+            }
             (_, None) if asked == CpuMeter::None => tracing::info!("CPU energy is off (--meter.cpu=none)"),
             (_, None) => tracing::warn!(tried, "no CPU energy: the meter named by --meter.cpu does not work"),
         }
@@ -278,32 +281,32 @@ impl Later {
 fn open_rapl(sysfs: &Path, mirrored_dies: bool) -> Result<Chosen, MeterState> {
     let rapl = Rapl::open(sysfs, mirrored_dies)?;
     let state = rapl.state();
-    if state.up { Ok(Chosen::Rapl(rapl)) } else { Err(state) }
+    if state.is_up() { Ok(Chosen::Rapl(rapl)) } else { Err(state) }
 }
 
 /// A guest's energy counters are what its hypervisor made up, or those of the whole host.
-fn not_in_guest(guest: bool, meter: &'static str, opened: Result<Chosen, MeterState>) -> Result<Chosen, MeterState> {
+fn not_in_guest(guest: bool, meter: MeterName, opened: Result<Chosen, MeterState>) -> Result<Chosen, MeterState> {
     if !guest || opened.is_err() {
         return opened;
     }
     let detail =
         "this is a virtual machine, whose counters need not be its own; --meter.trust-guest takes them for real";
-    Err(MeterState { meter, up: false, reason: "guest", detail: detail.to_owned() })
+    Err(MeterState::down(meter, Reason::Guest, detail))
 }
 
 fn not_wanted(candidate: CpuMeter, asked: CpuMeter) -> MeterState {
     let meter = match candidate {
-        CpuMeter::Rapl => "rapl",
-        CpuMeter::Perf => "perf",
-        CpuMeter::Hwmon => "hwmon",
-        CpuMeter::Estimate | CpuMeter::Auto | CpuMeter::None => "estimate",
+        CpuMeter::Rapl => MeterName::Rapl,
+        CpuMeter::Perf => MeterName::Perf,
+        CpuMeter::Hwmon => MeterName::Hwmon,
+        CpuMeter::Estimate | CpuMeter::Auto | CpuMeter::None => MeterName::Estimate,
     };
     let (reason, detail) = match asked {
-        CpuMeter::None => ("off", "turned off by --meter.cpu=none"),
-        CpuMeter::Auto => ("unused", "a better meter works"),
-        _ => ("unused", "--meter.cpu names another meter"),
+        CpuMeter::None => (Reason::Off, "turned off by --meter.cpu=none"),
+        CpuMeter::Auto => (Reason::Unused, "a better meter works"),
+        _ => (Reason::Unused, "--meter.cpu names another meter"),
     };
-    MeterState { meter, up: false, reason, detail: detail.to_owned() }
+    MeterState::down(meter, reason, detail)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use anyhow::{Context as _, anyhow, bail};
 use serde::Deserialize;
 
 use super::cpu::{CpuModel, Domain};
-use super::{DomainLoad, MeterState, Source, Zone, ZoneEnergy, ZoneKind};
+use super::{DomainLoad, MeterName, MeterState, Source, Zone, ZoneEnergy, ZoneKind};
 use crate::config_file::{self, json_fault};
 use crate::printable::cut;
 use crate::units::{Microjoules, floor_u64, nanos};
@@ -140,7 +140,7 @@ impl Estimate {
 
     #[must_use]
     pub fn state(&self) -> MeterState {
-        MeterState { meter: "estimate", up: true, reason: "ok", detail: self.detail.clone() }
+        MeterState::up(MeterName::Estimate, &*self.detail)
     }
 
     fn socket(&mut self, socket: Option<u32>) -> &mut Socket {

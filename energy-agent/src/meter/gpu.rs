@@ -39,10 +39,10 @@ use self::reading::GpuReading;
 pub use self::samples::Ignored;
 use self::session::{Command, Known, KnownGpu, Message, Opener, Session, Started};
 use self::worker::{Device, Worker};
-use super::MeterState;
 use super::counter::ZoneCounts;
 use super::told::Told;
 use super::watch::{PATIENCE, Watch};
+use super::{MeterName, MeterState, Reason};
 use crate::capping::knob::Knob;
 use crate::capping::stated::StatedClocks;
 
@@ -69,8 +69,7 @@ pub struct GpuUp {
     /// Empty for a GPU that was never readable.
     pub uuid: Arc<str>,
     pub up: bool,
-    /// `ok`, or as [`Fault::as_str`].
-    pub reason: &'static str,
+    pub reason: Reason,
     /// Critical XID errors since the agent started.
     pub xids: u64,
     /// How long the calls of the last reading took together; `None` before the first.
@@ -113,8 +112,8 @@ impl GpuMeter {
     pub fn open(options: Option<Options>) -> Self {
         let (send, messages) = channel();
         let (reason, detail) = match &options {
-            Some(options) => ("starting", format!("{} is being loaded", options.library)),
-            None => ("off", "switched off by --gpu=off".to_owned()),
+            Some(options) => (Reason::Starting, format!("{} is being loaded", options.library)),
+            None => (Reason::Off, "switched off by --gpu=off".to_owned()),
         };
         let named = options.iter().flat_map(|options| options.stated.uuids()).map(str::to_owned).collect();
         let interval = options.as_ref().map_or(RETRY, |options| options.interval);
@@ -134,7 +133,7 @@ impl GpuMeter {
             next: Instant::now(),
             retry,
             patience: PATIENCE.min(interval / 4),
-            state: MeterState { meter: "nvml", up: false, reason, detail },
+            state: MeterState::down(MeterName::Nvml, reason, detail),
             devices: BTreeMap::new(),
             unreadable: BTreeMap::new(),
             counts: ZoneCounts::default(),
@@ -240,7 +239,7 @@ impl GpuMeter {
             index: device.gpu.index,
             uuid: Arc::clone(&device.gpu.uuid),
             up: device.fault.is_none(),
-            reason: device.fault.map_or(if device.doubtful { "doubtful" } else { "ok" }, Fault::as_str),
+            reason: device.fault.map_or(if device.doubtful { Reason::Doubtful } else { Reason::Ok }, Reason::from),
             xids: device.xids,
             took: device.took,
         });
@@ -248,7 +247,7 @@ impl GpuMeter {
             index,
             uuid: Arc::from(""),
             up: false,
-            reason: fault.as_str(),
+            reason: (*fault).into(),
             xids: 0,
             took: None,
         });
@@ -317,7 +316,7 @@ impl GpuMeter {
     /// The library as a whole does not work.
     fn fail(&mut self, failure: &Failure) {
         let Failure { fault, detail, reopen: _ } = failure;
-        if self.state.reason != fault.as_str() {
+        if self.state.reason != (*fault).into() {
             // No NVIDIA GPU is the usual case, not a fault.
             if *fault == Fault::Absent && self.devices.is_empty() {
                 info!("no NVIDIA GPU is read: {detail}");
@@ -325,7 +324,7 @@ impl GpuMeter {
                 warn!(error = detail, "NVIDIA GPUs cannot be read");
             }
         }
-        self.state = state("nvml", *fault, detail.clone());
+        self.state = MeterState::down(MeterName::Nvml, (*fault).into(), &**detail);
         self.unreadable.clear();
         self.close();
         for device in self.devices.values_mut() {
@@ -383,13 +382,10 @@ impl GpuMeter {
         }
         let plural = if count == 1 { "" } else { "s" };
         let now = match count {
-            0 => state("nvml", Fault::Absent, format!("no GPU, driver {driver}")),
-            _ => {
-                let detail = format!("{count} GPU{plural}, driver {driver}");
-                MeterState { meter: "nvml", up: true, reason: "ok", detail }
-            }
+            0 => MeterState::down(MeterName::Nvml, Reason::Absent, format!("no GPU, driver {driver}")),
+            _ => MeterState::up(MeterName::Nvml, format!("{count} GPU{plural}, driver {driver}")),
         };
-        if (now.up, &now.detail) != (self.state.up, &self.state.detail) {
+        if (now.is_up(), &now.detail) != (self.state.is_up(), &self.state.detail) {
             info!(gpus = count, driver, "NVML is open");
         }
         self.state = now;
@@ -463,8 +459,4 @@ impl GpuMeter {
             }
         }
     }
-}
-
-fn state(meter: &'static str, fault: Fault, detail: String) -> MeterState {
-    MeterState { meter, up: false, reason: fault.as_str(), detail }
 }

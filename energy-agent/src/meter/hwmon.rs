@@ -4,6 +4,7 @@
 mod find;
 mod slow_file;
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::denial::{self, Need};
 use super::still::{self, Still};
 use super::told::Told;
 use super::watch::DEADLINE;
-use super::{MeterState, Zone, ZoneEnergy, ZoneKind};
+use super::{MeterName, MeterState, Reason, Zone, ZoneEnergy, ZoneKind};
 use crate::units::{Microjoules, nanos};
 
 /// No machine draws more; a sensor that says so shows garbage. Microwatts.
@@ -35,13 +36,20 @@ struct Sensor {
     identity: Identity,
     file: SlowFile,
     reading: Reading,
-    /// Why the last reading failed; empty while it works.
-    error: String,
+    /// Why the last reading failed; `None` while it works.
+    failure: Option<Failure>,
     still: Still,
     /// It stands still, and cannot have used nothing.
     frozen: bool,
     /// Why it is not used: it stands still, or it could not be read.
-    told: Told<Option<&'static str>>,
+    told: Told<Option<Reason>>,
+}
+
+#[derive(Debug)]
+struct Failure {
+    reason: Reason,
+    /// With the file.
+    text: String,
 }
 
 #[derive(Debug)]
@@ -89,7 +97,7 @@ impl Hwmon {
         if hwmon.sensors.is_empty() {
             let root = sysfs.join("class/hwmon");
             let detail = format!("no energy or power sensor of a CPU package or the machine in {}", root.display());
-            return Err(MeterState { meter: "hwmon", up: false, reason: "absent", detail });
+            return Err(MeterState::down(MeterName::Hwmon, Reason::Absent, detail));
         }
         hwmon.try_all();
         Ok(hwmon)
@@ -141,7 +149,7 @@ impl Hwmon {
             match refused.or_else(|| sensor.file.take(until)) {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => {
-                    let why = sensor.describe(&error);
+                    let why = sensor.refusal(&error);
                     sensor.fail(why, Duration::ZERO);
                 }
                 None if sensor.file.begins_to_hang(until) => {
@@ -165,7 +173,7 @@ impl Hwmon {
                 Some(Ok(value)) => zones.extend(sensor.advance(value, elapsed, &mut self.counts)),
                 Some(Err(error)) => {
                     self.counts.read_errors += 1;
-                    let why = sensor.describe(&error);
+                    let why = sensor.refusal(&error);
                     sensor.fail(why, elapsed);
                 }
                 None if sensor.file.begins_to_hang(now) => {
@@ -182,7 +190,7 @@ impl Hwmon {
         }
         self.leave_out_still(&mut zones, elapsed);
         self.since_look = self.since_look.saturating_add(elapsed);
-        let failing = self.sensors.iter().any(|sensor| !sensor.error.is_empty() && !sensor.frozen);
+        let failing = self.sensors.iter().any(|sensor| sensor.failure.is_some() && !sensor.frozen);
         if self.since_look >= if failing { LOOK_SOONER } else { LOOK_EVERY } {
             self.look();
         }
@@ -221,7 +229,7 @@ impl Hwmon {
     /// Whether a sensor of a CPU package can be read, so that there is energy to attribute.
     #[must_use]
     pub fn has_package(&self) -> bool {
-        self.sensors.iter().any(|sensor| sensor.zone.kind == ZoneKind::Package && sensor.error.is_empty())
+        self.sensors.iter().any(|sensor| sensor.zone.kind == ZoneKind::Package && sensor.failure.is_none())
     }
 
     /// Whether there is a sensor of the whole machine.
@@ -233,13 +241,13 @@ impl Hwmon {
     /// Up where a package can be read.
     #[must_use]
     pub fn state(&self) -> MeterState {
-        self.state_of(ZoneKind::Package)
+        self.state_of(MeterName::Hwmon, ZoneKind::Package)
     }
 
     /// That of the sensors of the whole machine, where there are any.
     #[must_use]
     pub fn board_state(&self) -> Option<MeterState> {
-        self.has_platform().then(|| MeterState { meter: "board", ..self.state_of(ZoneKind::Platform) })
+        self.has_platform().then(|| self.state_of(MeterName::Board, ZoneKind::Platform))
     }
 
     #[must_use]
@@ -247,33 +255,37 @@ impl Hwmon {
         self.counts
     }
 
-    fn state_of(&self, kind: ZoneKind) -> MeterState {
+    fn state_of(&self, meter: MeterName, kind: ZoneKind) -> MeterState {
         let sensors: Vec<&Sensor> = self.sensors.iter().filter(|sensor| sensor.zone.kind == kind).collect();
-        let up = sensors.iter().any(|sensor| sensor.error.is_empty());
-        let reason = sensors.first().map_or("absent", |sensor| if up { "ok" } else { sensor.reason() });
+        let failures: Vec<&Failure> = sensors.iter().filter_map(|sensor| sensor.failure.as_ref()).collect();
+        let reason = match failures.first() {
+            _ if sensors.is_empty() => Reason::Absent,
+            Some(first) if failures.len() == sensors.len() => first.reason,
+            _ => Reason::Ok,
+        };
         let mut detail = match sensors.len() {
             0 => format!("no {} sensor", kind.as_str()),
             1 => format!("1 {} sensor", kind.as_str()),
             count => format!("{count} {} sensors", kind.as_str()),
         };
-        for sensor in sensors.iter().filter(|sensor| !sensor.error.is_empty()) {
+        for Failure { text, .. } in failures {
             detail.push_str("; ");
-            detail.push_str(&sensor.error);
+            detail.push_str(text);
         }
         match reason {
-            "permission" => {
+            Reason::Permission => {
                 detail.push_str("; ");
                 detail.push_str(
                     &denial::explain(Need::Files, Path::new("/sys")).unwrap_or_else(|| "run as root".to_owned()),
                 );
             }
-            "frozen" => detail.push_str("; load its driver anew, or choose another meter by --meter.cpu"),
-            "hanging" => {
+            Reason::Frozen => detail.push_str("; load its driver anew, or choose another meter by --meter.cpu"),
+            Reason::Hanging => {
                 detail.push_str("; see the kernel's log for errors of ACPI or IPMI, or unload the sensor's driver");
             }
             _ => {}
         }
-        MeterState { meter: "hwmon", up, reason, detail }
+        MeterState { meter, reason, detail }
     }
 }
 
@@ -296,8 +308,8 @@ impl Sensor {
         let Found { file, identity, counts, zone } = found;
         let reading = if counts { Reading::Energy(Counter::new(None)) } else { Reading::Power(Integral::default()) };
         let file = SlowFile::new(&file, patience);
-        let (error, still, told) = (String::new(), Still::default(), Told::default());
-        Self { zone: Arc::new(zone), identity, file, reading, error, still, frozen: false, told }
+        let (failure, still, told) = (None, Still::default(), Told::default());
+        Self { zone: Arc::new(zone), identity, file, reading, failure, still, frozen: false, told }
     }
 
     /// The kernel gave its chip another number. What it counted meanwhile is not known.
@@ -313,7 +325,7 @@ impl Sensor {
 
     fn advance(&mut self, value: u64, elapsed: Duration, counts: &mut ZoneCounts) -> Option<ZoneEnergy> {
         if !self.frozen {
-            self.error.clear();
+            self.failure = None;
             self.tell();
         }
         let (energy, gap) = match &mut self.reading {
@@ -329,16 +341,13 @@ impl Sensor {
     /// Whether it is broken by standing still.
     fn freeze(&mut self, frozen: bool) {
         self.frozen = frozen;
-        self.error.clear();
-        if frozen {
-            self.error = format!("{}: {}", self.file.path.display(), self.still.describe());
-        }
+        self.failure = frozen.then(|| self.failure(Reason::Frozen, &self.still.describe()));
         self.tell();
     }
 
     /// The reading failed.
-    fn fail(&mut self, why: String, elapsed: Duration) {
-        self.error = why;
+    fn fail(&mut self, failure: Failure, elapsed: Duration) {
+        self.failure = Some(failure);
         (self.still, self.frozen) = (Still::default(), false);
         self.tell();
         self.miss(elapsed);
@@ -346,13 +355,11 @@ impl Sensor {
 
     /// Logs a change of state, where that is due.
     fn tell(&mut self) {
-        let state = (!self.error.is_empty()).then(|| self.reason());
-        match self.told.due(state, Instant::now()) {
-            None => {}
-            Some(changes) if self.error.is_empty() => {
-                tracing::info!(file = %self.file.path.display(), changes, "hwmon sensor readable again");
-            }
-            Some(changes) => tracing::warn!(error = self.error, changes, "hwmon sensor unreadable"),
+        let reason = self.failure.as_ref().map(|failure| failure.reason);
+        let Some(changes) = self.told.due(reason, Instant::now()) else { return };
+        match &self.failure {
+            None => tracing::info!(file = %self.file.path.display(), changes, "hwmon sensor readable again"),
+            Some(failure) => tracing::warn!(error = failure.text, changes, "hwmon sensor unreadable"),
         }
     }
 
@@ -372,21 +379,17 @@ impl Sensor {
         }
     }
 
-    fn reason(&self) -> &'static str {
-        match &self.error {
-            _ if self.file.hangs() => "hanging",
-            _ if self.frozen => "frozen",
-            error if error.contains("ermission denied") => "permission",
-            _ => "error",
-        }
+    fn failure(&self, reason: Reason, what: &dyn Display) -> Failure {
+        Failure { reason, text: format!("{}: {what}", self.file.path.display()) }
     }
 
-    fn describe(&self, error: &io::Error) -> String {
-        format!("{}: {error}", self.file.path.display())
+    fn refusal(&self, error: &io::Error) -> Failure {
+        let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+        self.failure(if is_denied { Reason::Permission } else { Reason::Error }, error)
     }
 
-    fn silence(&self) -> String {
-        format!("{}: no answer for {} s", self.file.path.display(), DEADLINE.as_secs_f32())
+    fn silence(&self) -> Failure {
+        self.failure(Reason::Hanging, &format_args!("no answer for {} s", DEADLINE.as_secs_f32()))
     }
 }
 

@@ -19,6 +19,7 @@ pub mod process;
 pub mod rapl;
 pub mod sampler;
 mod sockets;
+mod state;
 mod still;
 pub mod told;
 pub mod watch;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use crate::units::Microjoules;
 use gpu::reading::GpuReading;
 use process::ProcessSample;
+pub use state::{MeterName, MeterState, Program, Reason, UsageMeter, WeightUnit};
 
 /// How an energy figure was obtained; the value of the label `source`. Figures of different sources never share a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -191,19 +193,6 @@ pub struct Sample {
     pub gpus: Vec<GpuReading>,
     /// Empty unless processes are accounted.
     pub processes: ProcessSample,
-}
-
-/// Whether a meter works, and if not, why: one row of `energy_agent_meter_up`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MeterState {
-    /// `rapl`, `perf`, `hwmon`, `board`, `estimate`, `ebpf`, `cgroupfs`, `nvml`, ...
-    pub meter: &'static str,
-    pub up: bool,
-    /// A word from a fixed set (`ok`, `absent`, `permission`, `guest`, `frozen`, `error`, `off`, `unused`; for NVML also `starting`,
-    /// `version_mismatch`, `static_build` and `symbol`, for NVML and hwmon `hanging`), bounded for use as a label.
-    pub reason: &'static str,
-    /// For people: what is missing, which file, and the remedy. Never a label.
-    pub detail: String,
 }
 
 /// CLOCK_MONOTONIC in nanoseconds, the clock of `bpf_ktime_get_ns`; it stands still while the machine is suspended.

@@ -14,7 +14,7 @@ use super::cpu::{self, Domain};
 use super::denial::{self, Need};
 use super::still::{self, Still};
 use super::told::Told;
-use super::{MeterState, Source, Zone, ZoneEnergy, ZoneKind, perf_event};
+use super::{MeterName, MeterState, Reason, Source, Zone, ZoneEnergy, ZoneKind, perf_event};
 use crate::units::{Microjoules, floor_u64};
 
 const PMU: &str = "bus/event_source/devices/power";
@@ -60,7 +60,7 @@ struct Reader {
     /// It stands still, and cannot have used nothing.
     frozen: bool,
     /// Why it is not used.
-    told: Told<Option<&'static str>>,
+    told: Told<Option<Reason>>,
 }
 
 /// The opened events of the `power` PMU.
@@ -81,9 +81,9 @@ impl PerfPower {
         if !sysfs.join(PMU).join("type").exists() {
             let detail =
                 format!("{} is missing; load the kernel module rapl (virtual machines have none)", pmu_file(sysfs, ""));
-            return Err(down("absent", detail));
+            return Err(down(Reason::Absent, detail));
         }
-        let pmu = Pmu::read(sysfs).map_err(|error| down("error", format!("{error:#}")))?;
+        let pmu = Pmu::read(sysfs).map_err(|error| down(Reason::Error, format!("{error:#}")))?;
         let mut opened =
             Self { kind: pmu.kind, readers: Vec::new(), refused: Vec::new(), counts: ZoneCounts::default() };
         let mut refusal: Option<io::Error> = None;
@@ -116,7 +116,7 @@ impl PerfPower {
         let refused = opened.refused.first().map_or("no event energy-pkg", String::as_str);
         Err(match refusal {
             Some(error) if error.kind() == io::ErrorKind::PermissionDenied => down(
-                "permission",
+                Reason::Permission,
                 format!(
                     "perf_event_open {refused}; {}",
                     denial::explain(Need::Perf, sysfs).unwrap_or_else(|| {
@@ -126,8 +126,11 @@ impl PerfPower {
                     })
                 ),
             ),
-            Some(_) => down("error", format!("perf_event_open {refused}")),
-            None => down("absent", format!("{} has no event energy-pkg with a CPU to read it on", pmu_file(sysfs, ""))),
+            Some(_) => down(Reason::Error, format!("perf_event_open {refused}")),
+            None => down(
+                Reason::Absent,
+                format!("{} has no event energy-pkg with a CPU to read it on", pmu_file(sysfs, "")),
+            ),
         })
     }
 
@@ -150,7 +153,7 @@ impl PerfPower {
                     *opened = None;
                     (*still, *frozen) = (Still::default(), false);
                     gained.push(None);
-                    if let Some(changes) = told.due(Some("error"), now) {
+                    if let Some(changes) = told.due(Some(Reason::Error), now) {
                         let (path, socket) = (&zone.path, zone.socket);
                         tracing::warn!(path, socket, changes, %error, "perf energy event unreadable");
                     }
@@ -174,7 +177,7 @@ impl PerfPower {
             if !broken {
                 zones.push(ZoneEnergy { zone: Arc::clone(zone), energy, gap });
             }
-            match told.due(broken.then_some("frozen"), now) {
+            match told.due(broken.then_some(Reason::Frozen), now) {
                 None => {}
                 Some(changes) if broken => {
                     let (path, socket) = (&zone.path, zone.socket);
@@ -207,13 +210,12 @@ impl PerfPower {
         if let Some(frozen) = packages().find(|reader| reader.frozen) {
             detail.push_str(&format!("; {}: {}", frozen.zone.path, frozen.still.describe()));
         }
-        let up = open().any(|reader| !reader.frozen);
         let reason = match () {
-            () if up => "ok",
-            () if open().next().is_some() => "frozen",
-            () => "error",
+            () if open().any(|reader| !reader.frozen) => Reason::Ok,
+            () if open().next().is_some() => Reason::Frozen,
+            () => Reason::Error,
         };
-        MeterState { meter: "perf", up, reason, detail }
+        MeterState { meter: MeterName::Perf, reason, detail }
     }
 
     #[must_use]
@@ -318,8 +320,8 @@ fn pmu_file(sysfs: &Path, name: &str) -> String {
     sysfs.join(PMU).join(name).display().to_string().trim_end_matches('/').to_owned()
 }
 
-fn down(reason: &'static str, detail: String) -> MeterState {
-    MeterState { meter: "perf", up: false, reason, detail }
+fn down(reason: Reason, detail: String) -> MeterState {
+    MeterState::down(MeterName::Perf, reason, detail)
 }
 
 #[cfg(test)]
@@ -443,9 +445,9 @@ mod tests {
     fn the_kernels_own_refusal_is_reported() {
         let root = pmu(&[]);
         let state = PerfPower::open(root.path(), false).unwrap_err();
-        assert!(!state.up);
+        assert!(!state.is_up());
         // ENOENT for an unknown PMU type; EACCES first where the caller may not measure at all.
-        assert!(matches!(state.reason, "error" | "permission"), "{state:?}");
+        assert!(matches!(state.reason, Reason::Error | Reason::Permission), "{state:?}");
         assert!(state.detail.contains("energy-pkg on CPU 0"), "{state:?}");
     }
 
@@ -453,7 +455,7 @@ mod tests {
     fn a_missing_pmu_is_absent() {
         let root = tree(&[]);
         let state = PerfPower::open(root.path(), false).unwrap_err();
-        assert_eq!(state.reason, "absent");
+        assert_eq!(state.reason, Reason::Absent);
     }
 
     #[test]
@@ -468,7 +470,7 @@ mod tests {
         ] {
             let root = pmu(&[(&format!("{PMU}/{name}"), value)]);
             let state = PerfPower::open(root.path(), false).unwrap_err();
-            assert_eq!(state.reason, "error");
+            assert_eq!(state.reason, Reason::Error);
             assert!(state.detail.contains(name) && state.detail.contains(value), "{state:?}");
         }
     }

@@ -19,7 +19,7 @@ use crate::meter::denial::{self, Need};
 use crate::meter::powercap::{self, Entry};
 use crate::meter::still::{self, Still};
 use crate::meter::told::Told;
-use crate::meter::{MeterState, Zone, ZoneEnergy, ZoneKind};
+use crate::meter::{MeterName, MeterState, Reason, Zone, ZoneEnergy, ZoneKind};
 
 /// Between two looks for zones that appeared (module loaded, socket brought online).
 const SCAN_EVERY: Duration = Duration::from_secs(15);
@@ -136,11 +136,10 @@ impl Rapl {
         if let Some(fault) = worst {
             detail = format!("{detail}; {fault}");
         }
-        let reason = match worst {
-            Some(fault) if readable == 0 => fault.reason.as_str(),
-            _ => "ok",
-        };
-        MeterState { meter: "rapl", up: readable > 0, reason, detail }
+        match worst {
+            Some(fault) if readable == 0 => MeterState::down(MeterName::Rapl, fault.reason, detail),
+            _ => MeterState::up(MeterName::Rapl, detail),
+        }
     }
 
     #[must_use]
@@ -312,31 +311,6 @@ impl Tracked {
     }
 }
 
-/// Why something could not be read, in the words of [`MeterState::reason`]; ordered by what to tell first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Reason {
-    /// It is not there (any more).
-    Absent,
-    /// Its counter stands still.
-    Frozen,
-    Error,
-    /// No answer.
-    Hanging,
-    Permission,
-}
-
-impl Reason {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Absent => "absent",
-            Self::Frozen => "frozen",
-            Self::Error => "error",
-            Self::Hanging => "hanging",
-            Self::Permission => "permission",
-        }
-    }
-}
-
 /// A failure with the file it happened on.
 #[derive(Debug)]
 struct Fault {
@@ -425,5 +399,5 @@ fn down(problems: Vec<(PathBuf, Fault)>, sysfs: &Path) -> MeterState {
         ),
         Some(fault) => (fault.reason, fault.to_string()),
     };
-    MeterState { meter: "rapl", up: false, reason: reason.as_str(), detail }
+    MeterState::down(MeterName::Rapl, reason, detail)
 }

@@ -19,7 +19,10 @@ use super::process::Process;
 use super::sockets::Numbering;
 use super::told::Told;
 use super::watch::PATIENCE;
-use super::{CgroupId, DomainLoad, MeterState, Sample, Source, Zone, ZoneEnergy, ZoneKind, boottime_ns, monotonic_ns};
+use super::{
+    CgroupId, DomainLoad, MeterName, MeterState, Reason, Sample, Source, UsageMeter, WeightUnit, Zone, ZoneEnergy,
+    ZoneKind, boottime_ns, monotonic_ns,
+};
 use crate::config::{Config, EbpfMode, GpuMode, Level};
 use crate::snapshot::Health;
 use crate::workload::tree;
@@ -33,7 +36,7 @@ const MAP_HEADROOM: usize = 4;
 const SUSPENDED_MIN_NS: u64 = 100_000_000;
 
 /// Where usage comes from.
-enum UsageMeter {
+enum UsageSource {
     Ebpf(Box<Ebpf>),
     Files(CgroupFiles),
     None,
@@ -50,7 +53,7 @@ pub struct Sampler {
     stat: Option<CpuStat>,
     stat_told: Told<bool>,
     energy: EnergyMeter,
-    usage: UsageMeter,
+    usage: UsageSource,
     processes_wanted: bool,
     pub gpus: GpuMeter,
     /// Why the last reading of usage failed.
@@ -154,7 +157,7 @@ impl Sampler {
         self.topology.refresh();
         if self.topology.online() != self.online {
             let before = std::mem::replace(&mut self.online, self.topology.online().to_vec());
-            if let UsageMeter::Ebpf(ebpf) = &mut self.usage {
+            if let UsageSource::Ebpf(ebpf) = &mut self.usage {
                 let came = self.online.iter().copied().filter(|cpu| !before.contains(cpu)).collect();
                 ebpf.follow(&self.topology, came);
             }
@@ -231,13 +234,13 @@ impl Sampler {
 
     fn read_usage(&mut self, sample: &mut Sample) -> Result<()> {
         match &mut self.usage {
-            UsageMeter::Ebpf(ebpf) => {
+            UsageSource::Ebpf(ebpf) => {
                 let reading = ebpf.read(&self.topology, &self.idle_ns)?;
                 for (load, dropped_ns) in sample.domains.iter_mut().zip(reading.dropped_ns) {
                     load.dropped_ns = dropped_ns;
                 }
                 let whole = reading.cycles.iter().all(|complete| *complete);
-                self.health.cycles_fallbacks += u64::from(ebpf.weight() != "runtime" && !whole);
+                self.health.cycles_fallbacks += u64::from(ebpf.weight() != WeightUnit::Runtime && !whole);
                 for (load, complete) in sample.domains.iter_mut().zip(reading.cycles) {
                     load.cycles = complete;
                 }
@@ -254,27 +257,27 @@ impl Sampler {
                 self.health.missed_switches = drops.switches;
                 self.health.ebpf_run_ns = ebpf.run_ns();
             }
-            UsageMeter::Files(files) => {
+            UsageSource::Files(files) => {
                 let (work, events) = files.read();
                 sample.work = work;
                 sample.events = events;
                 sample.events_complete = true;
             }
-            UsageMeter::None => {}
+            UsageSource::None => {}
         }
         Ok(())
     }
 
     /// A cgroup is gone for good.
     pub fn forget(&mut self, cgroup: CgroupId) {
-        if let UsageMeter::Ebpf(ebpf) = &mut self.usage {
+        if let UsageSource::Ebpf(ebpf) = &mut self.usage {
             ebpf.forget(cgroup);
         }
     }
 
     /// A process is gone for good.
     pub fn forget_process(&mut self, process: Process) {
-        if let UsageMeter::Ebpf(ebpf) = &mut self.usage {
+        if let UsageSource::Ebpf(ebpf) = &mut self.usage {
             ebpf.forget_process(process);
         }
     }
@@ -287,13 +290,14 @@ impl Sampler {
     /// Begins or ends to account for processes. What cannot be had is said once, and is tried again when it is asked for
     /// anew.
     pub fn account_processes(&mut self, wanted: bool) {
-        let UsageMeter::Ebpf(ebpf) = &mut self.usage else {
+        let UsageSource::Ebpf(ebpf) = &mut self.usage else {
             if wanted && !self.processes_wanted {
                 self.processes_wanted = true;
                 let why = "processes are accounted by eBPF alone, which is not available";
                 warn!(reason = why, "the level process is asked for and has no series");
-                let off = self.states.iter().any(|state| state.meter == "ebpf" && state.reason == "off");
-                self.states.push(state("processes", if off { "off" } else { "absent" }, why.to_owned()));
+                let is_off = |state: &MeterState| state.meter == MeterName::Ebpf && state.reason == Reason::Off;
+                let reason = if self.states.iter().any(is_off) { Reason::Off } else { Reason::Absent };
+                self.states.push(MeterState::down(MeterName::Processes, reason, why));
             }
             return;
         };
@@ -303,24 +307,24 @@ impl Sampler {
         self.processes_wanted = wanted;
         let outcome =
             if wanted { ebpf.start_processes(&self.topology).map(Some) } else { ebpf.stop_processes().map(|()| None) };
-        self.states.retain(|state| !["processes", "process_events"].contains(&state.meter));
+        self.states.retain(|state| !matches!(state.meter, MeterName::Processes | MeterName::ProcessEvents));
         match outcome {
             Ok(events) => {
-                let up = MeterState { meter: "processes", up: true, reason: "ok", detail: String::new() };
+                let up = MeterState::up(MeterName::Processes, "");
                 self.states.extend(events.into_iter().flat_map(|events| [events, up.clone()]));
             }
             Err(error) => {
                 let why = format!("{error:#}");
                 let verb = if wanted { "started" } else { "stopped" };
                 warn!(reason = why, "process accounting cannot be {verb}");
-                self.states.push(state("processes", "error", why));
+                self.states.push(MeterState::down(MeterName::Processes, Reason::Error, why));
             }
         }
     }
 
     /// Whether processes are accounted one by one.
     pub fn has_processes(&self) -> bool {
-        matches!(&self.usage, UsageMeter::Ebpf(ebpf) if ebpf.has_processes())
+        matches!(&self.usage, UsageSource::Ebpf(ebpf) if ebpf.has_processes())
     }
 
     /// Share of the online CPUs' time that was busy in the last interval; `None` where that could not be read.
@@ -333,12 +337,12 @@ impl Sampler {
         self.usage_error.as_deref()
     }
 
-    /// Usage meter, program and weight, for `energy_agent_attribution_info`.
-    pub fn usage_info(&self) -> (&'static str, &'static str, &'static str) {
+    /// What usage is counted by, and the unit that work is weighed by, for `energy_agent_attribution_info`.
+    pub fn usage_info(&self) -> (UsageMeter, WeightUnit) {
         match &self.usage {
-            UsageMeter::Ebpf(ebpf) => ("ebpf", ebpf.program(), ebpf.weight()),
-            UsageMeter::Files(_) => ("cgroupfs", "", "runtime"),
-            UsageMeter::None => ("none", "", "runtime"),
+            UsageSource::Ebpf(ebpf) => (UsageMeter::Ebpf(ebpf.program()), ebpf.weight()),
+            UsageSource::Files(_) => (UsageMeter::Files, WeightUnit::Runtime),
+            UsageSource::None => (UsageMeter::None, WeightUnit::Runtime),
         }
     }
 
@@ -392,7 +396,7 @@ fn open_usage(
     topology: &Topology,
     v2_root: Option<&std::path::Path>,
     states: &mut Vec<MeterState>,
-) -> Result<UsageMeter> {
+) -> Result<UsageSource> {
     if config.ebpf != EbpfMode::Off {
         let options = ebpf::Options {
             sysfs: &config.sysfs,
@@ -404,30 +408,30 @@ fn open_usage(
         match Ebpf::load(options, topology, &config.procfs) {
             Ok(ebpf) => {
                 states.extend_from_slice(ebpf.states());
-                states.push(state("cgroupfs", "unused", "eBPF is used".to_owned()));
-                return Ok(UsageMeter::Ebpf(Box::new(ebpf)));
+                states.push(MeterState::down(MeterName::Cgroupfs, Reason::Unused, "eBPF is used"));
+                return Ok(UsageSource::Ebpf(Box::new(ebpf)));
             }
             Err(error) if config.ebpf == EbpfMode::On => return Err(error).context("eBPF (demanded by --ebpf=on)"),
             Err(error) => {
                 let text = format!("{error:#}");
                 warn!(error = text, "eBPF is not available, CPU time is read from cgroup files");
-                states.push(state("ebpf", ebpf::reason(&error), text));
+                states.push(MeterState::down(MeterName::Ebpf, ebpf::reason(&error), text));
             }
         }
     } else {
-        states.push(state("ebpf", "off", "switched off by --ebpf=off".to_owned()));
+        states.push(MeterState::down(MeterName::Ebpf, Reason::Off, "switched off by --ebpf=off"));
     }
     let opened = v2_root.context("no cgroup v2 below --path.cgroupfs").and_then(CgroupFiles::open);
     match opened {
         Ok(files) => {
-            states.push(MeterState { meter: "cgroupfs", up: true, reason: "ok", detail: String::new() });
-            Ok(UsageMeter::Files(files))
+            states.push(MeterState::up(MeterName::Cgroupfs, ""));
+            Ok(UsageSource::Files(files))
         }
         Err(error) => {
             let text = format!("{error:#}");
             warn!(error = text, "no usage meter: all energy stays unattributed");
-            states.push(state("cgroupfs", "absent", text));
-            Ok(UsageMeter::None)
+            states.push(MeterState::down(MeterName::Cgroupfs, Reason::Absent, text));
+            Ok(UsageSource::None)
         }
     }
 }
@@ -442,8 +446,4 @@ fn map_entries(topology: &Topology, v2_root: Option<&std::path::Path>) -> u32 {
 fn process_entries(config: &Config, topology: &Topology) -> u32 {
     let wanted = config.process_max.saturating_mul(topology.domains.len().max(1) * 2);
     u32::try_from(wanted.clamp(MIN_MAP_ENTRIES, 1 << 22).next_power_of_two()).unwrap_or(1 << 22)
-}
-
-fn state(meter: &'static str, reason: &'static str, detail: String) -> MeterState {
-    MeterState { meter, up: false, reason, detail }
 }

@@ -20,8 +20,8 @@ use crate::capping::policy::{Mode, Policy};
 use crate::capping::source::InForce;
 use crate::capping::status::{CappingStatus, PodId, PolicyStatus};
 use crate::config::Config;
-use crate::meter::MeterState;
 use crate::meter::gpu::GpuMeter;
+use crate::meter::{MeterName, MeterState, Reason};
 use crate::snapshot::Snapshot;
 use crate::workload::names::{Pod, Pods};
 use crate::workload::owners::Owners;
@@ -226,9 +226,14 @@ impl Capper {
     /// Rows of `energy_agent_meter_up`: where policies come from, and whether anything may be written.
     pub fn states(&self) -> Vec<MeterState> {
         let journal = match self.actuator.trouble() {
-            None => MeterState { meter: "capping", up: true, reason: "ok", detail: "limits can be written".to_owned() },
+            None => MeterState::up(MeterName::Capping, "limits can be written"),
             Some(Trouble { kind, detail }) => {
-                MeterState { meter: "capping", up: false, reason: kind.as_str(), detail: detail.clone() }
+                let reason = match kind {
+                    TroubleKind::OtherAgent => Reason::OtherAgent,
+                    TroubleKind::RunDirectory => Reason::RunDirectory,
+                    TroubleKind::Journal => Reason::Journal,
+                };
+                MeterState::down(MeterName::Capping, reason, &**detail)
             }
         };
         vec![journal]

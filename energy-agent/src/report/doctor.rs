@@ -21,7 +21,7 @@ use crate::meter::cpu::CpuModel;
 use crate::meter::estimate::Estimate;
 use crate::meter::gpu;
 use crate::meter::sampler::Sampler;
-use crate::meter::{MeterState, Source};
+use crate::meter::{MeterName, MeterState, Program, UsageMeter, WeightUnit};
 use crate::workload::cgroup::classify;
 use crate::workload::units::Units;
 use crate::workload::{Workload, tree};
@@ -144,17 +144,18 @@ struct Machine<'a> {
     found: Result<Found, String>,
     /// Cgroups charged by the one reading, or why there was none.
     reading: Result<usize, String>,
+    usage: (UsageMeter, WeightUnit),
     /// What is wrong with `--meter.estimate-coefficients`.
     coefficients: Option<String>,
 }
 
 impl Machine<'_> {
-    fn state(&self, meter: &str) -> Option<&MeterState> {
+    fn state(&self, meter: MeterName) -> Option<&MeterState> {
         self.states.iter().find(|state| state.meter == meter)
     }
 
-    fn is_up(&self, meter: &str) -> bool {
-        self.state(meter).is_some_and(|state| state.up)
+    fn is_up(&self, meter: MeterName) -> bool {
+        self.state(meter).is_some_and(MeterState::is_up)
     }
 }
 
@@ -181,7 +182,6 @@ impl Report {
             Some(error) => Err(error.to_owned()),
             None => Ok(sample.work.len()),
         };
-        let usage = sampler.usage_info();
         let machine = Machine {
             config,
             states: sampler.states(),
@@ -191,6 +191,7 @@ impl Report {
             },
             v2_root: sampler.v2_root.clone(),
             reading,
+            usage: sampler.usage_info(),
             coefficients: coefficients.map(|error| format!("{error:#}")),
         };
         // Nothing of it stays in the kernel.
@@ -203,7 +204,7 @@ impl Report {
         checks.extend(web::rows(config));
 
         let (energy, has_energy) = energy_verdict(&machine);
-        let (usage, has_usage) = usage_verdict(&machine, usage);
+        let (usage, has_usage) = usage_verdict(&machine);
         let attribution = has_energy && has_usage;
         let found = machine.found.map_or_else(|_| "no cgroup found".to_owned(), Found::describe);
         let verdict = if attribution { "Energy can be attributed" } else { "Energy CANNOT be attributed" };
@@ -217,7 +218,8 @@ fn gpu_rows(config: &Config) -> Vec<Row> {
         return vec![Row::new("nvml", Status::Off, "switched off by --gpu=off", "")];
     }
     let row = |state: MeterState| {
-        if state.up { Row::ok(state.meter, state.detail) } else { Row::missing(state.meter, &state.detail) }
+        let name = state.meter.as_str();
+        if state.is_up() { Row::ok(name, state.detail) } else { Row::missing(name, &state.detail) }
     };
     gpu::probe(&config.nvml_library, &config.procfs).into_iter().map(row).collect()
 }
@@ -229,29 +231,34 @@ fn energy_verdict(machine: &Machine<'_>) -> (String, bool) {
     if machine.config.meter_cpu == CpuMeter::None {
         return ("off (--meter.cpu=none)".to_owned(), false);
     }
-    let sources = [Source::Rapl, Source::Perf, Source::Hwmon, Source::Estimate];
-    match sources.iter().find(|source| machine.is_up(source.as_str())) {
-        Some(Source::Estimate) => ("estimate (not measured)".to_owned(), true),
-        Some(source) => (format!("{} (measured)", source.as_str()), true),
+    let meters = [MeterName::Rapl, MeterName::Perf, MeterName::Hwmon, MeterName::Estimate];
+    match meters.into_iter().find(|meter| machine.is_up(*meter)) {
+        Some(MeterName::Estimate) => ("estimate (not measured)".to_owned(), true),
+        Some(meter) => (format!("{} (measured)", meter.as_str()), true),
         None => ("none (the meter named by --meter.cpu does not work)".to_owned(), false),
     }
 }
 
-fn usage_verdict(machine: &Machine<'_>, (meter, program, weight): (&str, &str, &str)) -> (String, bool) {
+fn usage_verdict(machine: &Machine<'_>) -> (String, bool) {
+    let (meter, weight) = machine.usage;
     let (usage, works) = match meter {
-        "ebpf" => {
+        UsageMeter::Ebpf(program) => {
             let weight = match weight {
-                "runtime" => "CPU time".to_owned(),
-                cycles => cycles.replace('_', " "),
+                WeightUnit::Runtime => "CPU time".to_owned(),
+                cycles => cycles.as_str().replace('_', " "),
             };
-            let form = if program == "tp_btf" { String::new() } else { format!(" ({program})") };
+            let form = match program {
+                Program::TpBtf => String::new(),
+                Program::RawTracepoint => format!(" ({})", program.as_str()),
+            };
             (format!("eBPF{form}, weighed by {weight}"), true)
         }
-        "cgroupfs" => ("cgroup files (cpu.stat)".to_owned(), true),
-        _ => ("none".to_owned(), false),
+        UsageMeter::Files => ("cgroup files (cpu.stat)".to_owned(), true),
+        UsageMeter::None => ("none".to_owned(), false),
     };
+    let is_ebpf = matches!(meter, UsageMeter::Ebpf(_));
     match &machine.reading {
-        _ if machine.config.ebpf == EbpfMode::On && meter != "ebpf" => ("none (--ebpf=on, refused)".to_owned(), false),
+        _ if machine.config.ebpf == EbpfMode::On && !is_ebpf => ("none (--ebpf=on, refused)".to_owned(), false),
         Err(_) => (format!("{usage}, unreadable"), false),
         Ok(_) if works && machine.found.is_err() => (format!("{usage}, without names"), false),
         Ok(_) => (usage, works),

@@ -12,6 +12,7 @@ use tokio::sync::watch as channel;
 use super::kubernetes::watch::{self, Heard, Object, Query};
 use super::kubernetes::{Credentials, Trouble};
 use crate::config::{LabelledObjects, ObjectName};
+use crate::meter::Reason;
 
 /// A ConfigMap may have 1 MiB.
 const PAGE: u32 = 20;
@@ -110,7 +111,7 @@ pub fn start(credentials: Option<Credentials>, which: &Which) -> channel::Receiv
     let (publish, told) = channel::channel(Told::default());
     let Some(credentials) = credentials else {
         let remedy = "run in a pod with a service account, or name a file by --kubeconfig";
-        let trouble = Trouble { reason: "config", message: format!("no credentials for a cluster; {remedy}") };
+        let trouble = Trouble { reason: Reason::Config, message: format!("no credentials for a cluster; {remedy}") };
         publish.send_replace(Told { maps: None, trouble: Some(trouble) });
         return told;
     };

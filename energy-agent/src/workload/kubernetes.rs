@@ -26,6 +26,7 @@ use tower::util::MapRequestLayer;
 
 use self::token::TokenFile;
 use crate::config_file::{self, Fault};
+use crate::meter::Reason;
 use crate::reader::Reader;
 
 /// Where a pod finds the credentials of its service account.
@@ -39,12 +40,19 @@ const RENEWAL: Duration = Duration::from_secs(1);
 /// For credentials of every kind.
 static READER: LazyLock<Reader> = LazyLock::new(Reader::default);
 
-/// What keeps the agent from the cluster: a word from a fixed set, and for people the object and the remedy.
+/// What keeps the agent from the cluster: why, and for people the object and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// `forbidden`, `unauthorized`, `tls`, `unreachable`, `config` or `error`; bounded for use as a label.
-    pub reason: &'static str,
+    pub reason: Reason,
     pub message: String,
+}
+
+impl Trouble {
+    /// Whether another client may be what helps: its token, its certificates or the files they are in may have been renewed.
+    #[must_use]
+    pub const fn needs_new_client(&self) -> bool {
+        !matches!(self.reason, Reason::Unreachable | Reason::Error | Reason::Forbidden)
+    }
 }
 
 /// Credentials that were found, not yet tried.
@@ -240,7 +248,7 @@ impl Server {
     pub fn silence(&self, verb: &str, object: &str, after: Duration) -> Trouble {
         let (Self { url, .. }, remedy, after) = (self, self.reach(), after.as_secs());
         let message = format!("{verb} {object}: no answer from {url} within {after} s; {remedy}");
-        Trouble { reason: "unreachable", message }
+        Trouble { reason: Reason::Unreachable, message }
     }
 
     fn reach(&self) -> String {
@@ -256,14 +264,14 @@ impl Server {
         let (reason, message) = match error {
             Error::Api(status) => match status.code {
                 401 => (
-                    "unauthorized",
+                    Reason::Unauthorized,
                     format!(
                         "{verb} {object}: credentials refused (401 {}); renew the token or certificate",
                         status.message
                     ),
                 ),
                 403 => (
-                    "forbidden",
+                    Reason::Forbidden,
                     format!(
                         "no permission to {verb} {object} (403 {}); the agent needs {needed} on {object}: add \
                          that to its role and bind it to the agent's account",
@@ -271,11 +279,11 @@ impl Server {
                         needed = if ["list", "watch"].contains(&verb) { "list and watch" } else { verb },
                     ),
                 ),
-                code => ("error", format!("{verb} {object}: {code} {} {}", status.reason, status.message)),
+                code => (Reason::Error, format!("{verb} {object}: {code} {} {}", status.reason, status.message)),
             },
-            Error::Auth(_) | Error::RustlsTls(_) => ("config", format!("credentials: {text}")),
+            Error::Auth(_) | Error::RustlsTls(_) => (Reason::Config, format!("credentials: {text}")),
             Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) if is_tls(text) => (
-                "tls",
+                Reason::Tls,
                 format!(
                     "{verb} {object} at {url}: {text}; the server's certificate must be signed by the configured authority \
                      and name this address: correct {}",
@@ -283,13 +291,13 @@ impl Server {
                 ),
             ),
             Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => {
-                ("unreachable", format!("{verb} {object} at {url}: {text}; {}", self.reach()))
+                (Reason::Unreachable, format!("{verb} {object} at {url}: {text}; {}", self.reach()))
             }
             Error::SerdeError(error) => (
-                "error",
+                Reason::Error,
                 format!("{verb} {object}: not the answer of an API server: {}", config_file::json_fault(error)),
             ),
-            _ => ("error", format!("{verb} {object}: {text}")),
+            _ => (Reason::Error, format!("{verb} {object}: {text}")),
         };
         Trouble { reason, message }
     }
@@ -321,7 +329,7 @@ const fn unfit(error: &Error) -> &'static str {
 }
 
 fn unusable(message: String) -> Trouble {
-    Trouble { reason: "config", message }
+    Trouble { reason: Reason::Config, message }
 }
 
 /// What rustls says when certificates or handshakes fail; its own error type is out of reach behind kube.

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::meter::MeterState;
+use crate::meter::{MeterName, MeterState, Reason};
 
 /// The inode of the first PID namespace, `PROC_PID_INIT_INO`.
 /// <https://github.com/torvalds/linux/blob/v6.12/include/linux/proc_ns.h>
@@ -60,7 +60,7 @@ pub fn restriction(procfs: &Path) -> Option<String> {
 #[must_use]
 pub fn state(procfs: &Path) -> Option<MeterState> {
     let detail = format!("PID namespace {}; {REMEDY}", restriction(procfs)?);
-    Some(MeterState { meter: "host_pid", up: false, reason: "restricted", detail })
+    Some(MeterState::down(MeterName::HostPid, Reason::Restricted, detail))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use self::messages::{ListRequest, ListResponse, Messages};
 use super::device_id::DeviceId;
-use crate::meter::MeterState;
+use crate::meter::{MeterName, MeterState, Reason};
 
 /// The kubelet answers from memory.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -100,36 +100,34 @@ async fn answer(socket: PathBuf, wanted: Arc<Notify>, publish: watch::Sender<Tol
                 "no {}; on a Kubernetes node mount it, or name it by --pods.resources-socket",
                 socket.display()
             );
-            publish.send_replace(Told { resources: Arc::default(), state: Some(state(false, "absent", detail)) });
+            let state = MeterState::down(MeterName::PodResources, Reason::Absent, detail);
+            publish.send_replace(Told { resources: Arc::default(), state: Some(state) });
             continue;
         }
         let listed = timeout(DEADLINE, list(&socket)).await.context("no answer in 5 s").flatten();
         let told = match listed {
             Ok(resources) => {
-                if was.is_some_and(|reason| reason != "ok") {
+                if was.is_some_and(|reason| reason != Reason::Ok) {
                     info!(socket = %socket.display(), "kubelet tells device allocations");
                 }
                 // What did not change stays the same value, so that nobody looks again.
                 let same = *before.resources == resources;
                 let resources = if same { before.resources } else { Arc::new(resources) };
                 let detail = format!("{} devices are allocated", resources.devices.len());
-                Told { resources, state: Some(state(true, "ok", detail)) }
+                Told { resources, state: Some(MeterState::up(MeterName::PodResources, detail)) }
             }
             Err(error) => {
                 let detail = format!("{}: {error:#}", socket.display());
-                if was != Some("error") {
+                if was != Some(Reason::Error) {
                     warn!(error = detail, "device allocations cannot be asked for");
                 }
                 // What was given is hardly taken back at once.
-                Told { resources: before.resources, state: Some(state(false, "error", detail)) }
+                let state = MeterState::down(MeterName::PodResources, Reason::Error, detail);
+                Told { resources: before.resources, state: Some(state) }
             }
         };
         publish.send_replace(told);
     }
-}
-
-fn state(up: bool, reason: &'static str, detail: String) -> MeterState {
-    MeterState { meter: "pod_resources", up, reason, detail }
 }
 
 /// Asks once, over a connection of its own.

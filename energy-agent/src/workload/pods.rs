@@ -19,7 +19,7 @@ pub use self::kubelet::Kubelet;
 use super::kubernetes::{Credentials, Trouble};
 use super::names::{Pod, Pods};
 use crate::config::{Config, PodsSource};
-use crate::meter::MeterState;
+use crate::meter::{MeterName, MeterState, Reason};
 
 /// What is known of the pods by now, and how well.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub enum Source {
     /// The pod list of the node's kubelet, asked for now and then.
     Kubelet(Kubelet),
     /// Pods are known by uid: it was wanted so, or there is no cluster.
-    None { reason: &'static str, detail: String },
+    None { reason: Reason, detail: String },
 }
 
 impl Source {
@@ -47,14 +47,14 @@ impl Source {
         let credentials = Credentials::find(config.kubeconfig.as_deref());
         match (config.pods_source, credentials) {
             (PodsSource::None, _) => {
-                Self::None { reason: "off", detail: "switched off by --pods.source=none".to_owned() }
+                Self::None { reason: Reason::Off, detail: "switched off by --pods.source=none".to_owned() }
             }
             (PodsSource::Auto | PodsSource::Api, Some(credentials)) => Self::Api(credentials),
             (PodsSource::Auto, None) => {
-                Self::None { reason: "absent", detail: "not in a cluster, and no kubeconfig".to_owned() }
+                Self::None { reason: Reason::Absent, detail: "not in a cluster, and no kubeconfig".to_owned() }
             }
             (PodsSource::Api, None) => Self::None {
-                reason: "config",
+                reason: Reason::Config,
                 detail: "--pods.source=api finds neither a service account nor a kubeconfig; run the agent as a \
                          DaemonSet, or name a file by --kubeconfig"
                     .to_owned(),
@@ -79,7 +79,7 @@ impl Source {
                 let answer = timeout(patience, kubelet.list(&server)).await;
                 Ok(answer.map_err(|_| server.silence("get", kubelet::OBJECT, patience))??.len())
             }
-            Self::None { reason, detail } => Err(Trouble { reason, message: detail.clone() }),
+            Self::None { reason, detail } => Err(Trouble { reason: *reason, message: detail.clone() }),
         }
     }
 }
@@ -101,15 +101,15 @@ pub fn start(source: Source, node: &str) -> (channel::Receiver<Told>, Option<Arc
     let node = node.to_owned();
     let state = match &source {
         Source::None { reason, detail } => {
-            match *reason {
-                "config" => warn!(problem = detail, "pods stay without names"),
+            match reason {
+                Reason::Config => warn!(problem = detail, "pods stay without names"),
                 _ => info!(why = detail, "pods are known by uid and containers by id, without names"),
             }
-            state(false, reason, detail.clone())
+            MeterState::down(MeterName::Pods, *reason, &**detail)
         }
         source => {
             info!(%source, node, "asking for the pods of this node");
-            state(false, "connecting", format!("{source}: no answer yet"))
+            MeterState::down(MeterName::Pods, Reason::Connecting, format!("{source}: no answer yet"))
         }
     };
     let (told, receiver) = channel::channel(Told { pods: Arc::default(), state });
@@ -129,10 +129,6 @@ pub fn start(source: Source, node: &str) -> (channel::Receiver<Told>, Option<Arc
     (receiver, unknown)
 }
 
-fn state(up: bool, reason: &'static str, detail: String) -> MeterState {
-    MeterState { meter: "pods", up, reason, detail }
-}
-
 /// The task's end of the channel. What was told stays through every trouble.
 #[derive(Debug)]
 struct Teller {
@@ -150,8 +146,8 @@ impl Teller {
     fn answered(&self, source: &str) {
         let pods = self.book.pods();
         let detail = format!("{source}: {} pods", pods.by_uid.len());
-        let before = self.told.send_replace(Told { pods, state: state(true, "ok", detail.clone()) });
-        if !before.state.up {
+        let before = self.told.send_replace(Told { pods, state: MeterState::up(MeterName::Pods, &*detail) });
+        if !before.state.is_up() {
             info!(from = detail, "pods have names");
         }
     }
@@ -159,10 +155,14 @@ impl Teller {
     /// It does not; said once for each reason in a row.
     fn failed(&self, trouble: &Trouble) {
         let Trouble { reason, message } = trouble;
-        let before =
-            self.told.send_replace(Told { pods: self.book.pods(), state: state(false, reason, message.clone()) });
+        let state = MeterState::down(MeterName::Pods, *reason, &**message);
+        let before = self.told.send_replace(Told { pods: self.book.pods(), state });
         if before.state.reason != *reason {
-            warn!(reason, problem = message, "pods are not told, names stay as they were; metering goes on");
+            warn!(
+                reason = reason.as_str(),
+                problem = message,
+                "pods are not told, names stay as they were; metering goes on"
+            );
         }
     }
 }

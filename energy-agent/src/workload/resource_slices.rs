@@ -17,7 +17,7 @@ use super::device_id::{Claimed, is_nvidias, is_uuid};
 use super::kubernetes::watch::{self, Heard, Query};
 use super::kubernetes::{Credentials, Trouble};
 use crate::config::{Config, PodsSource};
-use crate::meter::MeterState;
+use crate::meter::{MeterName, MeterState, Reason};
 
 /// Versions of the API, the newest first.
 const VERSIONS: [&str; 3] = ["v1", "v1beta2", "v1beta1"];
@@ -55,12 +55,12 @@ impl ResourceSlices {
     pub fn start(config: &Config, node: &str) -> Self {
         let credentials = match config.pods_source {
             PodsSource::None => {
-                Err(Trouble { reason: "off", message: "switched off by --pods.source=none".to_owned() })
+                Err(Trouble { reason: Reason::Off, message: "switched off by --pods.source=none".to_owned() })
             }
             PodsSource::Auto | PodsSource::Api | PodsSource::Kubelet => Credentials::find(config.kubeconfig.as_deref())
                 .ok_or_else(|| {
                     let remedy = "run in a pod with a service account, or name a file by --kubeconfig";
-                    Trouble { reason: "config", message: format!("no credentials for the cluster; {remedy}") }
+                    Trouble { reason: Reason::Config, message: format!("no credentials for the cluster; {remedy}") }
                 }),
         };
         let (publish, told) = channel::channel(Told::default());
@@ -97,7 +97,7 @@ async fn run(credentials: Result<Credentials, Trouble>, wanted: Arc<Notify>, mut
                 let fails = Notify::new();
                 let tell = |heard| {
                     // The version may have gone with an upgrade of the API server.
-                    if matches!(&heard, Heard::Failed(trouble) if trouble.reason == "error") {
+                    if matches!(&heard, Heard::Failed(trouble) if trouble.reason == Reason::Error) {
                         fails.notify_one();
                     }
                     teller.hear(heard);
@@ -144,7 +144,7 @@ async fn version(credentials: &Credentials, node: &str) -> Result<&'static str, 
         server.url,
         VERSIONS.join(", ")
     );
-    Err(Trouble { reason: "absent", message })
+    Err(Trouble { reason: Reason::Absent, message })
 }
 
 /// As far as it is used. Source: <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-slice-v1/>.
@@ -284,10 +284,10 @@ impl Teller {
         let before = self.publish.borrow().clone();
         // What did not change stays the same value, so that nobody looks again.
         let uuids = if *before.uuids == uuids { before.uuids } else { Arc::new(uuids) };
-        if before.state.is_none_or(|state| !state.up) {
+        if before.state.is_none_or(|state| !state.is_up()) {
             info!(found = detail, "claimed GPUs are known by the cluster's resource slices");
         }
-        self.publish.send_replace(Told { uuids, state: Some(state(true, "ok", detail)) });
+        self.publish.send_replace(Told { uuids, state: Some(MeterState::up(MeterName::ResourceSlices, detail)) });
     }
 
     /// Said once for each reason in a row.
@@ -295,18 +295,14 @@ impl Teller {
         let before = self.publish.borrow().clone();
         if before.state.is_none_or(|state| state.reason != *reason) {
             warn!(
-                reason,
+                reason = reason.as_str(),
                 problem = message,
                 "claimed GPUs are not told by the cluster's resource slices; their processes still tell whose they are"
             );
         }
-        let now = state(false, reason, message.clone());
+        let now = MeterState::down(MeterName::ResourceSlices, *reason, &**message);
         self.publish.send_replace(Told { uuids: before.uuids, state: Some(now) });
     }
-}
-
-fn state(up: bool, reason: &'static str, detail: String) -> MeterState {
-    MeterState { meter: "resource_slices", up, reason, detail }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::{InForce, SourceState, Sourced};
 use crate::capping::policy::document::{Document, parse};
 use crate::capping::policy::{Policy, PolicyName};
 use crate::capping::status::Problem;
+use crate::meter::Reason;
 use crate::panics;
 
 /// Where a document lies. The order decides between two policies of one name: the first one counts.
@@ -82,7 +83,7 @@ impl Book {
             state: SourceState {
                 source: Arc::from(&**title),
                 up: false,
-                reason: "connecting",
+                reason: Reason::Connecting,
                 detail: "no answer yet".to_owned(),
             },
             answered: false,
@@ -109,7 +110,7 @@ impl Book {
         let (documents, policies) =
             (source.documents.len(), source.documents.values().map(|entry| entry.policies.len()).sum::<usize>());
         source.state.up = true;
-        source.state.reason = if documents == 0 { "absent" } else { "ok" };
+        source.state.reason = if documents == 0 { Reason::Absent } else { Reason::Ok };
         source.state.detail = match documents {
             0 => "there is no document".to_owned(),
             _ => format!("policies: {policies}, documents: {documents}"),
@@ -117,7 +118,7 @@ impl Book {
     }
 
     /// The source of this number cannot be asked: what it said before holds.
-    pub fn fail(&mut self, source: usize, reason: &'static str, detail: String) {
+    pub fn fail(&mut self, source: usize, reason: Reason, detail: String) {
         if let Some(source) = self.sources.get_mut(source) {
             (source.state.up, source.state.reason, source.state.detail) = (false, reason, detail);
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::book::{Documents, Place};
 pub use crate::config_file::MAX_BYTES;
 use crate::config_file::{self, Fault};
+use crate::meter::Reason;
 use crate::mounted::{self, Unread, at};
 
 /// Most documents of a source.
@@ -17,7 +18,7 @@ pub const MAX_TOTAL_BYTES: usize = 8 << 20;
 /// What keeps a source from being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    pub reason: &'static str,
+    pub reason: Reason,
     /// With the object and the remedy.
     pub message: String,
 }
@@ -43,7 +44,7 @@ pub fn read(path: &Path) -> Result<Documents, Failure> {
         Err(Fault::NotFound) => Ok(Documents::new()),
         Err(Fault::NotRegular(_)) => {
             let message = format!("{}: neither a file nor a folder; name one by --capping.policy", path.display());
-            Err(Failure { reason: "unreadable", message })
+            Err(Failure { reason: Reason::Unreadable, message })
         }
         Err(fault) => Err(unreadable(path, &fault)),
         Ok(content) => Ok(Documents::from([(Place::File(path.display().to_string()), content)])),
@@ -61,7 +62,7 @@ pub fn within_limits(title: &str, documents: Documents) -> Result<Documents, Fai
         _ if bytes > MAX_TOTAL_BYTES => format!("{bytes} bytes, more than {} MiB", MAX_TOTAL_BYTES >> 20),
         _ => return Ok(documents),
     };
-    Err(Failure { reason: "limit", message: format!("{title}: {limit}; put policies together, or remove some") })
+    Err(Failure { reason: Reason::Limit, message: format!("{title}: {limit}; put policies together, or remove some") })
 }
 
 /// The documents of `folder`, of which `version` is read.
@@ -126,7 +127,7 @@ pub fn too_large() -> String {
 
 fn unreadable(path: &Path, fault: &Fault) -> Failure {
     let remedy = if *fault == Fault::Denied { "; let the agent's user read it" } else { "" };
-    Failure { reason: "unreadable", message: format!("{}: {fault}{remedy}", path.display()) }
+    Failure { reason: Reason::Unreadable, message: format!("{}: {fault}{remedy}", path.display()) }
 }
 
 #[cfg(test)]

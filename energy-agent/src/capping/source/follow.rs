@@ -16,6 +16,7 @@ use super::files::{self, Failure};
 use crate::config::Config;
 use crate::config_file::Fault;
 use crate::export::own::SelfMetrics;
+use crate::meter::Reason;
 use crate::news::News;
 use crate::reader::{Lost, Reader};
 use crate::settle::{self, Look};
@@ -141,7 +142,7 @@ async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>, 
                 Look::Found(said) => (Some(said.clone()), said),
                 Look::Changing => {
                     let message = format!("{title}: different at each reading; let it be written less often");
-                    let failure = Failure { reason: "changing", message };
+                    let failure = Failure { reason: Reason::Changing, message };
                     (Some(Err(failure.clone())), Err(failure))
                 }
                 Look::Lost(lost) => {
@@ -149,7 +150,7 @@ async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>, 
                         own.lost_reading("policies");
                     }
                     // Whatever it answers next, is news.
-                    (None, Err(Failure { reason: "unreadable", message: format!("{title}: {}", Fault::Hangs) }))
+                    (None, Err(Failure { reason: Reason::Unreadable, message: format!("{title}: {}", Fault::Hangs) }))
                 }
             };
         seen = now;
@@ -206,7 +207,7 @@ fn documents(namespace: &str, maps: &BTreeMap<String, Arc<configmaps::Data>>, kn
 /// Writes changes to the log.
 struct Speaker {
     before: Arc<InForce>,
-    news: News,
+    news: News<Reason>,
 }
 
 impl Speaker {
@@ -218,15 +219,22 @@ impl Speaker {
                 continue;
             }
             match (state.up, state.reason) {
-                (true, "absent") => info!(source, "no policies there"),
+                (true, Reason::Absent) => info!(source, "no policies there"),
                 (true, _)
-                    if !before.up && before.reason != "connecting" && self.news.is("up", Instant::now().into_std()) =>
+                    if !before.up
+                        && before.reason != Reason::Connecting
+                        && self.news.is(Reason::Ok, Instant::now().into_std()) =>
                 {
                     info!(source, found = detail, "policies can be read again");
                 }
                 (true, _) => {}
                 (false, reason) if self.news.is(reason, Instant::now().into_std()) => {
-                    warn!(source, reason, problem = detail, "policies cannot be read, what was in force stays");
+                    warn!(
+                        source,
+                        reason = reason.as_str(),
+                        problem = detail,
+                        "policies cannot be read, what was in force stays"
+                    );
                 }
                 (false, _) => {}
             }
@@ -270,7 +278,7 @@ mod tests {
 
     #[test]
     fn trouble_right_after_an_edit_does_not_lose_the_edit() {
-        let failure = Failure { reason: "unreachable", message: String::new() };
+        let failure = Failure { reason: Reason::Unreachable, message: String::new() };
         let mut latest = Latest::default();
         latest.hear(Ok(Documents::new()));
         latest.hear(Err(failure.clone()));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::words::{self, Tone};
 use crate::capping::knob::Knob;
-use crate::capping::policy::PolicyName;
+use crate::capping::policy::{Mode, PolicyName};
 use crate::capping::quantity::Quantity;
 use crate::capping::source::SourceState;
 use crate::capping::status::{CapStatus, CappingStatus, PodId, PolicyStatus, Problem, SubjectStatus};
@@ -89,7 +89,7 @@ fn write_policy(page: &mut String, policy: &PolicyStatus) {
     let line = format_args!(
         "<section><h2>{}</h2>\n<p><span class=\"chip {}\">{}</span> {}; from {}</p>\n",
         escaped(&name.to_string()),
-        if mode.as_str() == "enforce" { "active" } else { "plain" },
+        if *mode == Mode::Enforce { "active" } else { "plain" },
         words::mode(*mode),
         words::scope(*scope),
         escaped(source),
@@ -236,7 +236,7 @@ fn write_sources(page: &mut String, sources: &[SourceState]) {
     page.push_str("<table>\n<thead><tr><th>source</th><th>state</th><th></th></tr></thead>\n<tbody>\n");
     for SourceState { source, up, reason, detail } in sources {
         let tone = if *up { Tone::Good } else { Tone::Bad };
-        let (source, class, detail) = (escaped(source), tone.class(), escaped(detail));
+        let (source, class, reason, detail) = (escaped(source), tone.class(), reason.as_str(), escaped(detail));
         let line = format_args!(
             "<tr><td>{source}</td><td><span class=\"chip {class}\">{reason}</span></td><td>{detail}</td></tr>\n"
         );

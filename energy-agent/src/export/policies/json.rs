@@ -82,7 +82,7 @@ fn problem(problem: &Problem) -> Value {
 
 fn source(state: &SourceState) -> Value {
     let SourceState { source, up, reason, detail } = state;
-    json!({"source": **source, "up": up, "reason": reason, "detail": detail})
+    json!({"source": **source, "up": up, "reason": reason.as_str(), "detail": detail})
 }
 
 fn conflict(conflict: &Conflict) -> Value {

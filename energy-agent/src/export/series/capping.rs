@@ -31,7 +31,7 @@ pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
     }
     family(writer, &m::POLICY_SOURCE_UP);
     for SourceState { source, up, reason, detail: _ } in sources {
-        let labels = Labels::new(&[("source", source), ("reason", reason), ("node_name", node)]);
+        let labels = Labels::new(&[("source", source), ("reason", reason.as_str()), ("node_name", node)]);
         writer.sample(&labels, &[], Value::Integer(u64::from(*up)));
     }
     write_caps(writer, caps, node);

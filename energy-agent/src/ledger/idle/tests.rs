@@ -10,7 +10,7 @@ use crate::attribution::usage::Share;
 use crate::attribution::{Idle, Interval, attribute};
 use crate::ledger::Ledger;
 use crate::meter::cpu::Domain;
-use crate::meter::{DomainLoad, Source, Zone, ZoneEnergy, ZoneKind};
+use crate::meter::{DomainLoad, Reason, Source, Zone, ZoneEnergy, ZoneKind};
 use crate::snapshot::Snapshot;
 use crate::workload::names::{Names, Pod};
 use crate::workload::{Runtime, Workload};
@@ -178,11 +178,11 @@ fn requests_join_static_pods_by_their_hash_and_follow_what_is_told() {
     let [a, b, fixed] = [container("a", "1"), container("b", "1"), container("905322c7", "1")];
     let second = |node: &mut Node| node.tick(&[zone(ZoneKind::Package, 0, 100)], 0, &[], &[&a, &b, &fixed]);
     assert_eq!(read(&second(&mut node), ["a", "b", "905322c7"]), ([None; 3], 100, 0));
-    assert_eq!(node.idle.state().map(|state| (state.up, state.reason)), Some((false, "absent")));
+    assert_eq!(node.idle.state().map(|state| state.reason), Some(Reason::Absent));
     node.pods = told(&[("a", None, 250), ("mirror", Some("905322c7"), 750)]);
     let parts = read(&second(&mut node), ["a", "b", "905322c7"]);
     assert_eq!(parts, ([running(25), running(0), running(75)], 100, 0));
-    assert_eq!(node.idle.state().map(|state| (state.up, state.reason)), Some((true, "ok")));
+    assert_eq!(node.idle.state().map(|state| state.reason), Some(Reason::Ok));
     node.pods = told(&[("a", None, 0), ("b", None, 10)]);
     assert_eq!(read(&second(&mut node), ["a", "b", "905322c7"]).0, [running(25), running(100), running(75)]);
 }

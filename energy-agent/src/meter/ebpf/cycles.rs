@@ -12,6 +12,7 @@ use crate::config::CyclesEvent;
 use crate::meter::cpu::Topology;
 use crate::meter::denial::{self, Need};
 use crate::meter::perf_event::{Counter, Event, Reading};
+use crate::meter::{Reason, WeightUnit};
 
 /// `CPU_CLK_UNHALTED.DISTRIBUTED` (event 0xec, umask 0x02, `PERF_TYPE_RAW`): unhalted cycles shared out between the two
 /// threads of a core, so that two busy siblings do not count as two cores.
@@ -25,8 +26,7 @@ const DISTRIBUTED_MODELS: [u32; 11] = [0x6a, 0x6c, 0x7d, 0x7e, 0x8c, 0x8d, 0x8f,
 /// The event that cycles are counted by, and the counters.
 pub struct Cycles {
     pub event: Event,
-    /// Value of the weight label: `cycles`, `distributed_cycles` or `cpu_clock`.
-    pub name: &'static str,
+    pub unit: WeightUnit,
     counters: BTreeMap<u32, Counter>,
     /// The kernel's map, once the object is loaded.
     array: Option<OwnedFd>,
@@ -35,25 +35,25 @@ pub struct Cycles {
 }
 
 /// Why there are no cycles, with the kernel's error where it gave one.
-pub type NoCycles = (&'static str, String);
+pub type NoCycles = (Reason, String);
 
 impl Cycles {
     /// Opens the counters that `choice` asks for on every online CPU.
     ///
     /// # Errors
-    /// A reason word and an explanation with the remedy, when any CPU refuses: a mix of units is no use.
+    /// A reason and an explanation with the remedy, when any CPU refuses: a mix of units is no use.
     pub fn open(choice: CyclesEvent, topology: &Topology, intel_model: Option<u32>) -> Result<Self, NoCycles> {
-        let candidates: &[(Event, &'static str)] = match choice {
-            CyclesEvent::None => return Err(("off", "switched off by --ebpf.cycles-event=none".to_owned())),
-            CyclesEvent::CpuClock => &[(Event::CPU_CLOCK, "cpu_clock")],
-            CyclesEvent::Cycles => &[(Event::CPU_CYCLES, "cycles")],
+        let candidates: &[(Event, WeightUnit)] = match choice {
+            CyclesEvent::None => return Err((Reason::Off, "switched off by --ebpf.cycles-event=none".to_owned())),
+            CyclesEvent::CpuClock => &[(Event::CPU_CLOCK, WeightUnit::CpuClock)],
+            CyclesEvent::Cycles => &[(Event::CPU_CYCLES, WeightUnit::Cycles)],
             CyclesEvent::Auto if intel_model.is_some_and(|model| DISTRIBUTED_MODELS.contains(&model)) => {
-                &[(DISTRIBUTED, "distributed_cycles"), (Event::CPU_CYCLES, "cycles")]
+                &[(DISTRIBUTED, WeightUnit::DistributedCycles), (Event::CPU_CYCLES, WeightUnit::Cycles)]
             }
-            CyclesEvent::Auto => &[(Event::CPU_CYCLES, "cycles")],
+            CyclesEvent::Auto => &[(Event::CPU_CYCLES, WeightUnit::Cycles)],
         };
-        let mut refusal = ("absent", "no online CPU".to_owned());
-        for (event, name) in candidates {
+        let mut refusal = (Reason::Absent, "no online CPU".to_owned());
+        for (event, unit) in candidates {
             let opened: Result<BTreeMap<_, _>, _> = topology
                 .online()
                 .iter()
@@ -61,10 +61,10 @@ impl Cycles {
                 .collect();
             match opened {
                 Ok(counters) if !counters.is_empty() => {
-                    return Ok(Self { event: *event, name, counters, array: None, missing: None });
+                    return Ok(Self { event: *event, unit: *unit, counters, array: None, missing: None });
                 }
                 Ok(_) => {}
-                Err((cpu, error)) => refusal = explain(name, cpu, &error),
+                Err((cpu, error)) => refusal = explain(unit.as_str(), cpu, &error),
             }
         }
         Err(refusal)
@@ -123,7 +123,7 @@ fn since(slot: &Slot, reading: Reading) -> Option<u64> {
 fn explain(name: &str, cpu: u32, error: &io::Error) -> NoCycles {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => (
-            "permission",
+            Reason::Permission,
             format!(
                 "{name} on CPU {cpu}: {error}; {}",
                 denial::explain(Need::Perf, Path::new("/sys")).unwrap_or_else(|| {
@@ -134,12 +134,12 @@ fn explain(name: &str, cpu: u32, error: &io::Error) -> NoCycles {
             ),
         ),
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => (
-            "absent",
+            Reason::Absent,
             format!(
                 "{name} on CPU {cpu}: no hardware counter ({error}), as in most virtual machines; work is weighed by CPU time"
             ),
         ),
-        _ => ("error", format!("{name} on CPU {cpu}: {error}; work is weighed by CPU time")),
+        _ => (Reason::Error, format!("{name} on CPU {cpu}: {error}; work is weighed by CPU time")),
     }
 }
 
@@ -160,11 +160,11 @@ mod tests {
     #[test]
     fn the_remedy_matches_the_errno() {
         let explained = |errno| explain("cycles", 0, &io::Error::from_raw_os_error(errno));
-        assert_eq!(explained(libc::ENOENT).0, "absent");
+        assert_eq!(explained(libc::ENOENT).0, Reason::Absent);
         let (reason, text) = explained(libc::EACCES);
-        assert_eq!(reason, "permission");
+        assert_eq!(reason, Reason::Permission);
         // The tests have the capability, so another one says no: no lack of rights is claimed.
         assert!(text.contains("denied by ") && text.contains("CAP_PERFMON (CapEff "), "{text}");
-        assert_eq!(explained(libc::EINVAL).0, "error");
+        assert_eq!(explained(libc::EINVAL).0, Reason::Error);
     }
 }

@@ -21,7 +21,7 @@ use super::{Drops, Ebpf, Options, Seen, set_domains};
 use crate::memory;
 use crate::meter::cpu::{self, Topology};
 use crate::meter::denial::{self, Need};
-use crate::meter::{MeterState, btf, monotonic_ns};
+use crate::meter::{MeterName, MeterState, Program, Reason, btf, monotonic_ns};
 
 /// Built by `cargo xtask ebpf` from `energy-ebpf/src`.
 static OBJECT: &[u8] =
@@ -118,7 +118,7 @@ impl Ebpf {
         let mut cycles = match Cycles::open(options.cycles, topology, options.intel_model) {
             Ok(cycles) => Some(cycles),
             Err((reason, detail)) => {
-                states.push(MeterState { meter: "cycles", up: false, reason, detail });
+                states.push(MeterState::down(MeterName::Cycles, reason, detail));
                 None
             }
         };
@@ -152,7 +152,7 @@ impl Ebpf {
         {
             warn!(%error, "cycle counters could not be handed to the kernel side");
             let detail = format!("handing the counters to the kernel: {error}; work is weighed by CPU time");
-            states.push(state("cycles", "error", &detail));
+            states.push(MeterState::down(MeterName::Cycles, Reason::Error, detail));
             cycles = None;
         }
         // The logger takes its map out before the programs load, and is only a courtesy.
@@ -160,14 +160,15 @@ impl Ebpf {
 
         let program =
             attach_switch(&mut loaded, &btf, offsets.switch).map_err(|error| explain_refusal(error, options.sysfs))?;
-        if program != "tp_btf" && cycles.take().is_some() {
-            states.push(state("cycles", "unused", "the raw_tracepoint program does not count cycles"));
+        if program != Program::TpBtf && cycles.take().is_some() {
+            let detail = "the raw_tracepoint program does not count cycles";
+            states.push(MeterState::down(MeterName::Cycles, Reason::Unused, detail));
         }
         if let Some(counters) = &cycles {
-            states.push(MeterState { meter: "cycles", up: true, reason: "ok", detail: counters.name.to_owned() });
+            states.push(MeterState::up(MeterName::Cycles, counters.unit.as_str()));
         }
         let attached = offsets.events.and_then(|()| attach_events(&mut loaded, &btf));
-        let moves = if program == "tp_btf" { offsets.moves } else { Err(anyhow!("without the typed program")) };
+        let moves = if program == Program::TpBtf { offsets.moves } else { Err(anyhow!("without the typed program")) };
         let moves = moves.and_then(|()| attach_btf(&mut loaded, "cgroup_attach_task", "cgroup_attach_task", &btf));
         if let Err(error) = &moves {
             info!(
@@ -177,22 +178,28 @@ impl Ebpf {
         }
         let events = match attached {
             Ok(events) => {
-                states.push(MeterState { meter: "cgroup_events", up: true, reason: "ok", detail: String::new() });
+                states.push(MeterState::up(MeterName::CgroupEvents, ""));
                 Some(events)
             }
             Err(error) => {
-                states.push(state("cgroup_events", "error", &format!("{error:#}; the cgroup tree is walked instead")));
+                let detail = format!("{error:#}; the cgroup tree is walked instead");
+                states.push(MeterState::down(MeterName::CgroupEvents, Reason::Error, detail));
                 None
             }
         };
-        states.insert(0, MeterState { meter: "ebpf", up: true, reason: "ok", detail: program.to_owned() });
+        states.insert(0, MeterState::up(MeterName::Ebpf, program.as_str()));
         drop(btf);
         let mut visits = Visits::default();
         visits.make(topology.online().to_vec());
         // The parsed BTF was tens of megabytes.
         memory::give_back();
 
-        info!(program, map_entries = options.map_entries, cycles = cycles.as_ref().map(|c| c.name), "eBPF loaded");
+        info!(
+            program = program.as_str(),
+            map_entries = options.map_entries,
+            cycles = cycles.as_ref().map(|cycles| cycles.unit.as_str()),
+            "eBPF loaded"
+        );
         Ok(Self {
             loaded,
             program,
@@ -233,15 +240,15 @@ pub fn btf_path(sysfs: &Path) -> PathBuf {
 }
 
 /// Attaches the best scheduler program that the kernel takes.
-fn attach_switch(loaded: &mut aya::Ebpf, btf: &Btf, offsets: Result<()>) -> Result<&'static str> {
+fn attach_switch(loaded: &mut aya::Ebpf, btf: &Btf, offsets: Result<()>) -> Result<Program> {
     let attached = offsets.and_then(|()| attach_btf(loaded, "sched_switch", "sched_switch", btf));
-    let Err(first) = attached else { return Ok("tp_btf") };
+    let Err(first) = attached else { return Ok(Program::TpBtf) };
     warn!(reason = format!("{first:#}"), "tp_btf program refused, trying raw_tracepoint");
     let program: &mut RawTracePoint =
         loaded.program_mut("sched_switch_raw").context("object without sched_switch_raw")?.try_into()?;
     program.load().map_err(short)?;
     program.attach("sched_switch").map_err(short)?;
-    Ok("raw_tracepoint")
+    Ok(Program::RawTracepoint)
 }
 
 /// Loads a typed program and attaches it.
@@ -278,14 +285,14 @@ fn refused_object(error: EbpfError, sysfs: &Path) -> anyhow::Error {
     explain_refusal(anyhow::Error::new(error).context("loading the eBPF object"), sysfs)
 }
 
-/// The reason word for an error of [`Ebpf::load`].
+/// The reason of an error of [`Ebpf::load`].
 #[must_use]
-pub fn reason(error: &anyhow::Error) -> &'static str {
+pub fn reason(error: &anyhow::Error) -> Reason {
     let errno = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref::<std::io::Error>()?.raw_os_error();
     match error.chain().find_map(errno) {
-        Some(libc::EPERM | libc::EACCES) => "permission",
-        Some(libc::ENOENT) => "absent",
-        _ => "error",
+        Some(libc::EPERM | libc::EACCES) => Reason::Permission,
+        Some(libc::ENOENT) => Reason::Absent,
+        _ => Reason::Error,
     }
 }
 
@@ -306,10 +313,6 @@ fn explain_refusal(error: anyhow::Error, sysfs: &Path) -> anyhow::Error {
     error.context(denial::explain(Need::Bpf, sysfs).unwrap_or_else(|| {
         "not permitted; run as root or with CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8)".to_owned()
     }))
-}
-
-pub(super) fn state(meter: &'static str, reason: &'static str, detail: &str) -> MeterState {
-    MeterState { meter, up: false, reason, detail: detail.to_owned() }
 }
 
 fn map_fd<'a>(loaded: &'a aya::Ebpf, name: &str) -> Result<BorrowedFd<'a>> {

@@ -10,12 +10,12 @@ use aya::programs::BtfTracePoint;
 use aya::{Btf, Endianness};
 use tracing::warn;
 
-use super::load::{attach_btf, owned_fd, state};
+use super::load::{attach_btf, owned_fd};
 use super::processes::Processes;
 use super::{Ebpf, maps};
 use crate::memory;
-use crate::meter::MeterState;
 use crate::meter::cpu::Topology;
+use crate::meter::{MeterName, MeterState, Program, Reason};
 use crate::units::nanos;
 
 /// With and without processes.
@@ -49,7 +49,7 @@ impl Ebpf {
     /// When a field of the kernel's is missing or the program is refused; all is as before then.
     pub fn start_processes(&mut self, topology: &Topology) -> Result<MeterState> {
         let programs = &self.process_programs;
-        ensure!(programs.entries != 0 && self.program == "tp_btf", "without the typed program of the scheduler");
+        ensure!(programs.entries != 0 && self.program == Program::TpBtf, "without the typed program of the scheduler");
         found(&programs.switch)?;
         let btf = self.parse_btf()?;
         let (entries, fd) = (self.process_programs.entries, owned_fd(&self.loaded, "PROCESSES")?);
@@ -157,11 +157,11 @@ impl Ebpf {
         }
         if refusals.is_empty() {
             processes.all_events = true;
-            return MeterState { meter: "process_events", up: true, reason: "ok", detail: String::new() };
+            return MeterState::up(MeterName::ProcessEvents, "");
         }
         let detail = format!("{}; names and ends of processes are looked up in /proc instead", refusals.join("; "));
         warn!(reason = detail, "process events are not complete");
-        state("process_events", "error", &detail)
+        MeterState::down(MeterName::ProcessEvents, Reason::Error, detail)
     }
 }
 

@@ -60,7 +60,7 @@ impl Node {
 }
 
 fn states(meter: &EnergyMeter) -> Vec<(&'static str, bool, &'static str)> {
-    meter.states().iter().map(|state| (state.meter, state.up, state.reason)).collect()
+    meter.states().iter().map(|state| (state.meter.as_str(), state.is_up(), state.reason.as_str())).collect()
 }
 
 fn sources(meter: &mut EnergyMeter) -> Vec<(ZoneKind, Source)> {
@@ -154,8 +154,8 @@ fn a_guests_rapl_is_not_believed_unless_told_to() {
     let node = Node::bare().guest().rapl();
     let mut meter = node.open(CpuMeter::Auto);
     assert_eq!(sources(&mut meter), [(ZoneKind::Package, Source::Estimate)]);
-    let rapl = meter.states().into_iter().find(|state| state.meter == "rapl").unwrap();
-    assert_eq!((rapl.up, rapl.reason), (false, "guest"));
+    let rapl = meter.states().into_iter().find(|state| state.meter == MeterName::Rapl).unwrap();
+    assert_eq!((rapl.is_up(), rapl.reason), (false, Reason::Guest));
     assert!(rapl.detail.contains("--meter.trust-guest"));
 
     let mut named = node.open(CpuMeter::Rapl);

@@ -33,7 +33,7 @@ pub struct Doubt {
     time: Duration,
     last_power: Option<Watts>,
     verdict: Verdict,
-    told: Told<&'static str>,
+    told: Told<Verdict>,
 }
 
 impl Doubt {
@@ -78,18 +78,16 @@ impl Doubt {
 
     /// What the log should be told of it now.
     pub fn news(&mut self, now: Instant) -> Option<String> {
-        let (state, text) = match self.verdict {
-            Verdict::Plausible => ("plausible", "the energy counter counts again".to_owned()),
-            Verdict::Frozen => ("frozen", format!("{}, the GPU has no energy until it does", self.still.describe())),
+        // Another percentage is no other state.
+        let state = if let Verdict::Doubtful(_) = self.verdict { Verdict::Doubtful(0) } else { self.verdict };
+        self.told.due(state, now)?;
+        Some(match self.verdict {
+            Verdict::Plausible => "the energy counter counts again".to_owned(),
+            Verdict::Frozen => format!("{}, the GPU has no energy until it does", self.still.describe()),
             Verdict::Doubtful(percent) => {
-                ("doubtful", format!("the energy counter shows {percent} % of the power of the last minute"))
+                format!("the energy counter shows {percent} % of the power of the last minute")
             }
-        };
-        // The first word of a counter that is right is none.
-        if state == "plausible" && self.told.is_new() {
-            return None;
-        }
-        self.told.due(state, now).map(|_| text)
+        })
     }
 
     fn begin(&mut self) {

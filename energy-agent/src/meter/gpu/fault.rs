@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use nvml_wrapper::error::NvmlError;
 
+use crate::meter::Reason;
 use crate::meter::told::Told;
 
-/// Why a GPU, or all of NVML, cannot be read; the value of the label `reason`.
+/// Why a GPU, or all of NVML, cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
     /// No library, no driver, no GPU, or a GPU that was there before and is not any more.
@@ -32,22 +33,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Absent => "absent",
-            Self::Permission => "permission",
-            Self::VersionMismatch => "version_mismatch",
-            Self::StaticBuild => "static_build",
-            Self::Symbol => "symbol",
-            Self::Lost => "lost",
-            Self::ResetRequired => "reset_required",
-            Self::Hanging => "hanging",
-            Self::Frozen => "frozen",
-            Self::Error => "error",
-        }
-    }
-
     /// What to do about it; begins with `; `, or is empty.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
@@ -64,6 +49,23 @@ impl Fault {
             Self::Hanging => "; see the kernel log for NVRM messages",
             Self::Frozen => "; reload the driver or reset the GPU (nvidia-smi --gpu-reset)",
             Self::Error => "",
+        }
+    }
+}
+
+impl From<Fault> for Reason {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Absent => Self::Absent,
+            Fault::Permission => Self::Permission,
+            Fault::VersionMismatch => Self::VersionMismatch,
+            Fault::StaticBuild => Self::StaticBuild,
+            Fault::Symbol => Self::Symbol,
+            Fault::Lost => Self::Lost,
+            Fault::ResetRequired => Self::ResetRequired,
+            Fault::Hanging => Self::Hanging,
+            Fault::Frozen => Self::Frozen,
+            Fault::Error => Self::Error,
         }
     }
 }

@@ -10,8 +10,8 @@ use nvml_wrapper::enum_wrappers::device::Sampling;
 use nvml_wrapper::error::NvmlError;
 
 use super::fault::Fault;
-use super::{mig, session, state};
-use crate::meter::MeterState;
+use super::{mig, session};
+use crate::meter::{MeterName, MeterState, Reason};
 
 /// How long all calls together may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ pub fn probe(library: &str, procfs: &Path) -> Vec<MeterState> {
         (Ok(_), Ok(states)) => states,
         _ => {
             let detail = format!("{library}: no answer within {} s{}", DEADLINE.as_secs(), Fault::Hanging.remedy());
-            vec![state("nvml", Fault::Hanging, detail)]
+            vec![MeterState::down(MeterName::Nvml, Reason::Hanging, detail)]
         }
     }
 }
@@ -34,23 +34,24 @@ pub fn probe(library: &str, procfs: &Path) -> Vec<MeterState> {
 fn look(library: &str, procfs: &Path) -> Vec<MeterState> {
     let nvml = match session::open(library, procfs) {
         Ok(nvml) => nvml,
-        Err(failure) => return vec![state("nvml", failure.fault, failure.detail)],
+        Err(failure) => return vec![MeterState::down(MeterName::Nvml, failure.fault.into(), failure.detail)],
     };
     let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
     let count = match nvml.device_count() {
-        Ok(0) => return vec![state("nvml", Fault::Absent, format!("no GPU, driver {driver}"))],
+        Ok(0) => return vec![MeterState::down(MeterName::Nvml, Reason::Absent, format!("no GPU, driver {driver}"))],
         Ok(count) => count,
-        Err(error) => return vec![state("nvml", Fault::Error, format!("{library}: {error}"))],
+        Err(error) => return vec![MeterState::down(MeterName::Nvml, Reason::Error, format!("{library}: {error}"))],
     };
     let plural = if count == 1 { "" } else { "s" };
     let detail = format!("{count} GPU{plural}, driver {driver}");
-    let mut states = vec![MeterState { meter: "nvml", up: true, reason: "ok", detail }];
+    let mut states = vec![MeterState::up(MeterName::Nvml, detail)];
     states.extend((0..count).map(|index| gpu(&nvml, index)));
     states
 }
 
 fn gpu(nvml: &Nvml, index: u32) -> MeterState {
-    let failed = |detail: String, fault| state("gpu", fault, format!("{index}: {detail}"));
+    let failed =
+        |detail: String, fault: Fault| MeterState::down(MeterName::Gpu, fault.into(), format!("{index}: {detail}"));
     let gpu = match session::identify(nvml, index) {
         Ok(gpu) => gpu,
         Err(failure) => return failed(failure.detail, failure.fault),
@@ -78,15 +79,16 @@ fn gpu(nvml: &Nvml, index: u32) -> MeterState {
     };
     let name = format!("{index}: {} {}", gpu.name, gpu.uuid);
     match energy {
-        Ok(energy) => {
-            let detail = format!("{name}: {energy}, {processes}");
-            MeterState { meter: "gpu", up: true, reason: "ok", detail }
-        }
+        Ok(energy) => MeterState::up(MeterName::Gpu, format!("{name}: {energy}, {processes}")),
         Err(NvmlError::NotSupported) => {
             let remedy = "; a vGPU or an integrated GPU does not tell its energy, only the host can";
-            state("gpu", Fault::Absent, format!("{name}: neither energy nor power, {processes}{remedy}"))
+            let detail = format!("{name}: neither energy nor power, {processes}{remedy}");
+            MeterState::down(MeterName::Gpu, Reason::Absent, detail)
         }
-        Err(error) => state("gpu", Fault::Error, format!("{name}: energy counter: {error}, {processes}")),
+        Err(error) => {
+            let detail = format!("{name}: energy counter: {error}, {processes}");
+            MeterState::down(MeterName::Gpu, Reason::Error, detail)
+        }
     }
 }
 
@@ -97,7 +99,7 @@ mod tests {
     #[test]
     fn a_missing_library_is_absent_and_named_fc_044() {
         let states = probe("/nonexistent/libnvidia-ml.so.1", Path::new("/proc"));
-        assert_eq!((states.len(), states[0].meter, states[0].up, states[0].reason), (1, "nvml", false, "absent"));
+        assert_eq!((states.len(), states[0].meter, states[0].reason), (1, MeterName::Nvml, Reason::Absent));
         assert!(states[0].detail.contains("/nonexistent/libnvidia-ml.so.1"));
     }
 }

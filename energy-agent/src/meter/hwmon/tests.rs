@@ -44,7 +44,7 @@ fn energy_counters_of_sockets_are_packages() {
         ("hwmon2/energy66_label", "Esocket1\n"),
     ]);
     let mut hwmon = open(&root).unwrap();
-    assert!(hwmon.has_package() && hwmon.state().up);
+    assert!(hwmon.has_package() && hwmon.state().is_up());
     assert_eq!(hwmon.read(SECOND), []);
     write(&root, "hwmon2/energy65_input", b"5000\n");
     write(&root, "hwmon2/energy66_input", b"2007\n");
@@ -67,7 +67,7 @@ fn power_is_integrated_between_readings() {
     // Unplugged: no figure, and the next reading has nothing to be joined to.
     fs::remove_file(root.path().join("class/hwmon/hwmon0/power1_input")).unwrap();
     assert_eq!(hwmon.read(SECOND), []);
-    assert!(!hwmon.state().up && hwmon.state().detail.contains("power1_input"));
+    assert!(!hwmon.state().is_up() && hwmon.state().detail.contains("power1_input"));
     write(&root, "hwmon0/power1_input", b"20000000");
     assert_eq!(hwmon.read(SECOND), []);
     assert_eq!(energies(&hwmon.read(SECOND)), package(20_000_000));
@@ -101,9 +101,9 @@ fn a_sensor_that_never_answers_is_hanging_and_the_others_are_read() {
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let mut hwmon = open(&root).unwrap();
     let board = hwmon.board_state().unwrap();
-    assert_eq!((board.meter, board.up, board.reason), ("board", false, "hanging"));
+    assert_eq!((board.meter, board.reason), (MeterName::Board, Reason::Hanging));
     assert!(board.detail.contains("hwmon0/power1_average: no answer for 2.9 s; "), "{}", board.detail);
-    assert!(hwmon.state().up);
+    assert!(hwmon.state().is_up());
     hwmon.read(SECOND);
     write(&root, "hwmon1/energy1_input", b"12");
     assert_eq!(energies(&hwmon.read(SECOND)), [(ZoneKind::Package, Some(0), 7)]);
@@ -123,7 +123,7 @@ fn one_bad_sensor_does_not_stop_the_others() {
     hwmon.read(SECOND);
     write(&root, "hwmon0/energy2_input", b"30");
     assert_eq!(energies(&hwmon.read(SECOND)), [(ZoneKind::Package, Some(1), 20)]);
-    assert!(hwmon.state().up && hwmon.state().detail.contains("garbage"));
+    assert!(hwmon.state().is_up() && hwmon.state().detail.contains("garbage"));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_board_sensor_is_the_platform_and_no_package() {
     let root = tree(&[("hwmon0/device/name", "power_meter"), ("hwmon0/device/power1_average", "100000000")]);
     let mut hwmon = open(&root).unwrap();
     assert!(!hwmon.has_package() && hwmon.has_platform());
-    assert_eq!((hwmon.state().up, hwmon.state().reason), (false, "absent"));
+    assert_eq!(hwmon.state().reason, Reason::Absent);
     hwmon.read(SECOND);
     assert_eq!(energies(&hwmon.read(SECOND)), [(ZoneKind::Platform, None, 100_000_000)]);
 }
@@ -171,9 +171,9 @@ fn labels_place_sensors() {
 #[test]
 fn no_sensor_is_absent() {
     let root = TempDir::new().unwrap();
-    assert_eq!(open(&root).unwrap_err().reason, "absent");
+    assert_eq!(open(&root).unwrap_err().reason, Reason::Absent);
     fs::create_dir_all(root.path().join("class/hwmon")).unwrap();
-    assert_eq!(open(&root).unwrap_err().reason, "absent");
+    assert_eq!(open(&root).unwrap_err().reason, Reason::Absent);
 }
 
 proptest! {
@@ -197,7 +197,7 @@ proptest! {
             write(&root, "hwmon0/energy1_input", &values[2]);
             write(&root, "hwmon0/power1_input", &values[3]);
             hwmon.read(SECOND);
-            prop_assert_eq!(hwmon.state().up, hwmon.has_package());
+            prop_assert_eq!(hwmon.state().is_up(), hwmon.has_package());
         }
     }
 }

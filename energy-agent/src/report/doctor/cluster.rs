@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Machine, Row, Status, plural};
+use crate::meter::Reason;
 use crate::node::node_name;
 use crate::workload::kubernetes::Trouble;
 use crate::workload::pods::Source;
@@ -15,13 +16,13 @@ pub fn kubernetes(machine: &Machine<'_>) -> Row {
     let source = Source::choose(machine.config);
     let pods = machine.found.as_ref().map_or(0, |found| found.pods);
     match &source {
-        Source::None { reason: "off", detail } => return Row::new(name, Status::Off, detail, ""),
-        Source::None { reason: "absent", .. } if pods > 0 => {
+        Source::None { reason: Reason::Off, detail } => return Row::new(name, Status::Off, detail, ""),
+        Source::None { reason: Reason::Absent, .. } if pods > 0 => {
             let detail =
                 format!("not in a cluster, but {} by cgroup: known by uid, without names", plural(pods, "pod"));
             return Row::new(name, Status::Fallback, detail, "run the agent as a DaemonSet, or set KUBECONFIG");
         }
-        Source::None { reason: "absent", .. } => {
+        Source::None { reason: Reason::Absent, .. } => {
             return Row::new(name, Status::Missing, "not in a cluster: containers and units are the workloads", "");
         }
         _ => {}
@@ -35,8 +36,8 @@ pub fn kubernetes(machine: &Machine<'_>) -> Row {
         }
         Ok(told) => Row::ok(name, format!("{source}: {} on node {node}", plural(told, "pod"))),
         Err(Trouble { reason, message }) => {
-            let detail =
-                if message.contains(&source.to_string()) { message } else { format!("{source}: {reason}: {message}") };
+            let names_source = message.contains(&source.to_string());
+            let detail = if names_source { message } else { format!("{source}: {}: {message}", reason.as_str()) };
             Row::missing(name, &detail)
         }
     }
@@ -44,7 +45,7 @@ pub fn kubernetes(machine: &Machine<'_>) -> Row {
 
 fn ask(source: &Source, node: &str) -> Result<usize, Trouble> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Trouble { reason: "error", message: format!("tokio: {error}") })?;
+    let runtime = runtime.map_err(|error| Trouble { reason: Reason::Error, message: format!("tokio: {error}") })?;
     let outcome = runtime.block_on(source.probe(node, PATIENCE));
     // A name server that is silent is not waited for.
     runtime.shutdown_background();

@@ -8,20 +8,21 @@ use crate::meter::perf::PerfPower;
 use crate::meter::powercap::{self, Entry};
 use crate::meter::rapl::Rapl;
 use crate::meter::watch::PATIENCE;
-use crate::meter::{MeterState, Source, Zone, ZoneKind};
+use crate::meter::{MeterName, MeterState, Reason, Source, Zone, ZoneKind};
 
 pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
     let sysfs = &machine.config.sysfs;
     let mirrored_dies = CpuModel::read(&machine.config.procfs).mirrors_dies();
     let perf = || PerfPower::open(sysfs, mirrored_dies).map_or_else(|state| state, |perf| perf.state());
     let hwmon = || Hwmon::open(sysfs, PATIENCE).map_or_else(|state| state, |hwmon| hwmon.state());
-    let mut rapl =
-        measured(machine, "rapl", || Rapl::open(sysfs, mirrored_dies).map_or_else(|state| state, |rapl| rapl.state()));
+    let mut rapl = measured(machine, MeterName::Rapl, || {
+        Rapl::open(sysfs, mirrored_dies).map_or_else(|state| state, |rapl| rapl.state())
+    });
     if rapl.status == Status::Ok {
         rapl.detail = zones(machine, mirrored_dies);
     }
-    let mut rows = vec![rapl, measured(machine, "perf", perf), measured(machine, "hwmon", hwmon)];
-    rows.extend(machine.state("board").map(|state| match state.up {
+    let mut rows = vec![rapl, measured(machine, MeterName::Perf, perf), measured(machine, MeterName::Hwmon, hwmon)];
+    rows.extend(machine.state(MeterName::Board).map(|state| match state.is_up() {
         true => Row::ok("board", format!("exported beside the CPU's energy: {}", state.detail)),
         false => Row::missing("board", &state.detail),
     }));
@@ -30,31 +31,33 @@ pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
 }
 
 /// A source that measures. One that was not tried because a better one works is tried now by `probe`.
-fn measured(machine: &Machine<'_>, name: &'static str, probe: impl Fn() -> MeterState) -> Row {
-    let Some(state) = machine.state(name) else { return Row::new(name, Status::Missing, "not tried", "") };
+fn measured(machine: &Machine<'_>, meter: MeterName, probe: impl Fn() -> MeterState) -> Row {
+    let name = meter.as_str();
+    let Some(state) = machine.state(meter) else { return Row::new(name, Status::Missing, "not tried", "") };
     match state.reason {
-        _ if state.up => Row::ok(name, format!("used: {}", state.detail)),
-        "off" => Row::new(name, Status::Off, "switched off by --meter.cpu=none", ""),
-        "unused" if machine.config.meter_cpu != CpuMeter::Auto => {
+        Reason::Ok => Row::ok(name, format!("used: {}", state.detail)),
+        Reason::Off => Row::new(name, Status::Off, "switched off by --meter.cpu=none", ""),
+        Reason::Unused if machine.config.meter_cpu != CpuMeter::Auto => {
             Row::new(name, Status::Off, "--meter.cpu names another meter", "")
         }
-        "unused" => {
+        Reason::Unused => {
             let state = probe();
-            if state.up {
+            if state.is_up() {
                 return Row::ok(name, format!("works, not used: a better meter does too ({})", state.detail));
             }
-            down(name, &state)
+            down(&state)
         }
-        _ => down(name, state),
+        _ => down(state),
     }
 }
 
-fn down(name: &'static str, state: &MeterState) -> Row {
-    if name != "hwmon" || ["permission", "hanging"].contains(&state.reason) {
+fn down(state: &MeterState) -> Row {
+    let name = state.meter.as_str();
+    if state.meter != MeterName::Hwmon || matches!(state.reason, Reason::Permission | Reason::Hanging) {
         return Row::missing(name, &state.detail);
     }
     let remedy = "load the driver of the machine's power sensor, such as acpi_power_meter; many machines have none";
-    Row::new(name, Status::Missing, &state.detail, if state.reason == "absent" { remedy } else { "" })
+    Row::new(name, Status::Missing, &state.detail, if state.reason == Reason::Absent { remedy } else { "" })
 }
 
 /// Which zones are measured, by which folder, and which are there but unreadable.
@@ -96,17 +99,17 @@ fn folder(path: &str) -> &str {
 }
 
 fn estimate(machine: &Machine<'_>) -> Row {
-    let name = "estimate";
+    let name = MeterName::Estimate.as_str();
     if let Some(error) = &machine.coefficients {
         let remedy = "correct the file given by --meter.estimate-coefficients, or leave the flag out; the agent does not start with it";
         return Row::new(name, Status::Missing, error, remedy);
     }
-    match (machine.state(name), machine.config.meter_cpu) {
-        (Some(MeterState { up: true, detail, .. }), CpuMeter::Auto) => {
+    match (machine.state(MeterName::Estimate), machine.config.meter_cpu) {
+        (Some(MeterState { reason: Reason::Ok, detail, .. }), CpuMeter::Auto) => {
             let remedy = "get rapl, perf or hwmon to work, or turn estimates off with --meter.cpu=none";
             Row::new(name, Status::Fallback, format!("used, a model and no measurement: {detail}"), remedy)
         }
-        (Some(MeterState { up: true, detail, .. }), _) => {
+        (Some(MeterState { reason: Reason::Ok, detail, .. }), _) => {
             Row::ok(name, format!("used as --meter.cpu asks, a model and no measurement: {detail}"))
         }
         (_, CpuMeter::Auto) => Row::ok(name, "not used: energy is measured"),

@@ -4,10 +4,10 @@ use std::fs;
 
 use super::{Machine, Row, Status, plural};
 use crate::config::EbpfMode;
-use crate::meter::MeterState;
 use crate::meter::btf::Types;
 use crate::meter::cgroupfs::CgroupFiles;
 use crate::meter::ebpf::btf_path;
+use crate::meter::{MeterName, MeterState, Program, Reason, UsageMeter};
 
 pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
     let Machine { config, .. } = machine;
@@ -38,16 +38,16 @@ fn sched_switch(machine: &Machine<'_>) -> Row {
     let name = "sched_switch";
     let demanded =
         if machine.config.ebpf == EbpfMode::On { "; --ebpf=on makes the agent end with this error" } else { "" };
-    match (machine.state("ebpf"), &machine.reading) {
-        (Some(MeterState { up: true, .. }), Err(error)) => {
+    match (machine.state(MeterName::Ebpf), &machine.reading) {
+        (Some(MeterState { reason: Reason::Ok, .. }), Err(error)) => {
             Row::new(name, Status::Missing, format!("loaded, but unreadable: {error}"), "use --ebpf=off")
         }
-        (Some(MeterState { up: true, detail: program, .. }), Ok(cgroups)) => {
+        (Some(MeterState { reason: Reason::Ok, detail: program, .. }), Ok(cgroups)) => {
             let detail = format!(
                 "{program}: loaded, attached and read once, {} charged; needs no tracefs",
                 plural(*cgroups, "cgroup")
             );
-            if program == "tp_btf" {
+            if machine.usage.0 == UsageMeter::Ebpf(Program::TpBtf) {
                 return Row::ok(name, detail);
             }
             let remedy = "counts without cycles, and time only as tasks leave the CPU; a kernel whose BTF describes task_struct and cgroup allows tp_btf";
@@ -62,7 +62,7 @@ fn sched_switch(machine: &Machine<'_>) -> Row {
 fn refused(state: &MeterState, demanded: &str) -> Row {
     let text = &state.detail;
     let (detail, remedy) = match text.split_once("; ") {
-        Some((what, rest)) if matches!(state.reason, "permission" | "absent") => {
+        Some((what, rest)) if matches!(state.reason, Reason::Permission | Reason::Absent) => {
             let (remedy, kernel) = rest.split_once(": ").unwrap_or((rest, ""));
             let colon = if kernel.is_empty() { "" } else { ": " };
             (format!("{what}{colon}{kernel}"), remedy.to_owned())
@@ -73,10 +73,13 @@ fn refused(state: &MeterState, demanded: &str) -> Row {
 }
 
 fn cgroup_events(machine: &Machine<'_>) -> Row {
-    let name = "cgroup_events";
+    let meter = MeterName::CgroupEvents;
+    let name = meter.as_str();
     let loss = "a cgroup that comes and goes between two ticks is charged to its parent";
-    match machine.state(name) {
-        Some(state) if state.up => Row::ok(name, "cgroup_mkdir and cgroup_rmdir: short-lived containers have a name"),
+    match machine.state(meter) {
+        Some(state) if state.is_up() => {
+            Row::ok(name, "cgroup_mkdir and cgroup_rmdir: short-lived containers have a name")
+        }
         Some(state) => Row::new(name, Status::Fallback, format!("{}: {loss}", state.detail), ""),
         None => Row::new(
             name,
@@ -88,21 +91,22 @@ fn cgroup_events(machine: &Machine<'_>) -> Row {
 }
 
 fn cycles(machine: &Machine<'_>) -> Row {
-    let name = "cycles";
+    let meter = MeterName::Cycles;
+    let name = meter.as_str();
     let instead = "work is weighed by CPU time";
-    match machine.state(name) {
-        Some(MeterState { up: true, detail, .. }) => {
+    match machine.state(meter) {
+        Some(MeterState { reason: Reason::Ok, detail, .. }) => {
             Row::ok(name, format!("{} on every online CPU: work is weighed by them", detail.replace('_', " ")))
         }
-        Some(MeterState { reason: "off", detail, .. }) => {
+        Some(MeterState { reason: Reason::Off, detail, .. }) => {
             Row::new(name, Status::Off, format!("{detail}: {instead}"), "")
         }
-        Some(MeterState { reason: "absent", detail, .. }) => {
+        Some(MeterState { reason: Reason::Absent, detail, .. }) => {
             let what = detail.strip_suffix(&format!("; {instead}")).unwrap_or(detail);
             let remedy = "none needed; a virtual PMU would also tell fast clocks from slow ones";
             Row::new(name, Status::Fallback, format!("{what}: {instead}"), remedy)
         }
-        Some(MeterState { reason: "permission", detail, .. }) => {
+        Some(MeterState { reason: Reason::Permission, detail, .. }) => {
             Row { status: Status::Fallback, ..Row::missing(name, detail) }
         }
         Some(MeterState { detail, .. }) => Row::new(name, Status::Fallback, detail, ""),
@@ -113,17 +117,18 @@ fn cycles(machine: &Machine<'_>) -> Row {
 }
 
 fn cgroup_files(machine: &Machine<'_>) -> Row {
-    let name = "cgroupfs";
+    let meter = MeterName::Cgroupfs;
+    let name = meter.as_str();
     let off = machine.config.ebpf == EbpfMode::Off;
-    match (machine.state(name), &machine.v2_root) {
-        (Some(MeterState { up: true, .. }), _) if off => {
+    match (machine.state(meter), &machine.v2_root) {
+        (Some(MeterState { reason: Reason::Ok, .. }), _) if off => {
             Row::ok(name, "cpu.stat of every cgroup is read, as --ebpf=off asks")
         }
-        (Some(MeterState { up: true, .. }), _) => {
+        (Some(MeterState { reason: Reason::Ok, .. }), _) => {
             let detail = "cpu.stat of every cgroup is read instead of eBPF: exact totals, but no cycles, no context switches, and not per package";
             Row::new(name, Status::Fallback, detail, "see sched_switch")
         }
-        (Some(MeterState { reason: "unused", .. }), Some(root)) => match CgroupFiles::open(root) {
+        (Some(MeterState { reason: Reason::Unused, .. }), Some(root)) => match CgroupFiles::open(root) {
             Ok(_) => Row::ok(name, "cpu.stat is readable, not used: eBPF works"),
             Err(error) => Row::new(name, Status::Missing, format!("{error:#}"), "none needed: eBPF works"),
         },

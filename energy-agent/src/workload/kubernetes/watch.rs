@@ -15,6 +15,7 @@ use tracing::debug;
 
 use super::backoff::Backoff;
 use super::{Credentials, Server, Trouble};
+use crate::meter::Reason;
 
 /// A list, and the beginning of a watch, are answered sooner.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -117,17 +118,14 @@ pub async fn run<T: Object>(credentials: Credentials, query: Query, mut tell: im
             }
             End::Failed(trouble) => {
                 let reason = trouble.reason;
+                if reason == Reason::Forbidden {
+                    pause = pause.max(FORBIDDEN_PAUSE);
+                }
+                let refused = server.take_if(|_| trouble.needs_new_client());
                 tell(Heard::Failed(trouble));
-                match reason {
-                    "forbidden" => pause = pause.max(FORBIDDEN_PAUSE),
-                    "unreachable" | "error" => {}
-                    // Token, certificates or the files they are in may have been renewed.
-                    _ => {
-                        if let Some(server) = server.take().filter(|_| reason == "unauthorized") {
-                            server.wait(pause).await;
-                            continue;
-                        }
-                    }
+                if let Some(server) = refused.filter(|_| reason == Reason::Unauthorized) {
+                    server.wait(pause).await;
+                    continue;
                 }
             }
         }
@@ -231,7 +229,7 @@ async fn watch<T: Object>(
                     "watch at {} ended at once, without an event; a proxy before the API server that cuts it?",
                     server.url
                 );
-                End::Failed(Trouble { reason: "unreachable", message })
+                End::Failed(Trouble { reason: Reason::Unreachable, message })
             };
         }
         // What has arrived together is told together.

@@ -16,6 +16,7 @@ use super::Teller;
 use super::object::Object;
 use crate::config::Config;
 use crate::config_file::json_fault;
+use crate::meter::Reason;
 use crate::printable::cut;
 use crate::workload::kubernetes::backoff::Backoff;
 use crate::workload::kubernetes::{Credentials, Server, Trouble, authority};
@@ -67,7 +68,7 @@ impl Kubelet {
     /// # Errors
     /// When the address, the token or the authority's certificate cannot be used.
     pub async fn client(&self) -> Result<Server, Trouble> {
-        let unusable = |message: String| Trouble { reason: "config", message };
+        let unusable = |message: String| Trouble { reason: Reason::Config, message };
         let url: http::Uri =
             self.url.parse().map_err(|error| unusable(format!("--pods.kubelet-url={}: {error}", self.url)))?;
         let plain = url.scheme_str() == Some("http");
@@ -115,12 +116,12 @@ impl Kubelet {
                 Ok(items.unwrap_or_default().into_iter().map(Pod::from).collect())
             }
             Ok(List { kind, .. }) => Err(Trouble {
-                reason: "error",
+                reason: Reason::Error,
                 message: format!("{}/pods: a {} in place of a PodList", self.url, cut(&kind)),
             }),
             Err(error) => {
                 let message = format!("{}/pods: no list of pods: {}", self.url, json_fault(&error));
-                Err(Trouble { reason: "error", message })
+                Err(Trouble { reason: Reason::Error, message })
             }
         }
     }
@@ -148,11 +149,11 @@ impl Kubelet {
                     teller.failed(&trouble);
                     let pause = backoff.pause().max(PAUSE.min(self.interval));
                     match (trouble.reason, &server) {
-                        ("unauthorized", Some(server)) => Server::wait(server, pause).await,
-                        ("forbidden", _) => sleep(pause.max(FORBIDDEN_PAUSE)).await,
+                        (Reason::Unauthorized, Some(server)) => Server::wait(server, pause).await,
+                        (Reason::Forbidden, _) => sleep(pause.max(FORBIDDEN_PAUSE)).await,
                         _ => sleep(pause).await,
                     }
-                    if !matches!(trouble.reason, "unreachable" | "error" | "forbidden") {
+                    if trouble.needs_new_client() {
                         server = None;
                     }
                 }

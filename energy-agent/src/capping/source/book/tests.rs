@@ -161,14 +161,14 @@ fn a_source_that_is_away_keeps_all_and_shows() {
     let mut book = Book::new(&["file /policies".to_owned(), "ConfigMap energy/p".to_owned()]);
     assert!(!book.in_force().complete);
     book.tell(0, Documents::new());
-    book.fail(1, "unreachable", "no answer".to_owned());
+    book.fail(1, Reason::Unreachable, "no answer".to_owned());
     assert!(!book.in_force().complete, "what the ConfigMap says is not known");
     book.tell(1, said(&[(map("p", "k"), "a=1")]));
-    book.fail(1, "forbidden", "no permission to watch".to_owned());
+    book.fail(1, Reason::Forbidden, "no permission to watch".to_owned());
     let now = book.in_force();
     assert_eq!(in_force(&book), ["a=1 ConfigMap energy/p key k"]);
     assert!(now.complete);
-    let states: Vec<_> = now.sources.iter().map(|state| (&*state.source, state.up, state.reason)).collect();
+    let states: Vec<_> = now.sources.iter().map(|state| (&*state.source, state.up, state.reason.as_str())).collect();
     assert_eq!(states, [("file /policies", true, "absent"), ("ConfigMap energy/p", false, "forbidden")]);
     assert!(now.problems.is_empty());
     book.tell(1, Documents::new());

@@ -69,9 +69,9 @@ fn a_folder_has_its_documents_by_ending_and_what_is_not_there_has_none() {
     assert_eq!(read(&path.join("missing")).unwrap(), Documents::new());
     assert_eq!(read(&path.join("missing/file")).unwrap(), Documents::new());
     let failure = read(&path.join("e.txt/file")).unwrap_err();
-    assert_eq!(failure.reason, "unreadable");
+    assert_eq!(failure.reason, Reason::Unreadable);
     assert!(failure.message.contains("e.txt/file: Not a directory"), "{failure:?}");
-    assert_eq!(read(Path::new("/dev/null")).unwrap_err().reason, "unreadable");
+    assert_eq!(read(Path::new("/dev/null")).unwrap_err().reason, Reason::Unreadable);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn what_is_too_large_is_refused_by_a_stated_limit() {
         fs::write(path.join(format!("d{file}.yaml")), &mebibyte).unwrap();
     }
     let failure = read(path).unwrap_err();
-    assert_eq!(failure.reason, "limit");
+    assert_eq!(failure.reason, Reason::Limit);
     assert!(failure.message.contains("more than 8 MiB"), "{failure:?}");
     let folder = TempDir::new().unwrap();
     for file in 0..257 {

@@ -6,6 +6,7 @@ use crate::capping::observation::KnobState;
 use crate::capping::policy::{Mode, Scope};
 use crate::capping::status::{Conflict, Problem, SubjectState, Writes};
 use crate::export::text::Format;
+use crate::meter::Reason;
 
 fn name(namespace: &str, name: &str) -> PolicyName {
     PolicyName { namespace: namespace.into(), name: name.into() }
@@ -76,7 +77,12 @@ fn over_budget() -> CappingStatus {
             message: "line 3: no colon".to_owned(),
             kept: false,
         }],
-        sources: vec![SourceState { source: "file /p.yaml".into(), up: true, reason: "ok", detail: String::new() }],
+        sources: vec![SourceState {
+            source: "file /p.yaml".into(),
+            up: true,
+            reason: Reason::Ok,
+            detail: String::new(),
+        }],
         restore_pending: 1,
         restore_failures: 2,
         journal_repairs: 0,
