@@ -3,7 +3,7 @@
 
 use crate::config::Level;
 use crate::export::metrics;
-use crate::export::selection::Selection;
+use crate::export::selection::{Refusal, Selection};
 use crate::export::settings::{Settings, Term};
 
 /// A place whose settings may change while the agent runs; the later goes over the earlier.
@@ -42,7 +42,7 @@ impl Layers {
     /// `base` is what could be had with eBPF; where processes cannot be accounted, it goes on without them.
     #[must_use]
     pub fn new(mut base: Settings, processes: bool) -> Self {
-        let refused = Selection::new(&base, metrics::ALL, processes).err();
+        let refused = Selection::new(&base, metrics::ALL, processes).err().map(|refusal| refusal.to_string());
         if refused.is_some() {
             without_processes(&mut base);
         }
@@ -100,11 +100,11 @@ impl Layers {
                     self.layer(place).take();
                 }
             }
-            Err(problem) => self.layer(place).refused = Some(problem),
+            Err(refusal) => self.layer(place).refused = Some(refusal.to_string()),
         }
     }
 
-    fn resolve(&self, layers: [&Settings; 2]) -> Result<Selection, String> {
+    fn resolve(&self, layers: [&Settings; 2]) -> Result<Selection, Refusal> {
         let settings = layers.into_iter().fold(self.base.clone(), |below, layer| below.below(layer));
         Selection::new(&settings, metrics::ALL, self.processes)
     }

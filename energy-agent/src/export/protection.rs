@@ -93,7 +93,7 @@ impl Protection {
 ///
 /// # Errors
 /// As [`ProtectionSource::open`].
-pub fn inspect(file: &Path) -> Result<(Protection, Option<Validity>), String> {
+pub fn inspect(file: &Path) -> Result<(Protection, Option<Validity>), Refusal> {
     let found = at_start(file)?;
     let protection = found.protection()?;
     let tls = found.document.iter().find_map(|document| document.tls_server_config.as_ref());
@@ -101,9 +101,42 @@ pub fn inspect(file: &Path) -> Result<(Protection, Option<Validity>), String> {
     Ok((protection, pem.and_then(Validity::of)))
 }
 
-fn at_start(file: &Path) -> Result<Found, String> {
+fn at_start(file: &Path) -> Result<Found, Refusal> {
     let path = file.to_owned();
-    reader::at_start(move || Found::read(&path)).map_err(|fault| format!("{}: {fault}", file.display()))
+    reader::at_start(move || Found::read(&path)).map_err(|fault| Refusal::from(fault).of(file))
+}
+
+/// Why a web configuration cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why a file of it cannot be read, if that is why.
+    pub fault: Option<Fault>,
+    /// One line with the file, what is wrong, and the remedy where it is not plain.
+    pub text: String,
+}
+
+impl Refusal {
+    fn of(self, file: &Path) -> Self {
+        Self { text: format!("{}: {}", file.display(), self.text), ..self }
+    }
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self { text: fault.to_string(), fault: Some(fault) }
+    }
+}
+
+impl From<Refusal> for String {
+    fn from(refusal: Refusal) -> Self {
+        refusal.text
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(text: String) -> Self {
+        Self { fault: None, text }
+    }
 }
 
 /// Follows the file and those that it names.
@@ -112,7 +145,7 @@ pub struct ProtectionSource {
     /// Of what the files had when they were last looked at.
     seen: Sum,
     /// Why what they have is not in force.
-    problem: Option<String>,
+    problem: Option<Refusal>,
     /// Why they cannot be looked at.
     unseen: Option<String>,
     publish: watch::Sender<Arc<Protection>>,
@@ -192,10 +225,10 @@ impl ProtectionSource {
                 self.publish.send_replace(Arc::new(now));
                 self.problem = None;
             }
-            Err(problem) if self.problem.as_ref() == Some(&problem) => {}
-            Err(problem) => {
-                warn!(%problem, "the web configuration stays as it was: {}", before.text());
-                self.problem = Some(problem);
+            Err(refusal) if self.problem.as_ref() == Some(&refusal) => {}
+            Err(refusal) => {
+                warn!(problem = refusal.text, "the web configuration stays as it was: {}", before.text());
+                self.problem = Some(refusal);
             }
         }
     }
@@ -216,14 +249,18 @@ impl ProtectionSource {
 
 /// A file that is cut off must not open the door: what was asked for at the start can be changed, but goes only with a
 /// restart. Whether the port speaks TLS is what its clients have to know beforehand.
-fn not_lifted(before: &Protection, mut now: Protection) -> Result<Protection, String> {
+fn not_lifted(before: &Protection, mut now: Protection) -> Result<Protection, Refusal> {
     match (before.tls.is_some(), now.tls.is_some()) {
-        (true, false) => return Err("tls_server_config is gone; restart the agent to serve plain HTTP".to_owned()),
-        (false, true) => return Err("tls_server_config is new; restart the agent to serve HTTPS".to_owned()),
+        (true, false) => {
+            return Err("tls_server_config is gone; restart the agent to serve plain HTTP".to_owned().into());
+        }
+        (false, true) => return Err("tls_server_config is new; restart the agent to serve HTTPS".to_owned().into()),
         _ => {}
     }
     match (&before.users, &mut now.users) {
-        (Some(_), None) => return Err("basic_auth_users is gone; restart the agent to let everyone read".to_owned()),
+        (Some(_), None) => {
+            return Err("basic_auth_users is gone; restart the agent to let everyone read".to_owned().into());
+        }
         (Some(before), Some(now)) => now.remember(before),
         (None, _) => {}
     }
@@ -233,7 +270,7 @@ fn not_lifted(before: &Protection, mut now: Protection) -> Result<Protection, St
 /// The file, and the bytes of those that it names.
 struct Found {
     file: PathBuf,
-    document: Result<Document, String>,
+    document: Result<Document, Refusal>,
     bytes: BTreeMap<PathBuf, Result<Vec<u8>, Fault>>,
     /// The same for the same bytes and the same errors; keys are not kept to compare with.
     sum: Sum,
@@ -248,22 +285,23 @@ impl PartialEq for Found {
 impl Found {
     fn read(file: &Path) -> Self {
         let folder = file.parent().unwrap_or(Path::new(""));
-        let text = config_file::text(file, MAX_BYTES).map_err(|fault| fault.to_string());
-        let document = text.as_deref().map_err(Clone::clone).and_then(|text| Document::read(text, folder));
+        let text = config_file::text(file, MAX_BYTES).map_err(Refusal::from);
+        let read = |text: &String| Document::read(text, folder).map_err(Refusal::from);
+        let document = text.as_ref().map_err(Clone::clone).and_then(read);
         let named = document.iter().filter_map(|document| document.tls_server_config.as_ref());
         let bytes = named
             .flat_map(|tls| tls.files())
             .map(|file| (file.to_owned(), config_file::bytes(file, MAX_BYTES)))
             .collect();
-        let sum = sum(&text.unwrap_or_else(|problem| problem), &bytes);
+        let sum = sum(&text.unwrap_or_else(|refusal| refusal.text), &bytes);
         Self { file: file.to_owned(), document, bytes, sum }
     }
 
-    fn protection(&self) -> Result<Protection, String> {
-        self.build().map_err(|problem| format!("{}: {problem}", self.file.display()))
+    fn protection(&self) -> Result<Protection, Refusal> {
+        self.build().map_err(|refusal| refusal.of(&self.file))
     }
 
-    fn build(&self) -> Result<Protection, String> {
+    fn build(&self) -> Result<Protection, Refusal> {
         let document = self.document.as_ref().map_err(Clone::clone)?;
         let tls = document.tls_server_config.as_ref();
         let tls = tls.map(|asked| tls::server(asked, |pem| self.pem(pem))).transpose()?;
@@ -275,13 +313,13 @@ impl Found {
         })
     }
 
-    fn pem<'a>(&'a self, pem: Pem<'a>) -> Result<&'a [u8], String> {
+    fn pem<'a>(&'a self, pem: Pem<'a>) -> Result<&'a [u8], Refusal> {
         match pem {
             Pem::Text(text) => Ok(text.as_bytes()),
             Pem::File(path) => match self.bytes.get(path) {
                 Some(Ok(bytes)) => Ok(bytes),
-                Some(Err(error)) => Err(format!("{}: {error}", path.display())),
-                None => Err(format!("{}: not read", path.display())),
+                Some(Err(fault)) => Err(Refusal::from(fault.clone()).of(path)),
+                None => Err(format!("{}: not read", path.display()).into()),
             },
         }
     }

@@ -1,7 +1,7 @@
 //! Which families a scrape shows: settings and the table of metrics into a set of names. Pure; where the settings come
 //! from is [`super::selection_source`]'s matter.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use crate::config::Level;
 use crate::export::metrics::Metric;
@@ -26,11 +26,11 @@ impl Selection {
     /// # Errors
     /// One line that names the setting, its value and a remedy: a word that is neither level nor metric, or a set that
     /// cannot be had, such as a metric whose level or source is off.
-    pub fn new(settings: &Settings, table: &[Metric], processes: bool) -> Result<Self, String> {
+    pub fn new(settings: &Settings, table: &[Metric], processes: bool) -> Result<Self, Refusal> {
         let request = Request::new(settings);
         if let Some(metrics) = &settings.metrics {
             for term in &metrics.value {
-                request.check(term, table).map_err(|problem| format!("{}: {term}: {problem}", metrics.by))?;
+                request.check(term, table).map_err(|refusal| refusal.of(&format!("{}: {term}", metrics.by)))?;
             }
         }
         let shown = |metric: &Metric, level| request.shows(metric, level);
@@ -41,7 +41,8 @@ impl Selection {
             && !processes
         {
             let by = request.by(Level::Process);
-            return Err(format!("{by}: level process needs eBPF, which is not in use (energy-agent doctor says why)"));
+            let text = format!("{by}: level process needs eBPF, which is not in use (energy-agent doctor says why)");
+            return Err(text.into());
         }
         let hides = |metric: &&Metric| metric.level.is_some_and(|level| !shown(metric, level));
         let mut hidden: Vec<_> = table.iter().filter(hides).map(|metric| metric.name).collect();
@@ -78,6 +79,32 @@ impl Selection {
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
+    }
+}
+
+/// Why settings make no selection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// A word is neither a level nor the name of a metric.
+    pub names_nothing: bool,
+    text: String,
+}
+
+impl Refusal {
+    fn of(self, what: &str) -> Self {
+        Self { text: format!("{what}: {}", self.text), ..self }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(text: String) -> Self {
+        Self { names_nothing: false, text }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 
@@ -132,12 +159,12 @@ impl<'a> Request<'a> {
     }
 
     /// Whether the word means something, and something that can be had.
-    fn check(&self, term: &Term, table: &[Metric]) -> Result<(), String> {
+    fn check(&self, term: &Term, table: &[Metric]) -> Result<(), Refusal> {
         if let Some(level) = term.level {
             let toggle = if level == Level::Process { &self.settings.processes } else { &self.settings.containers };
             return match toggle {
                 Some(set) if !set.value && !term.without && level >= Level::Container => {
-                    Err(format!("the level is turned off by {}", set.by))
+                    Err(format!("the level is turned off by {}", set.by).into())
                 }
                 _ => Ok(()),
             };
@@ -147,11 +174,12 @@ impl<'a> Request<'a> {
         if found.is_empty() && !glob("process_*", &term.name) {
             let words = table.iter().map(|metric| metric.name).chain(Level::ALL.map(Level::as_str));
             let hint = nearest(&term.name, words).map_or(String::new(), |name| format!(", did you mean {name}?"));
-            return Err(format!("is no level ({}) and names no metric{hint}", levels()));
+            let text = format!("is no level ({}) and names no metric{hint}", levels());
+            return Err(Refusal { names_nothing: true, text });
         }
         let own = found.iter().all(|metric| metric.level.is_none());
         if own && term.without {
-            return Err("the agent's own metrics are always exported".to_owned());
+            return Err("the agent's own metrics are always exported".to_owned().into());
         }
         if own || term.without {
             return Ok(());
@@ -160,12 +188,12 @@ impl<'a> Request<'a> {
         let Some(first) = leveled().find(|(_, level)| self.reach.contains(level)) else {
             let level = found[0].level.map_or("", Level::as_str);
             let by = self.settings.levels.as_ref().map_or("--export.levels", |set| &set.by);
-            return Err(format!("is of the level {level}, which is not selected; add {level} to {by}"));
+            return Err(format!("is of the level {level}, which is not selected; add {level} to {by}").into());
         };
         let off =
             leveled().filter(|(_, level)| self.reach.contains(level)).all(|(metric, _)| self.off_by(metric).is_some());
         match self.off_by(first.0) {
-            Some(set) if off => Err(format!("its source is turned off by {}", set.by)),
+            Some(set) if off => Err(format!("its source is turned off by {}", set.by).into()),
             _ => Ok(()),
         }
     }

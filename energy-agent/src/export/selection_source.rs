@@ -69,11 +69,11 @@ pub fn at_start(config: &Config) -> Result<Settings, String> {
     let base = flags.below(&environment);
     match Selection::new(&base, metrics::ALL, config.ebpf != EbpfMode::Off) {
         Ok(_) => Ok(base),
-        Err(problem) if problem.contains("names no metric") => {
+        Err(refusal) if refusal.names_nothing => {
             let names = metrics::ALL.iter().filter(|metric| metric.level.is_some()).map(|metric| metric.name);
-            Err(format!("{problem}\nmetrics: {}", names.collect::<Vec<_>>().join(", ")))
+            Err(format!("{refusal}\nmetrics: {}", names.collect::<Vec<_>>().join(", ")))
         }
-        Err(problem) => Err(problem),
+        Err(refusal) => Err(refusal.to_string()),
     }
 }
 

@@ -19,7 +19,8 @@ const TABLE: [Metric; 9] = [
 
 fn select(entries: &[(&str, &str)]) -> Result<Selection, String> {
     let entries: Vec<_> = entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    Selection::new(&Settings::read(&entries, "in a test").unwrap(), &TABLE, true)
+    let selection = Selection::new(&Settings::read(&entries, "in a test").unwrap(), &TABLE, true);
+    selection.map_err(|refusal| refusal.to_string())
 }
 
 /// One letter a metric of the table, in its order: shown or not.
@@ -130,7 +131,7 @@ fn processes_need_ebpf() {
         [("EXPORT_METRICS", "process"), ("EXPORT_LEVELS", "node,process"), ("ENABLE_PROCESS_METRICS", "true")]
     {
         let settings = Settings::read(&[(key.to_owned(), value.to_owned())], "in a test").unwrap();
-        let problem = Selection::new(&settings, &TABLE, false).unwrap_err();
+        let problem = Selection::new(&settings, &TABLE, false).unwrap_err().to_string();
         assert!(problem.starts_with(&format!("{key} in a test: level process needs eBPF")), "{problem}");
     }
 }

@@ -40,7 +40,7 @@ fn cpufreq(sysfs: &Path) -> Row {
     let files: Vec<PathBuf> = policies.iter().map(|policy| policy.join("scaling_max_freq")).collect();
     if files.iter().any(|file| file.exists()) {
         let policies = plural(policies.len(), if policies.len() == 1 { "policy" } else { "policie" });
-        return knobs(name, &format!("{driver}, {policies}, scaling_max_freq"), &files);
+        return knobs(name, &format!("{driver}, {policies}, scaling_max_freq"), &files, SYSFS_WRITABLE);
     }
     let folder = sysfs.join("devices/system/cpu/cpufreq");
     let detail = format!("no scaling_max_freq below {}: no capping by CPU clock", folder.display());
@@ -72,9 +72,9 @@ fn cpufreq_policies(sysfs: &Path) -> Vec<PathBuf> {
 fn cpu_quota(config: &Config) -> Row {
     let name = "cpu_quota";
     let file_knobs = FileKnobs::open(&config.sysfs, &config.cgroupfs);
-    let (root, file, version) = match file_knobs.quota_hierarchy() {
-        Some(Hierarchy::V2(root)) => (root, "cpu.max", "v2"),
-        Some(Hierarchy::V1(root)) => (root, "cpu.cfs_quota_us", "v1"),
+    let (root, file, is_v1) = match file_knobs.quota_hierarchy() {
+        Some(Hierarchy::V2(root)) => (root, "cpu.max", false),
+        Some(Hierarchy::V1(root)) => (root, "cpu.cfs_quota_us", true),
         None => {
             let detail = format!("no cpu controller below {}: no capping by CPU quota", config.cgroupfs.display());
             let remedy = "mount the host's cgroup hierarchy and name it with --path.cgroupfs; the kernel needs CONFIG_CFS_BANDWIDTH";
@@ -89,8 +89,8 @@ fn cpu_quota(config: &Config) -> Row {
             "none where the kubelet runs: it adds them with its pods; elsewhere, write +cpu to cgroup.subtree_control";
         return Row::new(name, Status::Missing, detail, remedy);
     }
-    let row = knobs(name, &format!("{file} below {}", root.display()), &files);
-    if version == "v1" && row.status == Status::Ok {
+    let row = knobs(name, &format!("{file} below {}", root.display()), &files, CGROUPFS_WRITABLE);
+    if is_v1 && row.status == Status::Ok {
         let detail = format!("{}, in cgroup v1: a pod gets no less than any of its containers' own limit", row.detail);
         return Row::new(name, Status::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1");
     }
@@ -117,22 +117,24 @@ fn power_limits(sysfs: &Path) -> Row {
         let remedy = if packages.is_empty() { "see rapl" } else { "none: this processor shows no limits (as AMD's)" };
         return Row::new(name, Status::Missing, detail, remedy);
     }
-    knobs(name, &format!("{} on {}", plural(limits.len(), "power limit"), plural(packages.len(), "package")), &limits)
+    let what = format!("{} on {}", plural(limits.len(), "power limit"), plural(packages.len(), "package"));
+    knobs(name, &what, &limits, SYSFS_WRITABLE)
 }
 
+/// What to do about a file system that is mounted read-only.
+const SYSFS_WRITABLE: &str =
+    "for capping, mount the host's /sys read-write into the container and name it with --path.sysfs";
+const CGROUPFS_WRITABLE: &str =
+    "for capping, mount the host's /sys/fs/cgroup read-write into the container and name it with --path.cgroupfs";
+
 /// Files that capping writes to; they are opened for writing and left as they are.
-fn knobs(name: &'static str, what: &str, files: &[PathBuf]) -> Row {
+fn knobs(name: &'static str, what: &str, files: &[PathBuf], writable: &str) -> Row {
     let refusal = files.iter().find_map(|file| Some((file, OpenOptions::new().write(true).open(file).err()?)));
     let Some((file, error)) = refusal else { return Row::ok(name, format!("{what} writable")) };
     let detail = format!("{what} not writable: {}: {error}; metering works without", file.display());
     let remedy = match error.kind() {
         ErrorKind::PermissionDenied => "for capping, run as root",
-        ErrorKind::ReadOnlyFilesystem if name == "cpu_quota" => {
-            "for capping, mount the host's /sys/fs/cgroup read-write into the container and name it with --path.cgroupfs"
-        }
-        ErrorKind::ReadOnlyFilesystem => {
-            "for capping, mount the host's /sys read-write into the container and name it with --path.sysfs"
-        }
+        ErrorKind::ReadOnlyFilesystem => writable,
         _ => "",
     };
     Row::new(name, Status::Missing, detail, remedy)

@@ -8,7 +8,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{Row, Status};
 use crate::config::Config;
-use crate::export::protection::{self, Validity};
+use crate::config_file::Fault;
+use crate::export::protection::{self, Refusal, Validity};
 
 /// A certificate that ends sooner should have been renewed by now, or one of a shorter life in the last third of it. Managers
 /// renew at a third of 90 days.
@@ -25,7 +26,7 @@ fn web_config(file: Option<&Path>) -> Row {
     };
     let (asked, validity) = match protection::inspect(file) {
         Ok(found) => found,
-        Err(problem) => return refused(name, &problem),
+        Err(refusal) => return refused(name, &refusal),
     };
     let asked = format!("{}: {}", file.display(), asked.text());
     let Some(Validity { begins, ends }) = validity else { return Row::ok(name, asked) };
@@ -45,16 +46,20 @@ fn web_config(file: Option<&Path>) -> Row {
 }
 
 /// A message of the form `FILE: what is wrong; the remedy`, with or without the latter.
-fn refused(name: &'static str, problem: &str) -> Row {
-    let mut row = Row::missing(name, problem);
+fn refused(name: &'static str, refusal: &Refusal) -> Row {
+    let mut row = Row::missing(name, &refusal.text);
     row.detail.push_str(" (the agent does not start with it)");
     if row.remedy.is_empty() {
-        let remedy = if problem.contains("ermission denied") {
-            "give the file to root (chown root, chmod 0400): in a pod root too has to be let in by the file's mode"
-        } else if problem.contains("o such file") {
-            "name a file that is there; paths in it are relative to its own folder, in a pod they are where a volume is mounted"
-        } else {
-            "correct it: docs/web-config.yaml is an example with every key, docs/web-config.md says what is refused"
+        let remedy = match refusal.fault {
+            Some(Fault::Denied) => {
+                "give the file to root (chown root, chmod 0400): in a pod root too has to be let in by the file's mode"
+            }
+            Some(Fault::NotFound) => {
+                "name a file that is there; paths in it are relative to its own folder, in a pod they are where a volume is mounted"
+            }
+            _ => {
+                "correct it: docs/web-config.yaml is an example with every key, docs/web-config.md says what is refused"
+            }
         };
         remedy.clone_into(&mut row.remedy);
     }
