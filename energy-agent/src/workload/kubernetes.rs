@@ -9,6 +9,7 @@ pub mod watch;
 
 use std::env;
 use std::fmt;
+use std::io;
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -20,6 +21,7 @@ use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config, Error};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
+use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tower::util::MapRequestLayer;
@@ -282,7 +284,7 @@ impl Server {
                 code => (Reason::Error, format!("{verb} {object}: {code} {} {}", status.reason, status.message)),
             },
             Error::Auth(_) | Error::RustlsTls(_) => (Reason::Config, format!("credentials: {text}")),
-            Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) if is_tls(text) => (
+            Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) if is_tls(error) => (
                 Reason::Tls,
                 format!(
                     "{verb} {object} at {url}: {text}; the server's certificate must be signed by the configured authority \
@@ -332,9 +334,15 @@ fn unusable(message: String) -> Trouble {
     Trouble { reason: Reason::Config, message }
 }
 
-/// What rustls says when certificates or handshakes fail; its own error type is out of reach behind kube.
-fn is_tls(text: &str) -> bool {
-    ["certificate", "fatal alert", "corrupt message", "TLS", "tls handshake"].iter().any(|word| text.contains(word))
+/// Whether a certificate or the handshake failed. An I/O error wraps what rustls says, and hyper-rustls wraps that error in
+/// another one: for a connection that was cut off in the handshake too, which rustls has no error for.
+fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
+    let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let cut_off = within.and_then(|within| within.downcast_ref::<io::Error>());
+    error.is::<rustls::Error>()
+        || cut_off.is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
+        || within.is_some_and(|within| is_tls(within))
+        || error.source().is_some_and(is_tls)
 }
 
 /// The error and its causes, each said once.

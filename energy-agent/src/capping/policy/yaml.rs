@@ -1,10 +1,13 @@
 //! YAML text (and JSON, which is YAML) into a tree that knows its lines. What could grow without bounds is limited: bytes,
 //! depth, and values after aliases are written out.
+//!
+//! The parser is the one below serde-saphyr, which reads the web configuration. Policies are not read through serde: it ends
+//! at the first error, and a policy is refused with all of its problems, each with its line.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span};
+use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span};
 
 /// The API server takes no larger ConfigMap.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -148,8 +151,10 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn refused(&self, error: &ScanError) -> String {
         let line = self.first_line + error.marker().line().saturating_sub(1);
-        let info = error.info();
-        if info.contains("nesting") || info.contains("recursion") { too_deep(line) } else { not_yaml(&info, line) }
+        match error.kind() {
+            ErrorKind::RecursionLimitExceeded => too_deep(line),
+            _ => not_yaml(&error.info(), line),
+        }
     }
 
     fn take(&mut self, event: Event<'a>, span: Span) -> Result<(), String> {
