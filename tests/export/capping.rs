@@ -8,7 +8,7 @@ use energy_agent::capping::observation::KnobState;
 use energy_agent::capping::policy::{Mode, PolicyName, Scope};
 use energy_agent::capping::source::SourceState;
 use energy_agent::capping::status::{
-    CapStatus, CappingStatus, Conflict, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus, Writes,
+    CapStatus, CappingStatus, Conflict, Place, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus, Writes,
 };
 use energy_agent::meter::Reason;
 use energy_agent::units::Watts;
@@ -82,7 +82,7 @@ pub fn status() -> CappingStatus {
         ],
         problems: vec![Problem {
             policy: Some(policy("night")),
-            source: "file /etc/energy-agent/<night>.yaml".into(),
+            place: Place::File("/etc/energy-agent/<night>.yaml".to_owned()),
             message: "policies[0].budget.watts: \"<b>\" is no number".to_owned(),
             kept: true,
         }],

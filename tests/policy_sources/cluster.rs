@@ -304,7 +304,7 @@ fn configmaps_are_chosen_by_labels_and_stand_below_a_file() {
     follower.wait_for(&["a=1", "b=4"]);
     let of = |name: &str| format!("ConfigMap {NAMESPACE}/{} key policies.yaml", maps.name(name));
     let problems: Vec<_> =
-        follower.now().problems.iter().map(|problem| (problem.source.to_string(), problem.message.clone())).collect();
+        follower.now().problems.iter().map(|problem| (problem.place.to_string(), problem.message.clone())).collect();
     for (source, first) in [(of("m"), format!("file {}", path.display())), (of("n"), of("m"))] {
         assert!(problems.iter().any(|(of, message)| *of == source && message.starts_with(&first)), "{problems:?}");
     }

@@ -9,7 +9,7 @@ use super::controller::{self, What};
 use super::knob::Knob;
 use super::policy::PolicyName;
 use super::quantity::Quantity;
-use super::status::{PodId, PolicyStatus, Problem, SubjectState, SubjectStatus};
+use super::status::{Place, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus};
 
 /// What changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,23 +45,20 @@ pub enum About {
     ConfigMap { namespace: Arc<str>, name: Arc<str> },
 }
 
-impl ChangeKind {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Capping => "Capping",
-            Self::Released => "Released",
-            Self::Unreachable => "Unreachable",
-            Self::Invalid => "Invalid",
-            Self::Conflict => "Conflict",
-            Self::ForeignChange => "ForeignChange",
-            Self::Restored => "Restored",
-            Self::RestoreFailed => "RestoreFailed",
-            Self::TelemetryLost => "TelemetryLost",
-            Self::NoActuator => "NoActuator",
-        }
-    }
+crate::as_str!(ChangeKind {
+    Capping => "Capping",
+    Released => "Released",
+    Unreachable => "Unreachable",
+    Invalid => "Invalid",
+    Conflict => "Conflict",
+    ForeignChange => "ForeignChange",
+    Restored => "Restored",
+    RestoreFailed => "RestoreFailed",
+    TelemetryLost => "TelemetryLost",
+    NoActuator => "NoActuator",
+});
 
+impl ChangeKind {
     /// Somebody has to see to it.
     #[must_use]
     pub const fn is_warning(self) -> bool {
@@ -197,20 +194,19 @@ pub fn of_end<'a>(left: impl Iterator<Item = &'a Knob>) -> Change {
 /// A refusal, which is in the log already.
 #[must_use]
 pub fn of_problem(problem: &Problem) -> Change {
-    let Problem { policy, source, message, kept } = problem;
+    let Problem { policy, place, message, kept } = problem;
     let outcome = if *kept { "an earlier version stays in force" } else { "not in force" };
     Change {
         kind: ChangeKind::Invalid,
         policy: policy.clone(),
-        about: config_map(source).unwrap_or(About::Node),
-        message: format!("refused, {outcome}: {source}: {message}"),
+        about: match place {
+            Place::File(_) => About::Node,
+            Place::ConfigMap { namespace, name, key: _ } => {
+                About::ConfigMap { namespace: namespace.as_str().into(), name: name.as_str().into() }
+            }
+        },
+        message: format!("refused, {outcome}: {place}: {message}"),
     }
-}
-
-/// Of `ConfigMap NAMESPACE/NAME` and what follows.
-fn config_map(source: &str) -> Option<About> {
-    let (namespace, name) = source.strip_prefix("ConfigMap ")?.split(' ').next()?.split_once('/')?;
-    Some(About::ConfigMap { namespace: namespace.into(), name: name.into() })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! How policies and caps stand after a tick: what metrics, the page `/policies` and events are made from.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,13 +29,28 @@ pub struct CappingStatus {
     pub journal_repairs: u64,
 }
 
+/// Where a document of policies lies. The order decides between two policies of one name: the first one counts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    File(String),
+    ConfigMap { namespace: String, name: String, key: String },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "file {path}"),
+            Self::ConfigMap { namespace, name, key } => write!(f, "ConfigMap {namespace}/{name} key {key}"),
+        }
+    }
+}
+
 /// What is wrong with a document or one policy of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// `None`: the whole document.
     pub policy: Option<PolicyName>,
-    /// `file /etc/...` or `ConfigMap ns/name key k`.
-    pub source: Arc<str>,
+    pub place: Place,
     /// With its path, and line where it is known.
     pub message: String,
     /// An earlier version of the policy is still in force.
@@ -110,21 +126,16 @@ pub enum SubjectState {
     Learning,
 }
 
-impl SubjectState {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Open => "open",
-            Self::Capping => "capping",
-            Self::Recommending => "recommending",
-            Self::Unreachable => "unreachable",
-            Self::TelemetryLost => "telemetry_lost",
-            Self::NoActuator => "no_actuator",
-            Self::Learning => "learning",
-        }
-    }
-}
+crate::as_str!(SubjectState {
+    Off => "off",
+    Open => "open",
+    Capping => "capping",
+    Recommending => "recommending",
+    Unreachable => "unreachable",
+    TelemetryLost => "telemetry_lost",
+    NoActuator => "no_actuator",
+    Learning => "learning",
+});
 
 /// One knob that is or was written since the agent started, or that a policy in force would use.
 #[derive(Clone, Debug, PartialEq)]

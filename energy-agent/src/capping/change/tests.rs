@@ -103,17 +103,18 @@ fn limits_that_are_given_back_together_are_one_piece_of_news() {
 
 #[test]
 fn a_refusal_is_news_of_its_configmap() {
-    let problem = |source: &str| Problem {
+    let problem = |place| Problem {
         policy: Some(name()),
-        source: source.into(),
+        place,
         message: "policies[0].mode: no such mode".to_owned(),
         kept: true,
     };
-    let told = of_problem(&problem("ConfigMap energy/policies key gpu.yaml"));
+    let [namespace, name_of_map, key] = ["energy", "policies", "gpu.yaml"].map(str::to_owned);
+    let told = of_problem(&problem(Place::ConfigMap { namespace, name: name_of_map, key }));
     assert_eq!(told.about, About::ConfigMap { namespace: "energy".into(), name: "policies".into() });
     assert_eq!(
         told.message,
         "refused, an earlier version stays in force: ConfigMap energy/policies key gpu.yaml: policies[0].mode: no such mode"
     );
-    assert_eq!(of_problem(&problem("file /etc/policies.yaml")).about, About::Node);
+    assert_eq!(of_problem(&problem(Place::File("/etc/policies.yaml".to_owned()))).about, About::Node);
 }

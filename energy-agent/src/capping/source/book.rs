@@ -3,23 +3,15 @@
 //! may have become another one beside it: its policies are kept while that one is not understood.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::{InForce, SourceState, Sourced};
 use crate::capping::policy::document::{Document, parse};
 use crate::capping::policy::{Policy, PolicyName};
-use crate::capping::status::Problem;
+use crate::capping::status::{Place, Problem};
 use crate::meter::Reason;
 use crate::panics;
-
-/// Where a document lies. The order decides between two policies of one name: the first one counts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
-    File(String),
-    ConfigMap { namespace: String, name: String, key: String },
-}
 
 /// The text of a document, or why it cannot be had.
 pub type Content = Result<Arc<str>, String>;
@@ -54,25 +46,14 @@ struct Complaint {
     kept: bool,
 }
 
-impl Place {
-    /// Whether it is another document of the same folder or ConfigMap.
-    fn is_beside(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::File(path), Self::File(other)) => Path::new(path).parent() == Path::new(other).parent(),
-            (Self::ConfigMap { namespace, name, .. }, Self::ConfigMap { namespace: other, name: of, .. }) => {
-                (namespace, name) == (other, of)
-            }
-            (Self::File(_), Self::ConfigMap { .. }) | (Self::ConfigMap { .. }, Self::File(_)) => false,
+/// Whether the places are documents of the same folder or ConfigMap.
+fn are_beside(one: &Place, other: &Place) -> bool {
+    match (one, other) {
+        (Place::File(path), Place::File(other)) => Path::new(path).parent() == Path::new(other).parent(),
+        (Place::ConfigMap { namespace, name, .. }, Place::ConfigMap { namespace: other, name: of, .. }) => {
+            (namespace, name) == (other, of)
         }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path) => write!(f, "file {path}"),
-            Self::ConfigMap { namespace, name, key } => write!(f, "ConfigMap {namespace}/{name} key {key}"),
-        }
+        (Place::File(_), Place::ConfigMap { .. }) | (Place::ConfigMap { .. }, Place::File(_)) => false,
     }
 }
 
@@ -137,7 +118,7 @@ impl Book {
             let source: Arc<str> = Arc::from(place.to_string());
             problems.extend(entry.problems.iter().map(|Complaint { policy, message, kept }| Problem {
                 policy: policy.clone(),
-                source: Arc::clone(&source),
+                place: place.clone(),
                 message: message.clone(),
                 kept: *kept,
             }));
@@ -147,8 +128,8 @@ impl Book {
                         "{} has a policy of this name too, which comes first and is in force; remove one, or rename it",
                         first.source
                     );
-                    let source = Arc::clone(&source);
-                    problems.push(Problem { policy: Some(name.clone()), source, message, kept: false });
+                    let place = place.clone();
+                    problems.push(Problem { policy: Some(name.clone()), place, message, kept: false });
                 } else {
                     let (policy, source) = (Arc::clone(policy), Arc::clone(&source));
                     policies.insert(name.clone(), Sourced { policy, source });
@@ -171,7 +152,7 @@ impl Source {
         for place in changed {
             let present: BTreeSet<PolicyName> =
                 self.documents.values().flat_map(|entry| entry.policies.keys().cloned()).collect();
-            let beside = gone.iter().filter(|(was, _)| was.is_beside(place)).flat_map(|(_, entry)| &entry.policies);
+            let beside = gone.iter().filter(|(was, _)| are_beside(was, place)).flat_map(|(_, entry)| &entry.policies);
             let moved: Vec<_> = beside.filter(|(name, _)| !present.contains(*name)).collect();
             let Some(entry) = self.documents.get_mut(place).filter(|entry| !entry.problems.is_empty()) else {
                 continue;

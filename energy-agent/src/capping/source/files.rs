@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::book::{Documents, Place};
+use super::book::Documents;
+use crate::capping::status::Place;
 pub use crate::config_file::MAX_BYTES;
 use crate::config_file::{self, Fault};
 use crate::meter::Reason;

@@ -11,8 +11,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use tracing::{info, warn};
 
 use super::InForce;
-use super::book::{Book, Documents, Place};
+use super::book::{Book, Documents};
 use super::files::{self, Failure};
+use crate::capping::status::Place;
 use crate::config::Config;
 use crate::config_file::Fault;
 use crate::export::own::SelfMetrics;
@@ -250,7 +251,7 @@ impl Speaker {
         for problem in news.iter().take(LOGGED) {
             let policy = problem.policy.as_ref().map_or_else(|| "all of the document".to_owned(), ToString::to_string);
             let outcome = if problem.kept { "refused, the last good version stays" } else { "refused" };
-            warn!(source = &*problem.source, policy, problem = problem.message, "{outcome}");
+            warn!(source = %problem.place, policy, problem = problem.message, "{outcome}");
         }
         if news.len() > LOGGED {
             warn!(problems = news.len(), logged = LOGGED, "more policies are refused, the page /policies has them all");

@@ -74,11 +74,11 @@ fn write_problems(page: &mut String, problems: &[Problem]) {
         return;
     }
     page.push_str("<section class=\"bad notice\"><h2>Refused</h2>\n<ul>\n");
-    for Problem { policy, source, message, kept } in problems {
+    for Problem { policy, place, message, kept } in problems {
         let what = policy.as_ref().map_or_else(|| "the whole document".to_owned(), bold);
         let outcome = if *kept { "an earlier version is in force" } else { "not in force" };
-        let line =
-            format_args!("<li>{what} in {}: {outcome}<br><code>{}</code></li>\n", escaped(source), escaped(message));
+        let (place, message) = (place.to_string(), escaped(message));
+        let line = format_args!("<li>{what} in {}: {outcome}<br><code>{message}</code></li>\n", escaped(&place));
         write(page, line);
     }
     page.push_str("</ul></section>\n");

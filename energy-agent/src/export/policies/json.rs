@@ -76,8 +76,8 @@ fn cap(cap: &CapStatus) -> Value {
 }
 
 fn problem(problem: &Problem) -> Value {
-    let Problem { policy, source, message, kept } = problem;
-    json!({"policy": policy.as_ref().map(policy_name), "source": **source, "message": message, "kept": kept})
+    let Problem { policy, place, message, kept } = problem;
+    json!({"policy": policy.as_ref().map(policy_name), "source": place.to_string(), "message": message, "kept": kept})
 }
 
 fn source(state: &SourceState) -> Value {

@@ -27,7 +27,7 @@ pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
     }
     family(writer, &m::POLICY_PROBLEMS);
     for (source, count) in problems_by_source(status) {
-        writer.sample(&Labels::new(&[("source", source), ("node_name", node)]), &[], Value::Integer(count));
+        writer.sample(&Labels::new(&[("source", &source), ("node_name", node)]), &[], Value::Integer(count));
     }
     family(writer, &m::POLICY_SOURCE_UP);
     for SourceState { source, up, reason, detail: _ } in sources {
@@ -120,10 +120,10 @@ fn write_quantity(
 }
 
 /// How many were refused by source; 0 where all policies of a source are fine.
-fn problems_by_source(status: &CappingStatus) -> BTreeMap<&str, u64> {
-    let mut counts: BTreeMap<&str, u64> = status.policies.iter().map(|policy| (&*policy.source, 0)).collect();
+fn problems_by_source(status: &CappingStatus) -> BTreeMap<String, u64> {
+    let mut counts: BTreeMap<_, _> = status.policies.iter().map(|policy| (policy.source.to_string(), 0)).collect();
     for problem in &status.problems {
-        *counts.entry(&problem.source).or_default() += 1;
+        *counts.entry(problem.place.to_string()).or_default() += 1;
     }
     counts
 }

@@ -195,7 +195,7 @@ fn of_two_policies_of_one_name_the_first_source_counts_and_the_other_is_named() 
         let [a, b] = &*problems else { panic!("{problems:#?}") };
         for (problem, name, first) in [(a, "a", "file /policies/p"), (b, "b", "ConfigMap energy/m key k")] {
             assert_eq!((problem.policy.as_ref(), problem.kept), (Some(&policy_name("", name)), false));
-            assert_eq!(&*problem.source, "ConfigMap energy/z key k");
+            assert_eq!(problem.place.to_string(), "ConfigMap energy/z key k");
             assert!(problem.message.starts_with(first), "{}", problem.message);
         }
         // The second takes over when the first is gone.

@@ -4,7 +4,7 @@ use super::*;
 use crate::capping::knob::Knob;
 use crate::capping::observation::KnobState;
 use crate::capping::policy::{Mode, Scope};
-use crate::capping::status::{Conflict, Problem, SubjectState, Writes};
+use crate::capping::status::{Conflict, Place, Problem, SubjectState, Writes};
 use crate::export::text::Format;
 use crate::meter::Reason;
 
@@ -73,7 +73,7 @@ fn over_budget() -> CappingStatus {
         ],
         problems: vec![Problem {
             policy: None,
-            source: "file /q.yaml".into(),
+            place: Place::File("/q.yaml".to_owned()),
             message: "line 3: no colon".to_owned(),
             kept: false,
         }],
