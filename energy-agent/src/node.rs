@@ -32,7 +32,7 @@ use crate::ledger::idle::IdleLedger;
 use crate::logging;
 use crate::meter::cpu::{CpuInfo, cpu_info};
 use crate::meter::sampler::Sampler;
-use crate::meter::{MeterState, Sample, Source, WeightUnit};
+use crate::meter::{MeterState, Sample, Source, WeightUnit, boot_id};
 use crate::process_ledger::{Limits, TERMINATED_MAX};
 use crate::snapshot::{AttributionInfo, Snapshot};
 use crate::workload::cgroup::UNKNOWN_UNIT;
@@ -106,14 +106,13 @@ impl Node {
         let limits =
             Limits { living: config.process_max, terminated: TERMINATED_MAX, retention: config.terminated_retention };
         let processes = Processes::new(&config.procfs, limits);
-        let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
         let state = StateFile::new(&config.state_directory);
         let mut node = Self {
             name: node_name(config),
             sampler,
             owners,
             unknown: Arc::new(Workload::Unit { unit: Arc::from(UNKNOWN_UNIT) }),
-            idle: state.load(boot_id.trim()),
+            idle: state.load(&boot_id(&config.procfs)),
             idle_method: config.idle,
             gpus: Gpus::open(config, &node_name(config), started),
             ledger: Ledger::new(config.terminated_retention, config.terminated_max),

@@ -16,12 +16,16 @@ use super::counter::{Counter, ZoneCounts};
 use super::denial::{self, Need};
 use super::still::{self, Still};
 use super::told::Told;
+use super::trapezoid::Trapezoid;
 use super::watch::DEADLINE;
 use super::{MeterName, MeterState, Reason, Zone, ZoneEnergy, ZoneKind};
 use crate::units::{Microjoules, nanos};
 
 /// No machine draws more; a sensor that says so shows garbage. Microwatts.
 const MAX_POWER_UW: u64 = 1_000_000_000_000;
+
+/// So many microwatts times nanoseconds are a microjoule.
+const MICROWATT_NANOSECONDS: u128 = 1_000_000_000;
 
 /// Between two looks for sensors that came, went, or have another number now.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
@@ -59,14 +63,13 @@ enum Reading {
 }
 
 /// Power readings summed up over time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Integral {
     /// Microwatts; `None` before the first reading and after a failed one.
     last: Option<u64>,
     /// Time since then without an answer, none of which was long enough to be a failure.
     missed: Duration,
-    /// Below a microjoule, carried over; 5 x 10^-16 J.
-    rest: u128,
+    sum: Trapezoid,
 }
 
 /// The hwmon sensors that measure a CPU package or the machine.
@@ -306,7 +309,7 @@ impl Sensor {
 
     fn new(found: Found, patience: Duration) -> Self {
         let Found { file, identity, counts, zone } = found;
-        let reading = if counts { Reading::Energy(Counter::new(None)) } else { Reading::Power(Integral::default()) };
+        let reading = if counts { Reading::Energy(Counter::new(None)) } else { Reading::Power(Integral::new()) };
         let file = SlowFile::new(&file, patience);
         let (failure, still, told) = (None, Still::default(), Told::default());
         Self { zone: Arc::new(zone), identity, file, reading, failure, still, frozen: false, told }
@@ -394,15 +397,16 @@ impl Sensor {
 }
 
 impl Integral {
+    const fn new() -> Self {
+        Self { last: None, missed: Duration::ZERO, sum: Trapezoid::new(MICROWATT_NANOSECONDS) }
+    }
+
     /// Energy since the last reading, and whether ticks without an answer lie between.
     fn advance(&mut self, power_uw: u64, elapsed: Duration) -> Option<(Microjoules, bool)> {
         let missed = std::mem::take(&mut self.missed);
         let last = self.last.replace(power_uw)?;
-        // Mean power times time, in halves of a microwatt nanosecond.
-        let time = u128::from(nanos(missed.saturating_add(elapsed)));
-        let sum = (u128::from(last) + u128::from(power_uw)) * time + self.rest;
-        self.rest = sum % 2_000_000_000;
-        Some((Microjoules(u64::try_from(sum / 2_000_000_000).unwrap_or(u64::MAX)), !missed.is_zero()))
+        self.sum.add(last, power_uw, nanos(missed.saturating_add(elapsed)));
+        Some((self.sum.take(), !missed.is_zero()))
     }
 
     /// The next reading is a first one.

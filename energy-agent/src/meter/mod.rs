@@ -22,8 +22,11 @@ mod sockets;
 mod state;
 mod still;
 pub mod told;
+mod trapezoid;
 pub mod watch;
 
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,20 +54,15 @@ pub enum Source {
     Estimate,
 }
 
-impl Source {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Rapl => "rapl",
-            Self::RaplMmio => "rapl_mmio",
-            Self::Perf => "perf",
-            Self::Nvml => "nvml",
-            Self::NvmlIntegrated => "nvml_integrated",
-            Self::Hwmon => "hwmon",
-            Self::Estimate => "estimate",
-        }
-    }
-}
+crate::as_str!(Source {
+    Rapl => "rapl",
+    RaplMmio => "rapl_mmio",
+    Perf => "perf",
+    Nvml => "nvml",
+    NvmlIntegrated => "nvml_integrated",
+    Hwmon => "hwmon",
+    Estimate => "estimate",
+});
 
 /// What part of the node a zone covers; the value of Kepler's label `zone`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,20 +83,17 @@ pub enum ZoneKind {
     Platform,
 }
 
-impl ZoneKind {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Package => "package",
-            Self::Dram => "dram",
-            Self::Core => "core",
-            Self::Uncore => "uncore",
-            Self::Gpu => "gpu",
-            Self::Psys => "psys",
-            Self::Platform => "platform",
-        }
-    }
+crate::as_str!(ZoneKind {
+    Package => "package",
+    Dram => "dram",
+    Core => "core",
+    Uncore => "uncore",
+    Gpu => "gpu",
+    Psys => "psys",
+    Platform => "platform",
+});
 
+impl ZoneKind {
     /// Whether the zone's energy is divided among workloads. The other kinds overlap these and are exported as they are.
     #[must_use]
     pub const fn attributed(self) -> bool {
@@ -193,6 +188,12 @@ pub struct Sample {
     pub gpus: Vec<GpuReading>,
     /// Empty unless processes are accounted.
     pub processes: ProcessSample,
+}
+
+/// Names this boot of the machine; empty where it cannot be read.
+#[must_use]
+pub fn boot_id(procfs: &Path) -> String {
+    fs::read_to_string(procfs.join("sys/kernel/random/boot_id")).unwrap_or_default().trim().to_owned()
 }
 
 /// CLOCK_MONOTONIC in nanoseconds, the clock of `bpf_ktime_get_ns`; it stands still while the machine is suspended.

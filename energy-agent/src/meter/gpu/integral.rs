@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::meter::counter::Delta;
-use crate::units::Microjoules;
+use crate::meter::trapezoid::Trapezoid;
 
-/// Half a nanojoule is a milliwatt times a microsecond, halved; so many of them are a microjoule.
-const HALF_NANOJOULES: u128 = 2_000;
+/// A milliwatt times a microsecond is a nanojoule; so many of them are a microjoule.
+const NANOJOULES: u128 = 1_000;
 
 /// No GPU draws this; milliwatts. A value beyond it is nonsense, as drivers give while a board wakes up.
 const IMPOSSIBLE_MW: u32 = 20_000_000;
@@ -25,14 +25,13 @@ pub struct Integral {
     /// The longest time between two samples over which a straight line is drawn; a longer one charges nothing.
     hole: Duration,
     last: Option<PowerSample>,
-    /// Less than a microjoule, in half nanojoules.
-    rest: u128,
+    sum: Trapezoid,
 }
 
 impl Integral {
     #[must_use]
     pub const fn new(hole: Duration) -> Self {
-        Self { hole, last: None, rest: 0 }
+        Self { hole, last: None, sum: Trapezoid::new(NANOJOULES) }
     }
 
     /// Time of the newest sample used; 0 before the first.
@@ -45,7 +44,6 @@ impl Integral {
     /// ones, are left out. The delta is a gap where the samples are too far apart.
     pub fn advance(&mut self, samples: &mut [PowerSample]) -> Option<Delta> {
         samples.sort_by_key(|sample| sample.at_us);
-        let mut sum = self.rest;
         let (mut used, mut gap) = (false, false);
         for &sample in samples.iter().filter(|sample| sample.power_mw < IMPOSSIBLE_MW) {
             if let Some(last) = self.last {
@@ -56,15 +54,14 @@ impl Integral {
                 if u128::from(apart) > self.hole.as_micros() {
                     gap = true;
                 } else {
-                    sum += (u128::from(last.power_mw) + u128::from(sample.power_mw)) * u128::from(apart);
+                    self.sum.add(last.power_mw.into(), sample.power_mw.into(), apart);
                 }
                 used = true;
             }
             self.last = Some(sample);
         }
-        self.rest = sum % HALF_NANOJOULES;
-        let energy = u64::try_from(sum / HALF_NANOJOULES).unwrap_or(u64::MAX);
-        used.then_some(Delta { energy: Microjoules(energy), gap })
+        let energy = self.sum.take();
+        used.then_some(Delta { energy, gap })
     }
 
     /// The clock was set back: what was read before it is no beginning.
@@ -76,6 +73,7 @@ impl Integral {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::Microjoules;
 
     const fn at(at_us: u64, power_mw: u32) -> PowerSample {
         PowerSample { at_us, power_mw }
