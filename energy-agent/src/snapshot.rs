@@ -63,15 +63,7 @@ pub enum State {
     Terminated,
 }
 
-impl State {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Terminated => "terminated",
-        }
-    }
-}
+crate::as_str!(State { Running => "running", Terminated => "terminated" });
 
 /// One workload's totals since the agent started.
 #[derive(Clone, Debug)]

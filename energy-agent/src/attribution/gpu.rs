@@ -38,20 +38,15 @@ pub enum GpuMethod {
     None,
 }
 
-impl GpuMethod {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Samples => "samples",
-            Self::Mps => "mps",
-            Self::Context => "context",
-            Self::Allocation => "allocation",
-            Self::MigActivity => "mig-activity",
-            Self::MigSlices => "mig-slices",
-            Self::None => "none",
-        }
-    }
-}
+crate::as_str!(GpuMethod {
+    Samples => "samples",
+    Mps => "mps",
+    Context => "context",
+    Allocation => "allocation",
+    MigActivity => "mig-activity",
+    MigSlices => "mig-slices",
+    None => "none",
+});
 
 /// To whom a GPU and its MIG instances were given, as far as that is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

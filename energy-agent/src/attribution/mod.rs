@@ -31,15 +31,7 @@ pub enum Weight {
     Runtime,
 }
 
-impl Weight {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Cycles => "cycles",
-            Self::Runtime => "runtime",
-        }
-    }
-}
+crate::as_str!(Weight { Cycles => "cycles", Runtime => "runtime" });
 
 /// How idle energy is told from active energy.
 #[derive(Clone, Copy, Debug)]

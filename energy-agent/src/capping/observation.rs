@@ -146,21 +146,16 @@ pub enum KnobState {
     Error,
 }
 
-impl KnobState {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Unsupported => "unsupported",
-            Self::NoPermission => "no_permission",
-            Self::Rejected => "rejected",
-            Self::NotEffective => "not_effective",
-            Self::Yielded => "yielded",
-            Self::Unreachable => "unreachable",
-            Self::Error => "error",
-        }
-    }
-}
+crate::as_str!(KnobState {
+    Ok => "ok",
+    Unsupported => "unsupported",
+    NoPermission => "no_permission",
+    Rejected => "rejected",
+    NotEffective => "not_effective",
+    Yielded => "yielded",
+    Unreachable => "unreachable",
+    Error => "error",
+});
 
 #[cfg(test)]
 mod tests {

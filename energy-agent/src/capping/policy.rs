@@ -39,6 +39,7 @@ pub struct Policy {
     pub actuators: Actuators,
 }
 
+/// The value of the label `mode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     Off,
@@ -93,6 +94,7 @@ pub enum Amount {
     },
 }
 
+/// The value of the label `scope`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
     /// Each selected pod has the budget for itself.
@@ -184,28 +186,9 @@ impl fmt::Display for PolicyName {
     }
 }
 
-impl Mode {
-    /// The value of the label `mode`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Recommend => "recommend",
-            Self::Enforce => "enforce",
-        }
-    }
-}
+crate::as_str!(Mode { Off => "off", Recommend => "recommend", Enforce => "enforce" });
 
-impl Scope {
-    /// The value of the label `scope`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::PerPod => "per_pod",
-            Self::PerNode => "per_node",
-        }
-    }
-}
+crate::as_str!(Scope { PerPod => "per_pod", PerNode => "per_node" });
 
 impl Policy {
     /// Whether it selects the pod.

@@ -65,18 +65,7 @@ pub enum IdlePolicy {
     Equal,
 }
 
-impl IdlePolicy {
-    /// The value of the label `policy`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Usage => "usage",
-            Self::Requests => "requests",
-            Self::Equal => "equal",
-        }
-    }
-}
+crate::as_str!(IdlePolicy { None => "none", Usage => "usage", Requests => "requests", Equal => "equal" });
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Capping {
@@ -105,14 +94,6 @@ pub enum Level {
 
 impl Level {
     pub const ALL: [Self; 4] = [Self::Node, Self::Pod, Self::Container, Self::Process];
-
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Pod => "pod",
-            Self::Container => "container",
-            Self::Process => "process",
-        }
-    }
 }
+
+crate::as_str!(Level { Node => "node", Pod => "pod", Container => "container", Process => "process" });

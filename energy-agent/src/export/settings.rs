@@ -25,17 +25,14 @@ pub enum Source {
 
 impl Source {
     pub const ALL: [Self; 4] = [Self::Counter, Self::Cgroup, Self::Kubelet, Self::Gpu];
-
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Counter => "SOURCE.COUNTER",
-            Self::Cgroup => "SOURCE.CGROUP",
-            Self::Kubelet => "SOURCE.KUBELET",
-            Self::Gpu => "SOURCE.GPU",
-        }
-    }
 }
+
+crate::as_str!(Source {
+    Counter => "SOURCE.COUNTER",
+    Cgroup => "SOURCE.CGROUP",
+    Kubelet => "SOURCE.KUBELET",
+    Gpu => "SOURCE.GPU",
+});
 
 /// What a key sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

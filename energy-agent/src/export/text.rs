@@ -41,16 +41,7 @@ pub enum Kind {
     Histogram,
 }
 
-impl Kind {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
-}
+crate::as_str!(Kind { Counter => "counter", Gauge => "gauge", Histogram => "histogram" });
 
 /// A sample's value. A `Float` or `Watts` that is no finite number was not measured, and the sample is left out.
 #[derive(Clone, Copy, Debug, PartialEq)]

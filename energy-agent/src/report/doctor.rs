@@ -82,16 +82,7 @@ pub enum Status {
     Off,
 }
 
-impl Status {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Fallback => "fallback",
-            Self::Missing => "missing",
-            Self::Off => "off",
-        }
-    }
-}
+crate::as_str!(Status { Ok => "ok", Fallback => "fallback", Missing => "missing", Off => "off" });
 
 impl Row {
     fn new(name: &'static str, status: Status, detail: impl Into<String>, remedy: impl Into<String>) -> Self {

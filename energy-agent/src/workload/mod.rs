@@ -39,18 +39,13 @@ pub enum Runtime {
     Unknown,
 }
 
-impl Runtime {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Containerd => "containerd",
-            Self::Crio => "crio",
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-            Self::Unknown => "unknown",
-        }
-    }
-}
+crate::as_str!(Runtime {
+    Containerd => "containerd",
+    Crio => "crio",
+    Docker => "docker",
+    Podman => "podman",
+    Unknown => "unknown",
+});
 
 /// Something that energy is charged to. The order is the stable key that breaks ties in an exact division.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::meter::Source;
+
 /// The node's totals.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Node {
@@ -51,7 +53,7 @@ impl Node {
             line.push_str("   no power reading yet (the agent's landing page shows its meters)");
         }
         for ((zone, source), watts) in &self.zones {
-            let source = if source == "estimate" { "estimated" } else { source };
+            let source = if source == Source::Estimate.as_str() { "estimated" } else { source };
             line.push_str(&format!("   {zone} {watts:.2} W ({source})"));
         }
         line

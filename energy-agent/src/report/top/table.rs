@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::export::parse::Sample;
 use crate::printable::printable;
 use crate::report::top::node::Node;
+use crate::snapshot::State;
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,16 +17,7 @@ pub enum Kind {
     Unit,
 }
 
-impl Kind {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pod => "pod",
-            Self::Container => "container",
-            Self::Unit => "unit",
-        }
-    }
-}
+crate::as_str!(Kind { Pod => "pod", Container => "container", Unit => "unit" });
 
 /// A pod, a container or a unit. Containers are parts of pods and units, so entries do not add up.
 #[derive(Clone, Debug, PartialEq)]
@@ -196,7 +188,7 @@ impl Table {
                         gpu_watts: None,
                         joules: None,
                         cpu: None,
-                        ended: sample.label("state") == "terminated",
+                        ended: sample.label("state") == State::Terminated.as_str(),
                     });
                     match what {
                         What::Watts => add(&mut entry.watts, value),
