@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use energy_agent::meter::cgroupfs::CgroupFiles;
-use energy_agent::meter::{CgroupEvent, CgroupId, Work};
-use energy_agent::workload::Workload;
-use energy_agent::workload::owners::Owners;
-use energy_agent::workload::tree::{is_partial, v2_root, walk};
+use energy_host::meter::cgroupfs::CgroupFiles;
+use energy_host::workload::owners::Owners;
+use energy_host::workload::tree::{is_partial, v2_root, walk};
+use energy_model::sample::{CgroupEvent, CgroupId, Work};
+use energy_model::workload::Workload;
 
 const UID: &str = "d1578427-1919-52ea-898e-2489f38c2504";
 const ID: &str = "e163073df4c38b1df6bff3b06c1d62392a3fbf7592afe21e312a53ff0c532736";

@@ -14,11 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use machine::Machine;
-
 use common::agent::{PROGRAM, wait_for};
 use common::page::Page;
 use common::shipped;
+use machine::Machine;
 
 const METRICS: &str = "http://127.0.0.1:9102/metrics";
 const SETTINGS: &str = "etc/default/energy-agent";

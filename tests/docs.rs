@@ -146,7 +146,7 @@ fn links_between_pages_lead_somewhere() {
 /// A line of the threat model or the record of attacks that names a test can be run.
 #[test]
 fn every_test_that_a_page_names_is_there() {
-    let named = Regex::new(r"`((?:tests|energy-agent/src)/[a-z0-9_/]+\.rs)::([a-z0-9_]+)`").unwrap();
+    let named = Regex::new(r"`((?:tests|energy-agent(?:/crates/[a-z]+)?/src)/[a-z0-9_/]+\.rs)::([a-z0-9_]+)`").unwrap();
     let mut count = 0;
     for (page, text) in pages() {
         for found in named.captures_iter(&text) {

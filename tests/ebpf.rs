@@ -15,10 +15,11 @@ use common::agent::wait_for;
 use common::cgroup::{Cgroup, Load, cpu_ns};
 use common::tree::sysfs_without_type;
 use common::{alone, one_of_three};
-use energy_agent::config::CyclesEvent;
-use energy_agent::meter::cpu::Topology;
-use energy_agent::meter::ebpf::{Ebpf, Options};
-use energy_agent::meter::{CgroupEvent, CgroupId, Program, WeightUnit};
+use energy_host::config::CyclesEvent;
+use energy_host::meter::cpu::Topology;
+use energy_host::meter::ebpf::{Ebpf, Options};
+use energy_model::meter_state::{Program, WeightUnit};
+use energy_model::sample::{CgroupEvent, CgroupId};
 
 /// The meter, and what it has reported so far by cgroup.
 struct Meter {

@@ -18,9 +18,9 @@ use std::time::UNIX_EPOCH;
 
 use common::kept::Kept;
 use common::tree::Tree;
-use energy_agent::capping::files::FileKnobs;
-use energy_agent::capping::knob::{Found, Knob, Value};
-use energy_agent::capping::observation::KnobState;
+use energy_host::capping::files::FileKnobs;
+use energy_model::capping::knob::{Found, Knob, Value};
+use energy_model::capping::observation::KnobState;
 
 const CPUFREQ: &str = "sys/devices/system/cpu/cpufreq";
 
@@ -244,7 +244,7 @@ impl Drop for CpusetFolder {
 fn cpusets_of_the_kernel_tell_whose_a_clock_is() {
     let Some(folder) = CpusetFolder::new() else { return };
     let all = fs::read_to_string(folder.0.join("cpuset.cpus")).unwrap().trim().to_owned();
-    let cpus = energy_agent::meter::cpu::parse_list(&all).unwrap();
+    let cpus = energy_host::meter::cpu::parse_list(&all).unwrap();
     let [first, second, ..] = cpus[..] else {
         return println!("SKIPPED: needs two CPUs");
     };

@@ -15,8 +15,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use energy_agent::capping::stated::StatedClocks;
-use energy_agent::meter::gpu::{GpuMeter, Options};
+use energy_host::meter::gpu::{GpuMeter, Options};
+use energy_model::capping::stated::StatedClocks;
 use nvml_wrapper::enum_wrappers::device::{Clock, Sampling, TemperatureSensor};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};

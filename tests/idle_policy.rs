@@ -15,8 +15,8 @@ use common::agent::Agent;
 use common::cgroup::{Load, Pod};
 use common::page::{Page, decimal};
 use common::powercap::Powercap;
-use energy_agent::attribution::idle::IdleModel;
-use energy_agent::meter::{Source, Zone, ZoneKind};
+use energy_model::attribution::idle::IdleModel;
+use energy_model::zone::{Source, Zone, ZoneKind};
 use serde_json::json;
 use tempfile::TempDir;
 

@@ -12,12 +12,11 @@ mod runtime;
 use std::collections::BTreeSet;
 use std::fs;
 
-use container::Container;
-
 use common::agent::wait_for;
 use common::cgroup::{self, Pod};
 use common::manifests::{object, rendered};
 use common::one_of_three;
+use container::Container;
 
 const POD_SECONDS: &str = "energy_agent_pod_cpu_seconds_total";
 

@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use common::agent::wait_for;
-use energy_agent::capping::policy::{Amount, PolicyName};
-use energy_agent::capping::source::{InForce, SourceState, Sourced, start};
 use energy_agent::config::Cli;
+use energy_agent::policies::start;
+use energy_model::capping::policy::{Amount, PolicyName};
+use energy_model::capping::source::{InForce, SourceState, Sourced};
 use tokio::sync::{oneshot, watch};
 
 /// A document of policies `NAME=WATTS`; a number that is none is refused.

@@ -17,10 +17,10 @@ use common::page::Page;
 use common::powercap::Powercap;
 use common::tree::{Tree, sysfs_without_type};
 use common::{alone, one_of_three};
-use energy_agent::config::CyclesEvent;
-use energy_agent::export::parse::Sample;
-use energy_agent::meter::cpu::Topology;
-use energy_agent::meter::ebpf::{Ebpf, Options};
+use energy_export::parse::Sample;
+use energy_host::config::CyclesEvent;
+use energy_host::meter::cpu::Topology;
+use energy_host::meter::ebpf::{Ebpf, Options};
 
 const LEVELS: &str = "--export.levels=node,pod,container,process";
 const SECONDS: &str = "kepler_process_cpu_seconds_total";

@@ -10,9 +10,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::tree::Tree;
-use energy_agent::meter::counter::ZoneCounts;
-use energy_agent::meter::rapl::Rapl;
-use energy_agent::meter::{MeterName, Reason, ZoneEnergy, ZoneKind};
+use energy_host::meter::counter::ZoneCounts;
+use energy_host::meter::rapl::Rapl;
+use energy_model::meter_state::{MeterName, Reason};
+use energy_model::zone::{ZoneEnergy, ZoneKind};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DEVICES: &str = "sys/devices/virtual/powercap";
@@ -64,7 +65,7 @@ fn gains(energies: &[ZoneEnergy]) -> Vec<(String, u64)> {
     gains
 }
 
-fn label(zone: &energy_agent::meter::Zone) -> String {
+fn label(zone: &energy_model::zone::Zone) -> String {
     let number = |number: Option<u32>| number.map_or("-".to_owned(), |number| number.to_string());
     format!("{}/{}/{}/{}", zone.kind.as_str(), number(zone.socket), number(zone.die), zone.source.as_str())
 }

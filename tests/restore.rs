@@ -17,9 +17,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use energy_agent::capping::knob::{Knob, Limits};
-use energy_agent::capping::observation::KnobState;
-
+use energy_model::capping::knob::{Knob, Limits};
+use energy_model::capping::observation::KnobState;
 use node::{Node, limits};
 
 const JOURNAL: &str = "capping-journal.jsonl";
@@ -101,7 +100,7 @@ fn the_next_run_adopts_what_stands_and_remembers_what_was_before_the_first_cap()
 #[test]
 fn without_a_folder_for_the_journal_nothing_is_written() {
     let mut node = Node::new();
-    node.config.state_directory = "/proc/nothing".into();
+    node.config.host.state_directory = "/proc/nothing".into();
     let mut agent = node.open();
     for _ in 0..3 {
         agent.tick(&node.capped_to);

@@ -31,7 +31,7 @@ const CHANGED: &str = "energy_agent_export_config_last_change_timestamp_seconds"
 
 /// Families of workloads and the node, without the agent's own.
 fn leveled(page: &Page) -> Vec<&str> {
-    let table = energy_agent::export::metrics::ALL.iter().filter(|metric| metric.level.is_some());
+    let table = energy_export::metrics::ALL.iter().filter(|metric| metric.level.is_some());
     let names = page.names();
     table.map(|metric| metric.name).filter(|name| names.contains(name)).collect()
 }

@@ -65,7 +65,7 @@ fn sockets_that_sensors_count_otherwise_are_matched_in_order_fc_115() {
     for file in ["online", "possible"] {
         tree.write(&format!("sys/devices/system/cpu/{file}"), &online);
     }
-    for cpu in energy_agent::meter::cpu::parse_list(&online).unwrap() {
+    for cpu in energy_host::meter::cpu::parse_list(&online).unwrap() {
         let socket = if cpu % 2 == 0 { "36\n" } else { "3180\n" };
         tree.write(&format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"), socket);
     }

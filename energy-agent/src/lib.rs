@@ -1,65 +1,47 @@
 //! energy-agent: which pod used how many joules. The kernel says who ran, the hardware says what was drawn, attribution
 //! divides the second by the first, and a scrape reads the result.
 
-pub mod attribution;
-pub mod capping;
+pub mod cli;
 pub mod config;
-mod config_file;
-mod errand;
-pub mod export;
-mod label;
-pub mod ledger;
 mod liveness;
 pub mod logging;
-mod memory;
-pub mod meter;
-mod mounted;
-mod news;
 pub mod node;
 mod notify;
 pub mod panics;
-pub mod printable;
-mod private;
-pub mod process_ledger;
-mod reader;
-pub mod report;
-mod settle;
+pub mod policies;
+pub mod selection_source;
 mod signals;
-pub mod snapshot;
-pub mod static_build;
 mod ticker;
-pub mod units;
-pub mod workload;
 
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::thread;
+use std::{io, thread};
 
 use anyhow::{Context, Result, bail};
+use energy_cluster::configmaps::{self, Which};
+use energy_cluster::events::{self, Outbox, Sending};
+use energy_cluster::kubernetes::Credentials;
+use energy_cluster::pods::Source;
+use energy_export::http::{Web, serve};
+use energy_export::page::Published;
+use energy_export::self_metrics::SelfMetrics;
+use energy_export::web_config::ProtectionSource;
+use energy_files::reload;
+use energy_model::capping::source::InForce;
+use energy_model::meter_state::MeterName;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
 
-use capping::events::{self, Outbox, Sending};
-use capping::source as policies;
-use config::{Capping, Config};
-use export::http::{Web, serve};
-use export::own::SelfMetrics;
-use export::page::Published;
-use export::protection::ProtectionSource;
-use export::selection_source::{self, SelectionSource};
-use meter::MeterName;
-use node::{Node, node_name};
-use notify::Manager;
-use signals::{Meaning, Signals};
-use ticker::{Closed, PodsEnd, TickThread, Ticker};
-use workload::configmaps::{self, Which};
-use workload::kubernetes::Credentials;
-use workload::pods::Source;
+use crate::config::{Capping, Config};
+use crate::node::{Node, node_name};
+use crate::notify::Manager;
+use crate::selection_source::SelectionSource;
+use crate::signals::{Meaning, Signals};
+use crate::ticker::{Closed, PodsEnd, TickThread, Ticker};
 
 /// Of each connection; the kernel takes it twice.
 const SEND_BUFFER_BYTES: u32 = 64 * 1024;
@@ -82,7 +64,7 @@ pub enum Ended {
 /// # Errors
 /// When the address is taken, a demanded meter is refused, or a thread has panicked; everything is restored by then.
 pub fn run(config: &Config) -> Result<Ended> {
-    memory::bound_what_is_kept();
+    energy_host::memory::bound_what_is_kept();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     let outcome = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run_until_signal(config))));
     // A look at a file system that hangs, or at a name server that is silent, must not keep the program from ending.
@@ -119,12 +101,12 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
     let first = Published::new(blank, Arc::clone(&export.borrow()));
     let (publish, snapshots) = watch::channel(Arc::new(first));
     let pods = PodsEnd::start(config);
-    let ticker = Ticker { node, pods, interval: config.interval, export, publish, own: Arc::clone(&own) };
+    let ticker = Ticker { node, pods, interval: config.host.interval, export, publish, own: Arc::clone(&own) };
     let mut ticks = TickThread::start(ticker)?;
 
     let web = Web {
         telemetry_path: config.telemetry_path.clone(),
-        interval: config.interval,
+        interval: config.host.interval,
         snapshots: snapshots.clone(),
         own,
         protection: protection.in_force(),
@@ -140,7 +122,7 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
                     Meaning::Reload => {
                         info!("SIGHUP, files are read again: web configuration, policies, selection, certificates");
                         manager.reloading();
-                        signals::reload();
+                        reload::reload();
                         manager.ready();
                     }
                 },
@@ -150,11 +132,10 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
             }
         }
     };
-    let alive = liveness::tell(&manager, snapshots, config.interval);
-    let told = config
-        .export_configmap
-        .clone()
-        .map(|object| configmaps::start(Credentials::find(config.kubeconfig.as_deref()), &Which::Named(object)));
+    let alive = liveness::tell(&manager, snapshots, config.host.interval);
+    let told = config.export_configmap.clone().map(|object| {
+        configmaps::start(Credentials::find(config.cluster.kubeconfig.as_deref()), &Which::Named(object))
+    });
     let follow = tokio::spawn(selection.follow(told));
     let guard = tokio::spawn(protection.follow());
     let ending = async {
@@ -186,7 +167,7 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
 /// Opens the meters, on a thread of its own, as a file of them may hang. `None`: a signal came first.
 async fn open(
     config: &Config,
-    policies: Option<watch::Receiver<Arc<policies::InForce>>>,
+    policies: Option<watch::Receiver<Arc<InForce>>>,
     outbox: Option<Outbox>,
     signals: &mut Signals,
 ) -> Result<Option<Node>> {
@@ -213,9 +194,11 @@ async fn open(
 
 /// Where changes of capping are told: the cluster that pods are known from.
 fn events(config: &Config, own: &Arc<SelfMetrics>) -> Option<(Outbox, Sending)> {
-    let is_wanted = config.capping == Capping::On && !matches!(Source::choose(config), Source::None { .. });
-    let credentials = is_wanted.then(|| Credentials::find(config.kubeconfig.as_deref())).flatten()?;
-    Some(events::start(credentials, node_name(config), Arc::clone(own)))
+    let is_wanted = config.capping == Capping::On && !matches!(Source::choose(&config.cluster), Source::None { .. });
+    let credentials = is_wanted.then(|| Credentials::find(config.cluster.kubeconfig.as_deref())).flatten()?;
+    own.count_events();
+    let own = Arc::clone(own);
+    Some(events::start(credentials, node_name(config), Arc::new(move |posted| own.event(posted))))
 }
 
 /// Takes the address; where the machine has no IPv6, "every address" means every IPv4 address.

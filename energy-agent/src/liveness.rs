@@ -6,9 +6,9 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use energy_export::page::Published;
 use tokio::sync::watch;
 
-use crate::export::page::Published;
 use crate::notify::Manager;
 
 /// Says ready after the first tick; then alive, unless no tick comes.

@@ -11,12 +11,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use energy_agent::config::{Capping, Cli, Command, Config, LogFormat, LogLevel};
-use energy_agent::export::protection::ProtectionSource;
-use energy_agent::export::selection_source::at_start;
 use energy_agent::logging::Log;
-use energy_agent::printable::{printable, printable_lines};
-use energy_agent::static_build::look_up_names_without_modules;
-use energy_agent::{Ended, panics, report};
+use energy_agent::selection_source::at_start;
+use energy_agent::{Ended, cli, panics};
+use energy_export::web_config::ProtectionSource;
+use energy_host::static_build::look_up_names_without_modules;
+use energy_model::printable::{printable, printable_lines};
 use tracing::field::Field;
 use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -33,10 +33,10 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         None => run(&cli.run),
         Some(Command::Run(config)) => run(config),
-        Some(Command::Top(arguments)) => report::top::run(arguments).map(|()| ExitCode::SUCCESS),
-        Some(Command::Policy(command)) => report::policy::run(command),
-        Some(Command::Doctor(arguments)) => report::doctor::run(arguments),
-        Some(Command::Restore(arguments)) => report::restore::run(arguments),
+        Some(Command::Top(arguments)) => cli::top::run(arguments).map(|()| ExitCode::SUCCESS),
+        Some(Command::Policy(command)) => cli::policy::run(command),
+        Some(Command::Doctor(arguments)) => cli::doctor::run(arguments),
+        Some(Command::Restore(arguments)) => cli::restore::run(arguments),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {}", printable_lines(&format!("{error:#}")));

@@ -13,6 +13,36 @@ use std::time::{Instant, SystemTime};
 use std::{env, fs};
 
 use anyhow::Result;
+use energy_cluster::events::Outbox;
+use energy_cluster::pods::Told;
+use energy_export::level::Level;
+use energy_host::boot::boot_id;
+use energy_host::container::in_cluster;
+use energy_host::meter::cpu::cpu_info;
+use energy_host::meter::sampler::Sampler;
+use energy_host::workload::owners::Owners;
+use energy_host::workload::pid_namespace;
+use energy_model::attribution::idle::IdleModel;
+use energy_model::attribution::method::IdleMethod;
+use energy_model::attribution::scope::Scope;
+use energy_model::attribution::usage::{Share, Usage};
+use energy_model::attribution::{Idle, Interval, Weight, attribute, learn};
+use energy_model::capping::source::InForce;
+use energy_model::cpu::CpuInfo;
+use energy_model::ledger::Ledger;
+use energy_model::ledger::idle::IdleLedger;
+use energy_model::meter_state::{MeterState, WeightUnit};
+use energy_model::process_ledger::{Limits, TERMINATED_MAX};
+use energy_model::sample::Sample;
+use energy_model::snapshot::{AttributionInfo, Snapshot};
+use energy_model::workload::Workload;
+use energy_model::workload::cgroup::UNKNOWN_UNIT;
+use energy_model::workload::labels::{PodLabel, exported};
+use energy_model::workload::mirrors::Mirrors;
+use energy_model::workload::names::Names;
+use energy_model::workload::sandbox::Firsts;
+use energy_model::workload::units::Units;
+use energy_model::zone::Source;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -20,31 +50,8 @@ use self::capper::{Capper, Tick};
 use self::gpus::Gpus;
 use self::processes::Processes;
 use self::state::StateFile;
-use crate::attribution::idle::IdleModel;
-use crate::attribution::scope::Scope;
-use crate::attribution::usage::{Share, Usage};
-use crate::attribution::{Idle, Interval, Weight, attribute, learn};
-use crate::capping::events::Outbox;
-use crate::capping::source::InForce;
-use crate::config::{Config, IdleMethod};
-use crate::ledger::Ledger;
-use crate::ledger::idle::IdleLedger;
+use crate::config::Config;
 use crate::logging;
-use crate::meter::cpu::{CpuInfo, cpu_info};
-use crate::meter::sampler::Sampler;
-use crate::meter::{MeterState, Sample, Source, WeightUnit, boot_id};
-use crate::process_ledger::{Limits, TERMINATED_MAX};
-use crate::snapshot::{AttributionInfo, Snapshot};
-use crate::workload::cgroup::UNKNOWN_UNIT;
-use crate::workload::first::Firsts;
-use crate::workload::kubernetes::in_cluster;
-use crate::workload::labels::{PodLabel, exported};
-use crate::workload::mirrors::Mirrors;
-use crate::workload::names::Names;
-use crate::workload::owners::Owners;
-use crate::workload::pods::Told;
-use crate::workload::units::Units;
-use crate::workload::{Workload, pid_namespace};
 
 /// Everything that a tick changes.
 pub struct Node {
@@ -86,7 +93,8 @@ impl Node {
         policies: Option<watch::Receiver<Arc<InForce>>>,
         events: Option<Outbox>,
     ) -> Result<Self> {
-        let sampler = Sampler::open(config)?;
+        let mut sampler = Sampler::open(&config.host)?;
+        sampler.account_processes(config.levels.contains(&Level::Process));
         let started = Instant::now();
         let owners = match sampler.v2_root.as_deref().map(|root| Owners::open(root, started)) {
             Some(Ok(owners)) => Some(owners),
@@ -103,28 +111,31 @@ impl Node {
                 name, "another label of --pods.labels would have the same name, so this one has a number"
             );
         }
-        let limits =
-            Limits { living: config.process_max, terminated: TERMINATED_MAX, retention: config.terminated_retention };
-        let processes = Processes::new(&config.procfs, limits);
-        let state = StateFile::new(&config.state_directory);
+        let limits = Limits {
+            living: config.host.process_max,
+            terminated: TERMINATED_MAX,
+            retention: config.terminated_retention,
+        };
+        let processes = Processes::new(&config.host.procfs, limits);
+        let state = StateFile::new(&config.host.state_directory);
         let mut node = Self {
             name: node_name(config),
             sampler,
             owners,
             unknown: Arc::new(Workload::Unit { unit: Arc::from(UNKNOWN_UNIT) }),
-            idle: state.load(&boot_id(&config.procfs)),
+            idle: state.load(&boot_id(&config.host.procfs)),
             idle_method: config.idle,
             gpus: Gpus::open(config, &node_name(config), started),
             ledger: Ledger::new(config.terminated_retention, config.terminated_max),
             idle_ledger: IdleLedger::new(config.idle_policy),
             processes,
-            cpu_info: cpu_info(&config.procfs).into(),
+            cpu_info: cpu_info(&config.host.procfs).into(),
             started,
             ticks: 0,
             late_ticks: 0,
             state,
             host_pid: None,
-            unmissed: pid_namespace::state(&config.procfs),
+            unmissed: pid_namespace::state(&config.host.procfs),
             mirrors: Mirrors::default(),
             names: Arc::default(),
             pod_labels: pod_labels.into(),
@@ -331,7 +342,7 @@ impl Node {
 #[must_use]
 pub fn node_name(config: &Config) -> Arc<str> {
     let host = || {
-        let name = fs::read_to_string(config.procfs.join("sys/kernel/hostname")).unwrap_or_default();
+        let name = fs::read_to_string(config.host.procfs.join("sys/kernel/hostname")).unwrap_or_default();
         name.trim().to_owned()
     };
     let given = config.node_name.clone().or_else(|| env::var("NODE_NAME").ok()).filter(|name| !name.is_empty());

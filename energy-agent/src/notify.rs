@@ -10,9 +10,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process;
 use std::time::Duration;
 
+use energy_host::clock::monotonic_ns;
 use tracing::warn;
-
-use crate::meter::monotonic_ns;
 
 /// The service manager, if there is one that wants to be told.
 #[derive(Debug, Default)]

@@ -8,14 +8,13 @@
 //! controlling terminal ends. One that was started with SIGHUP ignored (`nohup`) goes on ignoring it.
 
 use std::fs;
-use std::future::{pending, poll_fn};
-use std::sync::{LazyLock, mpsc};
+use std::future::poll_fn;
+use std::sync::mpsc;
 use std::task::Poll;
 use std::thread;
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
 
 /// Signals that end the agent in order, beside the real-time signals.
 const ENDS: [(libc::c_int, &str); 15] = [
@@ -35,8 +34,6 @@ const ENDS: [(libc::c_int, &str); 15] = [
     (libc::SIGTRAP, "SIGTRAP"),
     (libc::SIGSYS, "SIGSYS"),
 ];
-
-static RELOADS: LazyLock<watch::Sender<()>> = LazyLock::new(|| watch::Sender::new(()));
 
 /// What a signal asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,29 +119,6 @@ pub fn end() -> Result<mpsc::Receiver<String>> {
     };
     thread::Builder::new().name("signals".to_owned()).spawn(wait).context("thread for signals")?;
     Ok(ended)
-}
-
-/// Tells all that follow files to look at them now.
-pub fn reload() {
-    RELOADS.send_replace(());
-}
-
-/// Notices when files are to be read again.
-#[derive(Debug)]
-pub struct Reload(watch::Receiver<()>);
-
-impl Reload {
-    #[must_use]
-    pub fn subscribe() -> Self {
-        Self(RELOADS.subscribe())
-    }
-
-    /// Comes back when the files are to be read again.
-    pub async fn asked(&mut self) {
-        if self.0.changed().await.is_err() {
-            pending::<()>().await;
-        }
-    }
 }
 
 /// Whether SIGHUP was ignored when the program was started, as `nohup` has it.

@@ -7,16 +7,18 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use energy_cluster::pods::{self, Source, Told};
+use energy_export::level::Level;
+use energy_export::page::Published;
+use energy_export::selection::InForce;
+use energy_export::self_metrics::SelfMetrics;
+use energy_host::memory;
+use energy_model::attribution::method::IdlePolicy;
 use tokio::sync::{Notify, oneshot, watch};
 use tracing::warn;
 
-use crate::config::{Config, IdlePolicy, Level};
-use crate::export::own::SelfMetrics;
-use crate::export::page::Published;
-use crate::export::selection_source::InForce;
-use crate::memory;
+use crate::config::Config;
 use crate::node::{Node, node_name};
-use crate::workload::pods::{self, Source, Told};
 
 /// The end of the tick thread is waited for no longer than this: restoring takes three seconds at most, the tick under
 /// way and the end of the eBPF programs the rest.
@@ -107,7 +109,7 @@ pub struct PodsEnd {
 impl PodsEnd {
     #[must_use]
     pub fn start(config: &Config) -> Self {
-        let source = Source::choose(config);
+        let source = Source::choose(&config.cluster);
         if config.idle_policy == IdlePolicy::Requests && matches!(source, Source::None { .. }) {
             warn!(
                 "no pod's CPU request is known, so all idle energy stays unassigned: --attribution.idle-policy=requests \

@@ -123,7 +123,7 @@ fn power_over_the_nodes_budget_lowers_the_clocks_until_it_is_kept() {
 fn a_pod_with_cores_of_its_own_is_held_by_their_clock_and_nobody_elses() {
     let _alone = alone();
     let cpusets = Path::new("/sys/fs/cgroup/cpuset");
-    let online = energy_agent::meter::cpu::parse_list(&text(Path::new("/sys/devices/system/cpu/online"))).unwrap();
+    let online = energy_host::meter::cpu::parse_list(&text(Path::new("/sys/devices/system/cpu/online"))).unwrap();
     if !cpusets.join("cpuset.cpus").exists() || online.len() < 2 {
         println!("SKIPPED: needs the cpuset controller in cgroup v1 and two CPUs");
         return;

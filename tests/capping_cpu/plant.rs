@@ -32,7 +32,7 @@ impl Machine {
         let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
         tree.write("sys/devices/system/cpu/online", &online);
         tree.write("sys/devices/system/cpu/possible", &online);
-        for cpu in energy_agent::meter::cpu::parse_list(&online).unwrap() {
+        for cpu in energy_host::meter::cpu::parse_list(&online).unwrap() {
             let package = format!("{}\n", cpu % packages);
             tree.write(&format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"), package);
         }

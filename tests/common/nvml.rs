@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use fake_nvml::folder::{Folder, Held};
 use fake_nvml::returns::Return;
-pub use fake_nvml::state::{Gpu, Instance, Mig, Process, ProcessKind, Sample, State};
 use serde_json::Value;
 use tempfile::TempDir;
+
+pub use fake_nvml::state::{Gpu, Instance, Mig, Process, ProcessKind, Sample, State};
 
 pub struct FakeNvml {
     dir: TempDir,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use energy_agent::export::parse::{Sample, samples};
+use energy_export::parse::{Sample, samples};
 
 pub struct Page {
     pub text: String,

@@ -35,7 +35,7 @@ impl Powercap {
         let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
         tree.write("sys/devices/system/cpu/online", &online);
         tree.write("sys/devices/system/cpu/possible", &online);
-        for cpu in energy_agent::meter::cpu::parse_list(&online).unwrap() {
+        for cpu in energy_host::meter::cpu::parse_list(&online).unwrap() {
             tree.write(
                 &format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"),
                 format!("{}\n", cpu % 2),

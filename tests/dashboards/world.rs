@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use energy_agent::attribution::idle::IdleModel;
-use energy_agent::meter::{Source, Zone, ZoneKind};
+use energy_model::attribution::idle::IdleModel;
+use energy_model::zone::{Source, Zone, ZoneKind};
 use fake_nvml::plant::Plant;
 use serde_json::json;
 
@@ -164,7 +164,7 @@ fn pod(node: &Node, namespace: &str, name: &str, containers: &[Container]) -> Po
 fn busy_gpu(uuid: &str, user: &Load, load: f64) -> Gpu {
     let mut user = process(user.0.id());
     user.load = load;
-    let now = energy_agent::meter::monotonic_ns() / 1000;
+    let now = energy_host::clock::monotonic_ns() / 1000;
     user.steps = (1..60).map(|step| (now + step * 30_000_000, if step % 2 == 0 { load } else { load * 0.8 })).collect();
     Gpu { plant: Some(Plant::default()), processes: Some(vec![user]), ..gpu(uuid) }
 }

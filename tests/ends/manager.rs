@@ -50,12 +50,12 @@ fn agent(socket: &str, watchdog: &[&str], flags: &[&str]) -> Agent {
 fn hear_a_life(manager: &Manager, agent: &mut Agent) {
     assert_eq!(manager.next_state(), "READY=1");
     assert!(agent.scrape().ticks() > 0, "ready means that there is something to read");
-    let before_us = energy_agent::meter::monotonic_ns() / 1000;
+    let before_us = energy_host::clock::monotonic_ns() / 1000;
     agent.send("HUP");
     let reloading = manager.next_state();
     let since = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap_or_else(|| panic!("{reloading:?}"));
     let since: u64 = since.parse().unwrap();
-    assert!((before_us..=energy_agent::meter::monotonic_ns() / 1000).contains(&since), "{since}");
+    assert!((before_us..=energy_host::clock::monotonic_ns() / 1000).contains(&since), "{since}");
     assert_eq!(manager.next_state(), "READY=1");
     agent.end("TERM");
     assert_eq!(manager.next_state(), "STOPPING=1");

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use energy_agent::capping::knob::Knob;
-use energy_agent::capping::observation::KnobState;
-use energy_agent::capping::policy::{Mode, PolicyName, Scope};
-use energy_agent::capping::source::SourceState;
-use energy_agent::capping::status::{
+use energy_model::capping::knob::Knob;
+use energy_model::capping::observation::KnobState;
+use energy_model::capping::policy::{Mode, PolicyName, Scope};
+use energy_model::capping::source::SourceState;
+use energy_model::capping::status::{
     CapStatus, CappingStatus, Conflict, Place, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus, Writes,
 };
-use energy_agent::meter::Reason;
-use energy_agent::units::Watts;
+use energy_model::meter_state::Reason;
+use energy_model::units::Watts;
 
 pub const GPU: &str = "GPU-5fd4f087-86f3-7a43-b711-4771313afc50";
 const SOURCE: &str = "ConfigMap energy/policies key gpu.yaml";

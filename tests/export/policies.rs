@@ -1,6 +1,6 @@
 //! What `/policies` says to programs and to people.
 
-use energy_agent::snapshot::Snapshot;
+use energy_model::snapshot::Snapshot;
 use serde_json::{Value, json};
 
 use crate::capping::GPU;

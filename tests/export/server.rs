@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use energy_agent::export::ahead::Scrapers;
-use energy_agent::export::http::{Web, serve};
-use energy_agent::export::own::SelfMetrics;
-use energy_agent::export::page::Published;
+use energy_export::ahead::Scrapers;
+use energy_export::http::{Web, serve};
+use energy_export::page::Published;
+use energy_export::self_metrics::SelfMetrics;
 use tokio::sync::{oneshot, watch};
 
 /// The server on a port of its own, in a thread; ends with the value.

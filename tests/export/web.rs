@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use energy_agent::export::negotiate::Coding;
-use energy_agent::export::parse::samples;
-use energy_agent::export::text::Format;
-use energy_agent::snapshot::Snapshot;
+use energy_export::negotiate::Coding;
+use energy_export::parse::samples;
+use energy_export::text::Format;
+use energy_model::snapshot::Snapshot;
 
 use crate::server::{Server, gunzip};
 use crate::world::{case, published, rich};

@@ -3,29 +3,28 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use energy_agent::export::metrics;
-use energy_agent::export::negotiate::Coding;
-use energy_agent::export::own::SelfMetrics;
-use energy_agent::export::page::Published;
-use energy_agent::export::parse::{Sample, samples};
-use energy_agent::export::selection::Selection;
-use energy_agent::export::selection_source::InForce;
-use energy_agent::export::settings::Settings;
-use energy_agent::export::text::Format;
-use energy_agent::meter::cpu::CpuInfo;
-use energy_agent::meter::gpu::reading::{Gpu, GpuState};
-use energy_agent::meter::gpu::{GpuHealth, GpuUp, Ignored};
-use energy_agent::meter::{MeterName, MeterState, Program, Reason, Source, UsageMeter, WeightUnit, Zone, ZoneKind};
-use energy_agent::snapshot::{
+use energy_export::metrics;
+use energy_export::negotiate::Coding;
+use energy_export::page::Published;
+use energy_export::parse::{Sample, samples};
+use energy_export::selection::{InForce, Selection};
+use energy_export::self_metrics::SelfMetrics;
+use energy_export::settings::Settings;
+use energy_export::text::Format;
+use energy_model::cpu::CpuInfo;
+use energy_model::gpu::{Gpu, GpuHealth, GpuState, GpuUp, Ignored};
+use energy_model::meter_state::{MeterName, MeterState, Program, Reason, UsageMeter, WeightUnit};
+use energy_model::snapshot::{
     AttributionInfo, EnergyKey, GpuNow, Health, IdleShares, PodIdle, ProcessKind, ProcessRow, Row, Snapshot, State,
     WorkloadEnergy, ZoneParts, ZoneTotals,
 };
-use energy_agent::units::{Microjoules, Watts};
-use energy_agent::workload::first::Firsts;
-use energy_agent::workload::labels::exported;
-use energy_agent::workload::names::{Names, Pod, PodContainer, Pods};
-use energy_agent::workload::podresources::Holder;
-use energy_agent::workload::{Runtime, Workload};
+use energy_model::units::{Microjoules, Watts};
+use energy_model::workload::holder::Holder;
+use energy_model::workload::labels::exported;
+use energy_model::workload::names::{Names, Pod, PodContainer, Pods};
+use energy_model::workload::sandbox::Firsts;
+use energy_model::workload::{Runtime, Workload};
+use energy_model::zone::{Source, Zone, ZoneKind};
 
 pub const UID: &str = "1f7c0bb6-3b1e-4f0e-9f5c-0c6d1f1d5a11";
 pub const PACKAGE: EnergyKey = EnergyKey { zone: ZoneKind::Package, source: Source::Rapl };

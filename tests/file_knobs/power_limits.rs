@@ -1,7 +1,7 @@
 //! Power limits of packages, over trees of plain files.
 
-use energy_agent::capping::knob::{Knob, Value};
-use energy_agent::capping::observation::KnobState;
+use energy_model::capping::knob::{Knob, Value};
+use energy_model::capping::observation::KnobState;
 
 use crate::common::kept::Kept;
 use crate::common::tree::Tree;

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use energy_agent::capping::files::FileKnobs;
-use energy_agent::capping::knob::{Knob, Value};
-use energy_agent::capping::observation::KnobState;
+use energy_host::capping::files::FileKnobs;
+use energy_model::capping::knob::{Knob, Value};
+use energy_model::capping::observation::KnobState;
 
 use crate::common::quota::QuotaPod;
 use crate::common::tree::Tree;

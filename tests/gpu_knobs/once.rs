@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use energy_agent::capping::knob::Value;
-use energy_agent::capping::observation::KnobState;
-use energy_agent::meter::gpu::write_once;
+use energy_host::meter::gpu::write_once;
+use energy_model::capping::knob::Value;
+use energy_model::capping::observation::KnobState;
 
 use crate::common::nvml::{FakeNvml, gpu};
 use crate::world::{clock, power, received};

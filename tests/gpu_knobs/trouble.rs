@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use energy_agent::capping::knob::Value;
-use energy_agent::capping::observation::KnobState;
-use energy_agent::meter::Reason;
+use energy_model::capping::knob::Value;
+use energy_model::capping::observation::KnobState;
+use energy_model::meter_state::Reason;
 use fake_nvml::returns::Return;
 
 use crate::common::alone;

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use energy_agent::capping::knob::{Found, Knob, KnobError, Value};
-use energy_agent::capping::stated::StatedClocks;
-use energy_agent::meter::gpu::reading::GpuReading;
-use energy_agent::meter::gpu::{GpuMeter, Options, Written};
+use energy_host::meter::gpu::{GpuMeter, Options, Written};
+use energy_model::capping::knob::{Found, Knob, KnobError, Value};
+use energy_model::capping::stated::StatedClocks;
+use energy_model::gpu::GpuReading;
 
 use crate::common::nvml::FakeNvml;
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use energy_agent::capping::knob::{Knob, Limits};
+use energy_model::capping::knob::{Knob, Limits};
 
 use crate::JOURNAL;
 use crate::node::{Node, limits};

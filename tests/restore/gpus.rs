@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use energy_agent::capping::knob::{Knob, Limits, Value};
-use energy_agent::capping::observation::KnobState;
-use energy_agent::meter::gpu::write_once;
+use energy_host::meter::gpu::write_once;
+use energy_model::capping::knob::{Knob, Limits, Value};
+use energy_model::capping::observation::KnobState;
 
 use crate::common::agent::wait_for;
 use crate::common::nvml::{FakeNvml, gpu};

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use energy_agent::capping::journal::Journal;
-use energy_agent::capping::knob::{Knob, Limits};
+use energy_host::capping::journal::Journal;
+use energy_model::capping::knob::{Knob, Limits};
 
 use crate::common::agent::wait_for;
 use crate::node::{Driver, Node, config, limits};
@@ -107,8 +107,8 @@ fn originals_come_back_whenever_the_agent_is_killed() {
 
 /// A plain file that was just truncated is empty; the kernel's attributes never are, they show the old value.
 fn heal(node: &Node) -> u32 {
-    let boot = fs::read_to_string(node.config.procfs.join("sys/kernel/random/boot_id")).unwrap();
-    let journal = Journal::peek(&node.config.folders(), boot.trim()).entries;
+    let boot = fs::read_to_string(node.config.host.procfs.join("sys/kernel/random/boot_id")).unwrap();
+    let journal = Journal::peek(&node.config.host.folders(), boot.trim()).entries;
     let mut torn = 0;
     for (knob, content) in node.contents() {
         if content.is_empty() {

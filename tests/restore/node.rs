@@ -8,12 +8,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Parser as _;
-use energy_agent::capping::actuator::{Actuator, Seen};
-use energy_agent::capping::files::FileKnobs;
-use energy_agent::capping::knob::{Knob, Limit, Limits};
-use energy_agent::capping::policy::PolicyName;
-use energy_agent::config::{Cli, Config, GpuMode};
-use energy_agent::meter::gpu::{GpuMeter, Options};
+use energy_agent::config::{Cli, Config};
+use energy_host::capping::actuator::{Actuator, Seen};
+use energy_host::capping::files::FileKnobs;
+use energy_host::config::GpuMode;
+use energy_host::meter::gpu::{GpuMeter, Options};
+use energy_model::capping::knob::{Knob, Limit, Limits};
+use energy_model::capping::policy::PolicyName;
 use tempfile::TempDir;
 
 use crate::common::agent::{PROGRAM, wait_for};
@@ -62,8 +63,8 @@ impl Node {
     /// Lets the agent and the command use these GPUs too.
     pub fn with_gpus(mut self, nvml: &FakeNvml) -> Self {
         self.gpu_flags = vec![nvml.flag()];
-        self.config.gpu = GpuMode::Auto;
-        self.config.nvml_library = nvml.library().display().to_string();
+        self.config.host.gpu = GpuMode::Auto;
+        self.config.host.nvml_library = nvml.library().display().to_string();
         self
     }
 
@@ -146,7 +147,7 @@ fn is_own_lock(error: &str) -> bool {
 /// Opens the journal of a run before.
 fn open(config: &Config) -> Actuator {
     let is_free = |actuator: &Actuator| !actuator.trouble().is_some_and(|trouble| is_own_lock(&trouble.detail));
-    wait_for("the lock of the journal", || Some(Actuator::open(config)).filter(is_free))
+    wait_for("the lock of the journal", || Some(Actuator::open(&config.host)).filter(is_free))
 }
 
 /// An actuator and what it acts on, driven as the tick drives it.
@@ -159,15 +160,15 @@ pub struct Driver {
 
 impl Driver {
     pub fn open(config: &Config) -> Self {
-        let gpus = (config.gpu == GpuMode::Auto).then(|| Options {
-            library: config.nvml_library.clone(),
-            procfs: config.procfs.clone(),
-            interval: config.interval,
-            stated: config.gpu_clock_before.clone().unwrap_or_default(),
+        let gpus = (config.host.gpu == GpuMode::Auto).then(|| Options {
+            library: config.host.nvml_library.clone(),
+            procfs: config.host.procfs.clone(),
+            interval: config.host.interval,
+            stated: config.host.gpu_clock_before.clone().unwrap_or_default(),
         });
         Self {
             actuator: open(config),
-            files: FileKnobs::open(&config.sysfs, &config.cgroupfs),
+            files: FileKnobs::open(&config.host.sysfs, &config.host.cgroupfs),
             gpus: GpuMeter::open(gpus),
             now: Duration::from_secs(5),
         }
@@ -203,7 +204,7 @@ pub fn limits(values: impl IntoIterator<Item = (Knob, u64)>) -> Limits {
 pub fn config(places: &[String; 3]) -> Config {
     let program = ["energy-agent".to_owned()];
     let mut config = Cli::parse_from(program.into_iter().chain(arguments(places))).run;
-    config.gpu = GpuMode::Off;
+    config.host.gpu = GpuMode::Off;
     config
 }
 

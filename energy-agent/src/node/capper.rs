@@ -5,26 +5,26 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use energy_cluster::events::Outbox;
+use energy_host::capping::actuator::{Actuator, Seen, Trouble, TroubleKind};
+use energy_host::capping::files::FileKnobs;
+use energy_host::meter::gpu::GpuMeter;
+use energy_host::workload::owners::Owners;
+use energy_model::capping::change::{self, About, Change};
+use energy_model::capping::controller::{self, Controller, Outcome};
+use energy_model::capping::knob::{Knob, Limits};
+use energy_model::capping::observation::{GpuDevice, Observation, PodNow};
+use energy_model::capping::policy::{Mode, Policy};
+use energy_model::capping::source::InForce;
+use energy_model::capping::status::{CappingStatus, PodId, PolicyStatus};
+use energy_model::meter_state::{MeterName, MeterState, Reason};
+use energy_model::snapshot::Snapshot;
+use energy_model::workload::names::{Pod, Pods};
 use tokio::sync::watch;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::observe::Observer;
-use crate::capping::actuator::{Actuator, Seen, Trouble, TroubleKind};
-use crate::capping::change::{self, Change};
-use crate::capping::controller::{self, Controller, Outcome};
-use crate::capping::events::Outbox;
-use crate::capping::files::FileKnobs;
-use crate::capping::knob::{Knob, Limits};
-use crate::capping::observation::{GpuDevice, Observation, PodNow};
-use crate::capping::policy::{Mode, Policy};
-use crate::capping::source::InForce;
-use crate::capping::status::{CappingStatus, PodId, PolicyStatus};
 use crate::config::Config;
-use crate::meter::gpu::GpuMeter;
-use crate::meter::{MeterName, MeterState, Reason};
-use crate::snapshot::Snapshot;
-use crate::workload::names::{Pod, Pods};
-use crate::workload::owners::Owners;
 
 /// How long the first tick waits for policies, and for GPUs that have to be given back. Only after a crash.
 const BEGIN: Duration = Duration::from_secs(5);
@@ -82,9 +82,9 @@ impl Capper {
             policies,
             in_force: Arc::default(),
             observer: Observer::default(),
-            controller: Controller::new(config.interval),
-            actuator: Actuator::open(config),
-            files: FileKnobs::open(&config.sysfs, &config.cgroupfs),
+            controller: Controller::new(config.host.interval),
+            actuator: Actuator::open(&config.host),
+            files: FileKnobs::open(&config.host.sysfs, &config.host.cgroupfs),
             events,
             refused: Vec::new(),
             selected: HashMap::new(),
@@ -100,7 +100,7 @@ impl Capper {
     /// as on every node that was never capped; then no journal is made either.
     #[must_use]
     pub fn left_over(config: &Config) -> Option<Self> {
-        let left = Actuator::peek(config);
+        let left = Actuator::peek(&config.host);
         if left.held().next().is_none() && left.loss().is_none() {
             return None;
         }
@@ -130,7 +130,7 @@ impl Capper {
             thread::sleep(BEGIN_STEP);
         }
         self.take_policies();
-        let stands = |limit: &crate::capping::knob::Limit| match self.in_force.policies.get(&limit.policy) {
+        let stands = |limit: &energy_model::capping::knob::Limit| match self.in_force.policies.get(&limit.policy) {
             Some(sourced) => sourced.policy.mode == Mode::Enforce,
             None => !self.in_force.complete,
         };
@@ -197,7 +197,7 @@ impl Capper {
             .into_iter()
             .filter_map(|change| change::of_controller(change, policies, |pod| named(pod, pods)))
             .collect();
-        told.iter().for_each(Change::log);
+        told.iter().for_each(log);
         told.extend(change::of_knobs(self.actuator.take_changes()));
         told.append(&mut self.refused);
         if let Some(events) = &mut self.events {
@@ -216,7 +216,7 @@ impl Capper {
             return true;
         }
         let left = change::of_end(self.actuator.held().map(|track| &track.knob));
-        left.log();
+        log(&left);
         if let Some(events) = &mut self.events {
             events.post(left);
         }
@@ -321,4 +321,20 @@ fn named(pod: PodId, pods: &Pods) -> PodId {
         namespace: Arc::clone(&known.namespace),
         name: Arc::clone(&known.name),
     })
+}
+
+/// The line of a change in the log.
+fn log(change: &Change) {
+    let Change { kind, policy, about, message } = change;
+    let policy = policy.as_ref().map(ToString::to_string).unwrap_or_default();
+    let pod = match about {
+        About::Pod(PodId { namespace, name, .. }) => format!("{namespace}/{name}"),
+        About::Node | About::ConfigMap { .. } => String::new(),
+    };
+    let change = kind.as_str();
+    if kind.is_warning() {
+        warn!(change, policy, pod, "{message}");
+    } else {
+        info!(change, policy, pod, "{message}");
+    }
 }

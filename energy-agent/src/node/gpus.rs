@@ -5,24 +5,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::attribution::gpu::{self, Allocation, GpuDivision, GpuUse};
-use crate::attribution::idle::IdleModel;
-use crate::attribution::usage::{Share, Usage};
-use crate::attribution::{Division, Idle, Weight, ZoneAttribution};
-use crate::capping::observation::{ClockLook, GpuDevice, GpuUser};
-use crate::config::{Config, IdleMethod};
-use crate::meter::gpu::reading::{Gpu, GpuEnergy, GpuProcess, GpuReading};
-use crate::meter::{MeterState, Source, Zone, ZoneKind};
-use crate::snapshot::{EnergyKey, GpuNow, ProcessKind, ProcessRow, Snapshot, State, WorkloadEnergy};
-use crate::units::{Microjoules, Watts, ratio};
-use crate::workload::Workload;
-use crate::workload::allocation::Allocations;
-use crate::workload::device_id::DeviceId;
-use crate::workload::names::Pods;
-use crate::workload::owners::Owners;
-use crate::workload::pids::Pids;
-use crate::workload::podresources::PodResources;
-use crate::workload::resource_slices::ResourceSlices;
+use energy_cluster::pod_resources::PodResources;
+use energy_cluster::resource_slices::ResourceSlices;
+use energy_host::workload::owners::Owners;
+use energy_host::workload::pids::Pids;
+use energy_model::attribution::gpu::{self, Allocation, GpuDivision, GpuUse};
+use energy_model::attribution::idle::IdleModel;
+use energy_model::attribution::method::IdleMethod;
+use energy_model::attribution::usage::{Share, Usage};
+use energy_model::attribution::{Division, Idle, Weight, ZoneAttribution};
+use energy_model::capping::observation::{ClockLook, GpuDevice, GpuUser};
+use energy_model::gpu::{Gpu, GpuEnergy, GpuProcess, GpuReading};
+use energy_model::meter_state::MeterState;
+use energy_model::snapshot::{EnergyKey, GpuNow, ProcessKind, ProcessRow, Snapshot, State, WorkloadEnergy};
+use energy_model::units::{Microjoules, Watts, ratio};
+use energy_model::workload::Workload;
+use energy_model::workload::allocation::Allocations;
+use energy_model::workload::device_id::DeviceId;
+use energy_model::workload::names::Pods;
+use energy_model::zone::{Source, Zone, ZoneKind};
+
+use crate::config::Config;
 
 /// Time between two questions to the kubelet while all is known, and while a process or a busy GPU has no owner.
 const ASK_EVERY: Duration = Duration::from_secs(30);
@@ -95,15 +98,15 @@ impl Gpus {
     /// Must be called within a runtime.
     pub fn open(config: &Config, node: &str, now: Instant) -> Self {
         Self {
-            pids: Pids::new(&config.procfs, now),
-            resources: PodResources::start(&config.pods_resources_socket),
-            slices: ResourceSlices::start(config, node),
+            pids: Pids::new(&config.host.procfs, now),
+            resources: PodResources::start(&config.cluster.pods_resources_socket),
+            slices: ResourceSlices::start(&config.cluster, node),
             allocations: Allocations::default(),
             asked: None,
             unknown: false,
             idle_method: config.idle,
             dcgm_names: config.gpu_dcgm_names,
-            hold: config.interval * 5 / 2,
+            hold: config.host.interval * 5 / 2,
             seen: BTreeMap::new(),
         }
     }
@@ -367,7 +370,7 @@ fn zone_of(gpu: &Gpu, source: Source) -> Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::Energies;
+    use energy_model::snapshot::Energies;
 
     #[test]
     fn users_share_the_gpus_whole_power_by_their_active_energy() {

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::capping::observation::{GpuDevice, Observation, PodNow};
-use crate::meter::{Source, Zone, ZoneKind};
-use crate::snapshot::{Snapshot, State};
-use crate::units::{Watts, nanos, ratio};
-use crate::workload::names::{Pod, Pods};
+use energy_model::capping::observation::{GpuDevice, Observation, PodNow};
+use energy_model::snapshot::{Snapshot, State};
+use energy_model::units::{Watts, nanos, ratio};
+use energy_model::workload::names::{Pod, Pods};
+use energy_model::zone::{Source, Zone, ZoneKind};
 
 /// Remembers run times from tick to tick.
 #[derive(Debug, Default)]

@@ -5,16 +5,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attribution::process::{Charge, Part, ProcessShare, divide, position};
-use crate::attribution::usage::Usage;
-use crate::attribution::{Attribution, Interval};
-use crate::meter::process::{Process, ProcessEvent, ProcessSample, ProcessWork};
-use crate::meter::{CgroupId, KERNEL_THREADS, Sample, ZoneKind};
-use crate::node::gpus::GpuCharges;
-use crate::process_ledger::{Limits, ProcessLedger, Ran};
-use crate::snapshot::EnergyKey;
-use crate::workload::Workload;
-use crate::workload::process::{Exe, Identity, Look, Processes as Names};
+use energy_host::workload::process::{Exe, Look, Processes as Names};
+use energy_model::attribution::process::{Charge, Part, ProcessShare, divide, position};
+use energy_model::attribution::usage::Usage;
+use energy_model::attribution::{Attribution, Interval};
+use energy_model::process::Identity;
+use energy_model::process::{Process, ProcessEvent, ProcessSample, ProcessWork};
+use energy_model::process_ledger::{Limits, ProcessLedger, Ran};
+use energy_model::sample::{CgroupId, KERNEL_THREADS, Sample};
+use energy_model::snapshot::EnergyKey;
+use energy_model::workload::Workload;
+use energy_model::zone::ZoneKind;
+
+use super::gpus::GpuCharges;
 
 /// Processes looked up in /proc a tick after events were lost.
 const SWEEP_STEP: usize = 200;

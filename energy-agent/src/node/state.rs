@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use energy_files::config_file::{self, Fault};
+use energy_files::private;
+use energy_model::attribution::idle::IdleModel;
 use tracing::{info, warn};
-
-use crate::attribution::idle::IdleModel;
-use crate::config_file::{self, Fault};
-use crate::private;
 
 /// Time between two writes of what was learned.
 const SAVE_EVERY: Duration = Duration::from_secs(60);

@@ -1,0 +1,357 @@
+//! Credentials that this machine has for a cluster into a client, and what goes wrong with one into a word and a
+//! sentence.
+
+pub(crate) mod backoff;
+mod kubeconfig;
+mod plugin;
+mod token;
+pub mod watch;
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+use std::{env, fmt, io, mem};
+
+use energy_files::config_file::{self, Fault};
+use energy_files::reader::Reader;
+use energy_model::json_fault::json_fault;
+use energy_model::meter_state::Reason;
+use hyper::http::{Request, header};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::client::{Body, ClientBuilder};
+use kube::{Client, Config, Error};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tokio_rustls::rustls;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tower::util::MapRequestLayer;
+
+use self::token::TokenFile;
+
+/// Where a pod finds the credentials of its service account.
+/// <https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/>
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// A server that is there answers sooner; one that is not costs this much per try.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a token file is looked at after its token was refused.
+const RENEWAL: Duration = Duration::from_secs(1);
+
+/// For credentials of every kind.
+static READER: LazyLock<Reader> = LazyLock::new(Reader::default);
+
+/// What keeps the agent from the cluster: why, and for people the object and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    pub reason: Reason,
+    pub message: String,
+}
+
+impl Trouble {
+    /// Whether another client may be what helps: its token, its certificates or the files they are in may have been renewed.
+    #[must_use]
+    pub const fn needs_new_client(&self) -> bool {
+        !matches!(self.reason, Reason::Unreachable | Reason::Error | Reason::Forbidden)
+    }
+}
+
+/// Credentials that were found, not yet tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// The agent runs in a pod.
+    ServiceAccount,
+    /// Files that are merged as kubectl does; the current context counts.
+    Kubeconfig(Vec<PathBuf>),
+}
+
+impl Credentials {
+    /// The kubeconfig given, else `KUBECONFIG`, else the service account of the pod, else `~/.kube/config`; `None`
+    /// outside a cluster.
+    #[must_use]
+    pub fn find(kubeconfig: Option<&Path>) -> Option<Self> {
+        if let Some(file) = kubeconfig {
+            return Some(Self::Kubeconfig(vec![file.to_owned()]));
+        }
+        if let Some(files) = env::var_os("KUBECONFIG").filter(|files| !files.is_empty()) {
+            return Some(Self::Kubeconfig(
+                env::split_paths(&files).filter(|file| !file.as_os_str().is_empty()).collect(),
+            ));
+        }
+        if env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+            return Some(Self::ServiceAccount);
+        }
+        let home = env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config"));
+        home.filter(|file| file.is_file()).map(|file| Self::Kubeconfig(vec![file]))
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// When one is missing or unusable, or tells not to verify the server.
+    pub async fn config(&self) -> Result<Config, Trouble> {
+        let mut config = match self {
+            Self::ServiceAccount => self.read(Config::incluster).await?.map_err(|error| {
+                let remedy = "set automountServiceAccountToken: true in the agent's pod";
+                unusable(format!("service account at {SERVICE_ACCOUNT}: {}; {remedy}", chain(&error)))
+            })?,
+            Self::Kubeconfig(files) => {
+                // kubectl leaves out files of `KUBECONFIG` that are not there, as long as one is.
+                let names = files.clone();
+                let read = move || {
+                    let there: Vec<_> = names.into_iter().filter(|file| file.exists()).collect();
+                    (kubeconfig::read(&there), there)
+                };
+                let (read, there) = self.read(read).await?;
+                let Some(first) = there.first() else {
+                    return Err(unusable(format!("{self}: no such file; correct --kubeconfig or KUBECONFIG")));
+                };
+                kubeconfig::config(read.map_err(unusable)?, first).await.map_err(unusable)?
+            }
+        };
+        if config.accept_invalid_certs {
+            return Err(unusable(format!(
+                "{self} says insecure-skip-tls-verify, and the agent gives its credentials to no server that it cannot \
+                 verify; name the cluster's certificate-authority instead"
+            )));
+        }
+        // kube would read this again and again, and wait for it. A certificate that is refused leads to another client.
+        config.root_cert_file = None;
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        // The callers retry by rules of their own.
+        config.default_retry = false;
+        Ok(config)
+    }
+
+    /// Reads files, which must not hold up anything else.
+    async fn read<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, Trouble> {
+        READER.read(read).await.map_err(|_| unusable(format!("{self}: {}", Fault::Hangs)))
+    }
+
+    /// A client for the cluster; nothing is sent yet.
+    ///
+    /// # Errors
+    /// As [`Self::config`], and when certificates, keys or the token cannot be used.
+    pub async fn client(&self) -> Result<Server, Trouble> {
+        let (address, authority) = match self {
+            Self::ServiceAccount => (
+                "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT".to_owned(),
+                format!("the service account's {SERVICE_ACCOUNT}/ca.crt"),
+            ),
+            Self::Kubeconfig(_) => (format!("server in {self}"), format!("certificate-authority in {self}")),
+        };
+        Server::new(self.config().await?, &self.to_string(), address, authority).await
+    }
+}
+
+impl fmt::Display for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ServiceAccount => f.write_str("service account"),
+            Self::Kubeconfig(files) => {
+                let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+                write!(f, "kubeconfig {}", files.join(", "))
+            }
+        }
+    }
+}
+
+/// A client for one server, and what people have to know about it when it fails.
+#[derive(Clone)]
+pub struct Server {
+    pub client: Client,
+    pub url: String,
+    token: Option<TokenFile>,
+    /// When the credentials do that a plugin has handed out.
+    expires: Option<Timestamp>,
+    /// Where its address is set.
+    address: String,
+    /// Where the authority is set that has to have signed its certificate.
+    authority: String,
+}
+
+impl Server {
+    /// A client made of `config`, whose origin is named in the error. A token file is read at each request, a credential
+    /// plugin runs once.
+    ///
+    /// # Errors
+    /// When certificates, keys or the token cannot be used, or there is none.
+    pub async fn new(mut config: Config, origin: &str, address: String, authority: String) -> Result<Self, Trouble> {
+        let unusable = |problem: String| {
+            unusable(format!("{origin}: {problem}; correct the certificates, key or token that it names"))
+        };
+        let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let account = &mut config.auth_info;
+        // These come first in kube too.
+        let basic = account.username.is_some() && account.password.is_some();
+        let other = basic || account.token.is_some() || account.auth_provider.is_some();
+        let token = match account.token_file.take().filter(|_| !other) {
+            Some(file) => {
+                let named = file.clone();
+                let token = READER.read(move || TokenFile::open(file.into())).await;
+                let token = token.unwrap_or_else(|_| Err(format!("token file {named}: {}", Fault::Hangs)));
+                Some(token.map_err(unusable)?)
+            }
+            None => None,
+        };
+        if account.auth_provider.as_ref().is_some_and(|provider| provider.config.contains_key("cmd-path")) {
+            return Err(unusable(
+                "auth-provider with cmd-path, which Kubernetes has given up; name the plugin by exec".into(),
+            ));
+        }
+        let mut expires = None;
+        if token.is_none() && !other && account.exec.is_some() {
+            let mut own = mem::take(account);
+            // Nothing else may wait for it.
+            let ran = spawn_blocking(move || plugin::run(&mut own).map(|expires| (own, expires))).await;
+            (*account, expires) = ran.map_err(|error| unusable(error.to_string()))?.map_err(unusable)?;
+        }
+        if config.cluster_url.scheme_str() == Some("http") {
+            // Nothing is verified then. Without an authority the system's would be read, and an image made from scratch has
+            // none, which is an error.
+            config.root_cert.get_or_insert_default();
+        }
+        let builder = ClientBuilder::try_from(config).map_err(|error| unusable(unfit(&error).to_owned()))?;
+        let client = match token.clone() {
+            None => builder.build(),
+            Some(token) => {
+                let authorize = move |mut request: Request<Body>| {
+                    request.headers_mut().insert(header::AUTHORIZATION, token.header());
+                    request
+                };
+                builder.with_layer(&MapRequestLayer::new(authorize)).build()
+            }
+        };
+        Ok(Self { client, url, token, expires, address, authority })
+    }
+
+    /// Whether its credentials expire within a minute, so that another client is to be made.
+    #[must_use]
+    pub fn is_expiring(&self) -> bool {
+        self.expires.is_some_and(|expires| Timestamp::now() + SignedDuration::from_mins(1) >= expires)
+    }
+
+    /// Waits after its refusal of the credentials, and less long when the token file holds another token.
+    pub async fn wait(&self, pause: Duration) {
+        let end = Instant::now() + pause;
+        while let left = end.saturating_duration_since(Instant::now())
+            && !left.is_zero()
+        {
+            sleep(left.min(RENEWAL)).await;
+            if self.token.as_ref().is_some_and(TokenFile::is_renewed) {
+                return;
+            }
+        }
+    }
+
+    /// A request that was not answered in time.
+    #[must_use]
+    pub fn silence(&self, verb: &str, object: &str, after: Duration) -> Trouble {
+        let (Self { url, .. }, remedy, after) = (self, self.reach(), after.as_secs());
+        let message = format!("{verb} {object}: no answer from {url} within {after} s; {remedy}");
+        Trouble { reason: Reason::Unreachable, message }
+    }
+
+    fn reach(&self) -> String {
+        format!("see that the server is up and allowed through from this node, else correct {}", self.address)
+    }
+
+    /// What a failed request means. `verb` and `object` say what was asked for, in the words of RBAC: `list`, `pods at
+    /// cluster scope`.
+    #[must_use]
+    pub fn trouble(&self, error: &Error, verb: &str, object: &str) -> Trouble {
+        let (text, url) = (chain(error), &self.url);
+        let text = text.strip_prefix("ServiceError: ").unwrap_or(&text);
+        let (reason, message) = match error {
+            Error::Api(status) => match status.code {
+                401 => (
+                    Reason::Unauthorized,
+                    format!(
+                        "{verb} {object}: credentials refused (401 {}); renew the token or certificate",
+                        status.message
+                    ),
+                ),
+                403 => (
+                    Reason::Forbidden,
+                    format!(
+                        "no permission to {verb} {object} (403 {}); the agent needs {needed} on {object}: add \
+                         that to its role and bind it to the agent's account",
+                        status.message,
+                        needed = if ["list", "watch"].contains(&verb) { "list and watch" } else { verb },
+                    ),
+                ),
+                code => (Reason::Error, format!("{verb} {object}: {code} {} {}", status.reason, status.message)),
+            },
+            Error::Auth(_) | Error::RustlsTls(_) => (Reason::Config, format!("credentials: {text}")),
+            Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) if is_tls(error) => (
+                Reason::Tls,
+                format!(
+                    "{verb} {object} at {url}: {text}; the server's certificate must be signed by the configured authority \
+                     and name this address: correct {}",
+                    self.authority
+                ),
+            ),
+            Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => {
+                (Reason::Unreachable, format!("{verb} {object} at {url}: {text}; {}", self.reach()))
+            }
+            Error::SerdeError(error) => {
+                (Reason::Error, format!("{verb} {object}: not the answer of an API server: {}", json_fault(error)))
+            }
+            _ => (Reason::Error, format!("{verb} {object}: {text}")),
+        };
+        Trouble { reason, message }
+    }
+}
+
+/// The certificates of an authority.
+///
+/// # Errors
+/// When the file cannot be read or has none.
+pub async fn authority(file: &Path) -> Result<Vec<Vec<u8>>, Trouble> {
+    let path = file.to_owned();
+    let read = READER.read(move || config_file::bytes(&path, config_file::MAX_BYTES)).await;
+    let bytes = read.unwrap_or(Err(Fault::Hangs)).map_err(|fault| unusable(format!("{}: {fault}", file.display())))?;
+    let found = CertificateDer::pem_slice_iter(&bytes).map(|found| found.map(|certificate| certificate.to_vec()));
+    match found.collect::<Result<Vec<_>, _>>() {
+        Ok(found) if !found.is_empty() => Ok(found),
+        _ => Err(unusable(format!("{}: no certificate in PEM", file.display()))),
+    }
+}
+
+/// Why no client can be made, without what the files have: the libraries repeat lines of a PEM.
+const fn unfit(error: &Error) -> &'static str {
+    match error {
+        Error::RustlsTls(_) => "the certificates or the key of the client cannot be used, or the authority's cannot",
+        Error::Auth(_) => "the credentials cannot be used",
+        Error::ProxyProtocolUnsupported { .. } | Error::ProxyProtocolDisabled { .. } => "its proxy is not supported",
+        _ => "no client can be made of it",
+    }
+}
+
+fn unusable(message: String) -> Trouble {
+    Trouble { reason: Reason::Config, message }
+}
+
+/// Whether a certificate or the handshake failed. An I/O error wraps what rustls says, and hyper-rustls wraps that error in
+/// another one: for a connection that was cut off in the handshake too, which rustls has no error for.
+fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
+    let within = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let cut_off = within.and_then(|within| within.downcast_ref::<io::Error>());
+    error.is::<rustls::Error>()
+        || cut_off.is_some_and(|error| error.kind() == io::ErrorKind::UnexpectedEof)
+        || within.is_some_and(|within| is_tls(within))
+        || error.source().is_some_and(is_tls)
+}
+
+/// The error and its causes, each said once.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}

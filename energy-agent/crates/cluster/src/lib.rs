@@ -1,0 +1,13 @@
+//! The Kubernetes cluster, asked and told. In come credentials and the names of objects; out go pods, ConfigMaps, devices of
+//! containers, each through a channel that keeps the last good answer, and Events go to the API server.
+//!
+//! It knows neither the machine nor any page: what an object means for energy is decided in the model.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod configmaps;
+pub mod events;
+pub mod kubernetes;
+pub mod pod_resources;
+pub mod pods;
+pub mod resource_slices;

@@ -1,0 +1,168 @@
+//! Tells the tick thread about the pods of this node: one task asks the API server or the kubelet and publishes what it
+//! learns; whoever reads never waits.
+
+mod kubelet;
+mod object;
+mod store;
+mod watch;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use energy_model::meter_state::{MeterName, MeterState, Reason};
+use energy_model::workload::names::{Pod, Pods};
+use tokio::sync::{Notify, watch as channel};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+pub use self::kubelet::Kubelet;
+use self::store::Book;
+use crate::config::{ClusterConfig, PodsSource};
+use crate::kubernetes::{Credentials, Trouble};
+
+/// What is known of the pods by now, and how well.
+#[derive(Clone, Debug)]
+pub struct Told {
+    pub pods: Arc<Pods>,
+    /// The row `pods` of `energy_agent_meter_up`.
+    pub state: MeterState,
+}
+
+/// Where the names of pods come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A watch of the API server for the pods of this node.
+    Api(Credentials),
+    /// The pod list of the node's kubelet, asked for now and then.
+    Kubelet(Kubelet),
+    /// Pods are known by uid: it was wanted so, or there is no cluster.
+    None { reason: Reason, detail: String },
+}
+
+impl Source {
+    /// What `--pods.source` and the credentials on this machine come to.
+    #[must_use]
+    pub fn choose(config: &ClusterConfig) -> Self {
+        let credentials = Credentials::find(config.kubeconfig.as_deref());
+        match (config.pods_source, credentials) {
+            (PodsSource::None, _) => {
+                Self::None { reason: Reason::Off, detail: "switched off by --pods.source=none".to_owned() }
+            }
+            (PodsSource::Auto | PodsSource::Api, Some(credentials)) => Self::Api(credentials),
+            (PodsSource::Auto, None) => {
+                Self::None { reason: Reason::Absent, detail: "not in a cluster, and no kubeconfig".to_owned() }
+            }
+            (PodsSource::Api, None) => Self::None {
+                reason: Reason::Config,
+                detail: "--pods.source=api finds neither a service account nor a kubeconfig; run the agent as a \
+                         DaemonSet, or name a file by --kubeconfig"
+                    .to_owned(),
+            },
+            (PodsSource::Kubelet, credentials) => Self::Kubelet(Kubelet::new(config, credentials)),
+        }
+    }
+
+    /// Asks once and waits no longer than `patience`; the number of pods.
+    ///
+    /// # Errors
+    /// When the source cannot be reached or refuses.
+    pub async fn probe(&self, node: &str, patience: Duration) -> Result<usize, Trouble> {
+        match self {
+            Self::Api(credentials) => {
+                let server = credentials.client().await?;
+                let answer = timeout(patience, watch::count(&server, node)).await;
+                answer.map_err(|_| server.silence("list", watch::OBJECT, patience))?
+            }
+            Self::Kubelet(kubelet) => {
+                let server = kubelet.client().await?;
+                let answer = timeout(patience, kubelet.list(&server)).await;
+                Ok(answer.map_err(|_| server.silence("get", kubelet::OBJECT, patience))??.len())
+            }
+            Self::None { reason, detail } => Err(Trouble { reason: *reason, message: detail.clone() }),
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Api(credentials) => write!(f, "API server, {credentials}"),
+            Self::Kubelet(kubelet) => write!(f, "kubelet at {}", kubelet.url),
+            Self::None { .. } => f.write_str("none"),
+        }
+    }
+}
+
+/// Starts the task that asks `source` about the pods of `node`, in the current runtime. What it learns is read from the
+/// receiver; the notification asks a kubelet before its time, as a pod came up that nobody told of.
+#[must_use]
+pub fn start(source: Source, node: &str) -> (channel::Receiver<Told>, Option<Arc<Notify>>) {
+    let node = node.to_owned();
+    let state = match &source {
+        Source::None { reason, detail } => {
+            match reason {
+                Reason::Config => warn!(problem = detail, "pods stay without names"),
+                _ => info!(why = detail, "pods are known by uid and containers by id, without names"),
+            }
+            MeterState::down(MeterName::Pods, *reason, &**detail)
+        }
+        source => {
+            info!(%source, node, "asking for the pods of this node");
+            MeterState::down(MeterName::Pods, Reason::Connecting, format!("{source}: no answer yet"))
+        }
+    };
+    let (told, receiver) = channel::channel(Told { pods: Arc::default(), state });
+    let teller = Teller { told, book: Book::default() };
+    let unknown = match source {
+        Source::None { .. } => None,
+        Source::Api(credentials) => {
+            tokio::spawn(watch::run(credentials, node, teller));
+            None
+        }
+        Source::Kubelet(kubelet) => {
+            let unknown = Arc::new(Notify::new());
+            tokio::spawn(kubelet.run(teller, Arc::clone(&unknown)));
+            Some(unknown)
+        }
+    };
+    (receiver, unknown)
+}
+
+/// The task's end of the channel. What was told stays through every trouble.
+#[derive(Debug)]
+struct Teller {
+    told: channel::Sender<Told>,
+    book: Book,
+}
+
+impl Teller {
+    /// All pods of the node.
+    fn replace(&mut self, pods: Vec<Pod>) {
+        self.book.replace(pods, Instant::now());
+    }
+
+    /// The source answers: publishes what it said.
+    fn answered(&self, source: &str) {
+        let pods = self.book.pods();
+        let detail = format!("{source}: {} pods", pods.by_uid.len());
+        let before = self.told.send_replace(Told { pods, state: MeterState::up(MeterName::Pods, &*detail) });
+        if !before.state.is_up() {
+            info!(from = detail, "pods have names");
+        }
+    }
+
+    /// It does not; said once for each reason in a row.
+    fn failed(&self, trouble: &Trouble) {
+        let Trouble { reason, message } = trouble;
+        let state = MeterState::down(MeterName::Pods, *reason, &**message);
+        let before = self.told.send_replace(Told { pods: self.book.pods(), state });
+        if before.state.reason != *reason {
+            warn!(
+                reason = reason.as_str(),
+                problem = message,
+                "pods are not told, names stay as they were; metering goes on"
+            );
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! A snapshot as Prometheus text, OpenMetrics and pages, over HTTP. In come what the tick published, the selection of metrics and
+//! the web configuration; out go answers to requests, each page encoded once per tick and format.
+//!
+//! It knows no meter, no cluster and no policy source, and it changes nothing: a scrape reads what the last tick left.
+#![forbid(unsafe_code)]
+
+pub mod ahead;
+mod answer;
+pub mod connections;
+mod decimal;
+mod deflate;
+mod encoding;
+pub mod gpu_meter;
+mod gzip;
+mod handshake;
+mod hash;
+pub mod http;
+mod huffman;
+pub mod layers;
+pub mod level;
+pub mod metrics;
+pub mod negotiate;
+pub mod page;
+pub mod parse;
+pub mod policies;
+mod processes;
+pub mod selection;
+pub mod self_metrics;
+pub mod series;
+pub mod settings;
+pub mod settings_file;
+pub mod text;
+pub mod web_config;

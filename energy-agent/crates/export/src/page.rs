@@ -1,0 +1,123 @@
+//! A snapshot as it is published: pages are encoded when somebody asks for them, and then kept until the next tick.
+
+use std::io::Write as _;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use energy_model::meter_state::{MeterName, MeterState, Reason};
+use energy_model::snapshot::Snapshot;
+use flate2::write::GzDecoder;
+
+use crate::gzip::gzip;
+use crate::negotiate::Coding;
+use crate::selection::InForce;
+use crate::self_metrics::SelfMetrics;
+use crate::series;
+use crate::text::{Format, Writer};
+
+/// What the tick loop hands to the web server after each tick, and once before the first.
+#[derive(Debug)]
+pub struct Published {
+    pub snapshot: Snapshot,
+    /// When the tick was completed, for liveness.
+    pub completed: Instant,
+    /// What of it is exported.
+    pub export: Arc<InForce>,
+    text: Page,
+    open_metrics: Page,
+}
+
+#[derive(Debug, Default)]
+struct Page {
+    /// In the coding that was asked for first.
+    first: OnceLock<(Coding, Bytes)>,
+    /// The same page in the other.
+    other: OnceLock<Bytes>,
+}
+
+impl Published {
+    #[must_use]
+    pub fn new(mut snapshot: Snapshot, export: Arc<InForce>) -> Self {
+        if !export.selection.names() {
+            snapshot.names = Arc::default();
+        }
+        let [text, open_metrics] = [Page::default(), Page::default()];
+        Self { snapshot, completed: Instant::now(), export, text, open_metrics }
+    }
+
+    /// Whether ticks have come to a stand: nothing of it may be taken for what is measured now.
+    #[must_use]
+    pub fn is_stale(&self, interval: Duration) -> bool {
+        self.completed.elapsed() > stale_after(interval)
+    }
+
+    /// What is served in its place once it is stale: the agent's own series, and why there are no others.
+    #[must_use]
+    pub fn without_measurements(&self) -> Self {
+        let Snapshot { node, taken, elapsed, ticks, meters, health, .. } = &self.snapshot;
+        let detail = format!("no tick for {} s", self.completed.elapsed().as_secs());
+        let ticker = MeterState::down(MeterName::Tick, Reason::Hanging, detail);
+        let snapshot = Snapshot {
+            taken: *taken,
+            elapsed: *elapsed,
+            ticks: *ticks,
+            meters: meters.iter().cloned().chain([ticker]).collect(),
+            health: *health,
+            ..Snapshot::empty(node)
+        };
+        let [text, open_metrics] = [Page::default(), Page::default()];
+        Self { snapshot, completed: self.completed, export: Arc::clone(&self.export), text, open_metrics }
+    }
+
+    /// The metrics page, encoded on the first call for this format and coding; everyone after gets the same bytes.
+    /// The agent's own metrics are as they were at that moment.
+    pub fn body(&self, format: Format, coding: Coding, own: &SelfMetrics) -> Bytes {
+        let page = self.page(format);
+        let encode = || {
+            let selection = &self.export.selection;
+            let mut writer = Writer::selecting(format, coding, selection.clone());
+            series::write(&mut writer, &self.snapshot, selection.levels());
+            own.write(&mut writer);
+            let (body, duplicates) = writer.finish();
+            own.found_duplicates(&duplicates);
+            (coding, body)
+        };
+        let (coded, first) = page.first.get_or_init(encode);
+        if *coded == coding {
+            return first.clone();
+        }
+        let other = match coding {
+            Coding::Identity => page.other.get_or_init(|| gunzip(first)),
+            Coding::Gzip => page.other.get_or_init(|| Bytes::from(gzip(first))),
+        };
+        other.clone()
+    }
+
+    /// The body if it is encoded already.
+    pub(crate) fn ready_body(&self, format: Format, coding: Coding) -> Option<Bytes> {
+        let page = self.page(format);
+        let (coded, first) = page.first.get()?;
+        if *coded == coding { Some(first.clone()) } else { page.other.get().cloned() }
+    }
+
+    const fn page(&self, format: Format) -> &Page {
+        match format {
+            Format::Text => &self.text,
+            Format::OpenMetrics => &self.open_metrics,
+        }
+    }
+}
+
+/// A page without a tick for this long is stale: five intervals, and at least five seconds.
+fn stale_after(interval: Duration) -> Duration {
+    (interval * 5).max(Duration::from_secs(5))
+}
+
+fn gunzip(coded: &[u8]) -> Bytes {
+    // RFC 1952: it ends with the length of the text. Growing to it step by step would take up to twice the memory.
+    let length = coded.last_chunk().map_or(0, |length| u32::from_le_bytes(*length));
+    let mut decoder = GzDecoder::new(Vec::with_capacity(usize::try_from(length).unwrap_or_default()));
+    decoder.write_all(coded).expect("it was made here");
+    Bytes::from(decoder.finish().expect("it was made here"))
+}

@@ -1,0 +1,101 @@
+//! What states, modes and limits are called on the page for people, and what they mean.
+
+use energy_model::capping::knob::Knob;
+use energy_model::capping::observation::KnobState;
+use energy_model::capping::policy::{Mode, Scope};
+use energy_model::capping::status::SubjectState;
+
+/// How it is coloured; the words say the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    Plain,
+    Good,
+    Active,
+    Bad,
+}
+
+/// A state in two or three words and in a sentence. Neither has to be escaped.
+pub struct State {
+    pub name: &'static str,
+    pub meaning: &'static str,
+    pub tone: Tone,
+}
+
+impl Tone {
+    /// The class in the style sheet.
+    pub const fn class(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Good => "good",
+            Self::Active => "active",
+            Self::Bad => "bad",
+        }
+    }
+}
+
+pub const fn state(state: SubjectState) -> State {
+    let (name, meaning, tone) = match state {
+        SubjectState::Off => ("off", "the policy's mode is Off", Tone::Plain),
+        SubjectState::Open => ("open", "under its budget, nothing is lowered", Tone::Good),
+        SubjectState::Capping => ("capping", "lowered to keep the budget", Tone::Active),
+        SubjectState::Recommending => ("would cap", "with mode Enforce it would be lowered", Tone::Plain),
+        SubjectState::Unreachable => {
+            ("unreachable", "everything is at its floor, and the power is still above the budget", Tone::Bad)
+        }
+        SubjectState::TelemetryLost => ("telemetry lost", "its power is not measured at present", Tone::Bad),
+        SubjectState::NoActuator => (
+            "no actuator",
+            "there is nothing that could be lowered for it: see the limits below and the log",
+            Tone::Bad,
+        ),
+        SubjectState::Learning => ("learning", "the peak that the budget is a part of is not known yet", Tone::Plain),
+    };
+    State { name, meaning, tone }
+}
+
+pub const fn knob_state(state: KnobState) -> State {
+    let (name, meaning, tone) = match state {
+        KnobState::Ok => ("ok", "can be written", Tone::Good),
+        KnobState::Unsupported => ("unsupported", "the device or driver does not have it", Tone::Bad),
+        KnobState::NoPermission => ("no permission", "it may not be written; the log has the remedy", Tone::Bad),
+        KnobState::Rejected => ("rejected", "the driver refuses the value", Tone::Bad),
+        KnobState::NotEffective => ("not effective", "it was written without an error and did not change", Tone::Bad),
+        KnobState::Yielded => ("yielded", "somebody else writes it, and it is left to them for a while", Tone::Bad),
+        KnobState::Unreachable => ("unreachable", "the device cannot be reached", Tone::Bad),
+        KnobState::Error => ("error", "the log says what went wrong", Tone::Bad),
+    };
+    State { name, meaning, tone }
+}
+
+pub const fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Off => "off",
+        Mode::Recommend => "recommend",
+        Mode::Enforce => "enforce",
+    }
+}
+
+pub const fn scope(scope: Scope) -> &'static str {
+    match scope {
+        Scope::PerPod => "each pod has the budget for itself",
+        Scope::PerNode => "its pods on this node share the budget",
+    }
+}
+
+pub fn component(component: &str) -> &str {
+    match component {
+        "gpu" => "GPUs",
+        "cpu" => "CPUs",
+        other => other,
+    }
+}
+
+pub const fn knob(knob: &Knob) -> &'static str {
+    match knob {
+        Knob::GpuClock(_) => "GPU clock",
+        Knob::GpuPower(_) => "GPU power limit",
+        Knob::CpuFrequency(_) => "CPU clock",
+        Knob::CpuQuota(_) => "CPU quota",
+        Knob::RaplLimit(_) => "CPU package power limit",
+    }
+}

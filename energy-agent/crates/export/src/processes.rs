@@ -1,0 +1,83 @@
+//! Writes the series of processes, and what went wrong with them.
+
+use energy_model::snapshot::{ProcessKind, ProcessRow, Snapshot, WorkloadEnergy};
+use energy_model::zone::ZoneKind;
+
+use crate::metrics as m;
+use crate::series::{energy_labels, family, single};
+use crate::text::{Labels, Value, Writer};
+
+/// Writes nothing where processes are not accounted.
+pub fn write(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
+    if snapshot.processes.is_empty() {
+        return;
+    }
+    let rows: Vec<_> = snapshot.processes.iter().map(|row| (labels(row, node), row)).collect();
+    family(writer, &m::PROCESS_JOULES);
+    for (labels, row) in &rows {
+        for energy in cpu(row) {
+            writer.sample(labels, &with_state(row, energy_labels(energy.key)), Value::Energy(energy.total));
+        }
+    }
+    family(writer, &m::PROCESS_WATTS);
+    for (labels, row) in &rows {
+        for energy in cpu(row) {
+            if let Some(power) = energy.power {
+                writer.sample(labels, &with_state(row, energy_labels(energy.key)), Value::Power(power));
+            }
+        }
+    }
+    family(writer, &m::PROCESS_GPU_JOULES);
+    for (labels, row) in &rows {
+        for energy in gpu(row) {
+            let [_, source] = energy_labels(energy.key);
+            writer.sample(labels, &[("state", row.state.as_str()), source], Value::Energy(energy.total));
+        }
+    }
+    family(writer, &m::PROCESS_GPU_WATTS);
+    for (labels, row) in &rows {
+        for energy in gpu(row) {
+            if let Some(power) = energy.power {
+                let [_, source] = energy_labels(energy.key);
+                writer.sample(labels, &[("state", row.state.as_str()), source], Value::Power(power));
+            }
+        }
+    }
+    family(writer, &m::PROCESS_SECONDS);
+    for (labels, row) in &rows {
+        writer.sample(labels, &[], Value::Time(row.runtime_ns));
+    }
+    single(writer, &m::PROCESS_MAP_DROPS, Value::Integer(snapshot.health.process_map_drops));
+    single(writer, &m::PROCESS_EVENT_DROPS, Value::Integer(snapshot.health.process_event_drops));
+    single(writer, &m::PROCESS_EXE_ERRORS, Value::Integer(snapshot.health.process_exe_errors));
+}
+
+fn cpu(row: &ProcessRow) -> impl Iterator<Item = &WorkloadEnergy> {
+    row.energy.iter().filter(|energy| energy.key.zone != ZoneKind::Gpu)
+}
+
+/// Of processes that used a GPU.
+fn gpu(row: &ProcessRow) -> impl Iterator<Item = &WorkloadEnergy> {
+    row.energy.iter().filter(|energy| energy.key.zone == ZoneKind::Gpu && energy.total.0 > 0)
+}
+
+/// Labels of all families; the one of CPU seconds has no `state`.
+fn labels(row: &ProcessRow, node: &str) -> Labels {
+    let pid = row.pid.map(|pid| pid.to_string()).unwrap_or_default();
+    let container = match &row.kind {
+        ProcessKind::Container(id) => id,
+        ProcessKind::Regular | ProcessKind::Kernel | ProcessKind::Other => "",
+    };
+    Labels::new(&[
+        ("pid", &pid),
+        ("comm", &row.comm),
+        ("exe", &row.exe),
+        ("type", row.kind.as_str()),
+        ("container_id", container),
+        ("node_name", node),
+    ])
+}
+
+fn with_state<'a>(row: &ProcessRow, [zone, source]: [(&'a str, &'a str); 2]) -> [(&'a str, &'a str); 3] {
+    [("state", row.state.as_str()), zone, source]
+}

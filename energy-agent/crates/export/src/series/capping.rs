@@ -1,0 +1,154 @@
+//! The series of capping: each policy with its budgets, and each limit as it is wanted and as the device shows it.
+
+use std::collections::BTreeMap;
+
+use energy_model::capping::policy::PolicyName;
+use energy_model::capping::quantity::Quantity;
+use energy_model::capping::source::SourceState;
+use energy_model::capping::status::{CapStatus, CappingStatus, PodId, PolicyStatus, SubjectStatus};
+use energy_model::units::{Microjoules, Watts, nanos};
+
+use super::{family, single};
+use crate::metrics::{self as m, Metric};
+use crate::text::{Labels, Value, Writer};
+
+pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
+    let CappingStatus { policies, caps, problems: _, sources, restore_pending, restore_failures, journal_repairs } =
+        status;
+    family(writer, &m::POLICY_INFO);
+    for policy in policies {
+        let more = [("mode", policy.mode.as_str()), ("scope", policy.scope.as_str()), ("source", &*policy.source)];
+        writer.sample(&policy_labels(&policy.name, node), &more, Value::Integer(1));
+    }
+    write_subjects(writer, policies, node);
+    family(writer, &m::POLICY_CONFLICTS);
+    for policy in policies {
+        let lost = u64::try_from(policy.lost_pods().len()).unwrap_or(u64::MAX);
+        writer.sample(&policy_labels(&policy.name, node), &[], Value::Integer(lost));
+    }
+    family(writer, &m::POLICY_PROBLEMS);
+    for (source, count) in problems_by_source(status) {
+        writer.sample(&Labels::new(&[("source", &source), ("node_name", node)]), &[], Value::Integer(count));
+    }
+    family(writer, &m::POLICY_SOURCE_UP);
+    for SourceState { source, up, reason, detail: _ } in sources {
+        let labels = Labels::new(&[("source", source), ("reason", reason.as_str()), ("node_name", node)]);
+        writer.sample(&labels, &[], Value::Integer(u64::from(*up)));
+    }
+    write_caps(writer, caps, node);
+    single(writer, &m::CAP_RESTORE_PENDING, Value::Integer(*restore_pending));
+    single(writer, &m::CAP_RESTORE_FAILURES, Value::Integer(*restore_failures));
+    single(writer, &m::JOURNAL_REPAIRS, Value::Integer(*journal_repairs));
+}
+
+fn write_subjects(writer: &mut Writer, policies: &[PolicyStatus], node: &str) {
+    let subjects: Vec<(Labels, &SubjectStatus)> = policies
+        .iter()
+        .flat_map(|policy| policy.subjects.iter().map(|subject| (subject_labels(&policy.name, subject, node), subject)))
+        .collect();
+    family(writer, &m::POLICY_STATE);
+    for (labels, subject) in &subjects {
+        writer.sample(labels, &[("state", subject.state.as_str())], Value::Integer(1));
+    }
+    let mut all = |metric: &Metric, value: &dyn Fn(&SubjectStatus) -> Option<Value>| {
+        family(writer, metric);
+        for (labels, subject) in &subjects {
+            if let Some(value) = value(subject) {
+                writer.sample(labels, &[], value);
+            }
+        }
+    };
+    all(&m::POLICY_BUDGET, &|subject| subject.budget.map(Value::Power));
+    all(&m::POLICY_POWER, &|subject| subject.power.map(Value::Power));
+    all(&m::POLICY_HEADROOM, &|subject| subject.headroom().map(Value::Power));
+    all(&m::POLICY_CEILING, &|subject| Some(Value::Float(subject.ceiling)));
+    all(&m::POLICY_OVER_SECONDS, &|subject| Some(Value::Time(nanos(subject.over_budget))));
+    all(&m::POLICY_OVER_JOULES, &|subject| Some(Value::Energy(Microjoules(subject.over_budget_uj))));
+}
+
+fn write_caps(writer: &mut Writer, caps: &[CapStatus], node: &str) {
+    let caps: Vec<(Labels, &CapStatus)> = caps.iter().map(|cap| (knob_labels(cap, node), cap)).collect();
+    for (metric, unit) in [(&m::CAP_LIMIT_HERTZ, "hertz"), (&m::CAP_LIMIT_WATTS, "watts"), (&m::CAP_LIMIT_CPUS, "cpus")]
+    {
+        family(writer, metric);
+        for (labels, cap) in &caps {
+            let policy = cap.policy.clone().unwrap_or_default();
+            let more = [("policy", &*policy.name), ("policy_namespace", &*policy.namespace)];
+            write_quantity(writer, labels, &more, cap, cap.wanted, unit);
+        }
+    }
+    for (metric, unit) in [(&m::CAP_FOUND_HERTZ, "hertz"), (&m::CAP_FOUND_WATTS, "watts"), (&m::CAP_FOUND_CPUS, "cpus")]
+    {
+        family(writer, metric);
+        for (labels, cap) in &caps {
+            write_quantity(writer, labels, &[], cap, cap.found, unit);
+        }
+    }
+    family(writer, &m::CAP_UP);
+    for (labels, cap) in &caps {
+        writer.sample(labels, &[("reason", cap.state.as_str())], Value::Integer(u64::from(cap.is_up())));
+    }
+    family(writer, &m::CAP_CLAMPED);
+    for (labels, cap) in &caps {
+        writer.sample(labels, &[], Value::Integer(u64::from(cap.clamped)));
+    }
+    family(writer, &m::CAP_WRITES);
+    for (labels, cap) in &caps {
+        for (result, count) in cap.writes.by_result() {
+            writer.sample(labels, &[("result", result)], Value::Integer(count));
+        }
+    }
+}
+
+/// Writes `value` where the knob's unit is that of the family.
+fn write_quantity(
+    writer: &mut Writer,
+    labels: &Labels,
+    more: &[(&str, &str)],
+    cap: &CapStatus,
+    value: Option<u64>,
+    unit: &str,
+) {
+    let Some(quantity) = value.map(|value| Quantity::of(&cap.knob, value)).filter(|value| value.unit() == unit) else {
+        return;
+    };
+    let value = match quantity {
+        Quantity::Hertz(hertz) => Value::Integer(hertz),
+        Quantity::Power(Watts(watts)) => Value::Power(Watts(watts)),
+        Quantity::Cpus(cpus) => Value::Float(cpus),
+    };
+    writer.sample(labels, more, value);
+}
+
+/// How many were refused by source; 0 where all policies of a source are fine.
+fn problems_by_source(status: &CappingStatus) -> BTreeMap<String, u64> {
+    let mut counts: BTreeMap<_, _> = status.policies.iter().map(|policy| (policy.source.to_string(), 0)).collect();
+    for problem in &status.problems {
+        *counts.entry(problem.place.to_string()).or_default() += 1;
+    }
+    counts
+}
+
+fn policy_labels(name: &PolicyName, node: &str) -> Labels {
+    Labels::new(&[("policy", &name.name), ("policy_namespace", &name.namespace), ("node_name", node)])
+}
+
+fn subject_labels(policy: &PolicyName, subject: &SubjectStatus, node: &str) -> Labels {
+    let PodId { uid, namespace, name } = subject.pod.clone().unwrap_or_default();
+    Labels::new(&[
+        ("policy", &policy.name),
+        ("policy_namespace", &policy.namespace),
+        ("pod_id", &uid),
+        ("pod_name", &name),
+        ("pod_namespace", &namespace),
+        ("node_name", node),
+    ])
+}
+
+fn knob_labels(cap: &CapStatus, node: &str) -> Labels {
+    Labels::new(&[("actuator", cap.knob.actuator()), ("device", &cap.knob.device()), ("node_name", node)])
+}
+
+#[cfg(test)]
+#[path = "capping/tests.rs"]
+mod tests;

@@ -1,0 +1,108 @@
+//! Which rows are one container on the page: instances of a pod's container that have its name are summed, so that a
+//! restart goes on counting; without a name each instance stands for itself.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use energy_model::snapshot::{Row, Snapshot, State};
+use energy_model::workload::names::Names;
+use energy_model::workload::{POD_OVERHEAD, Runtime, Workload};
+
+use super::Totals;
+use crate::hash::Hashed;
+use crate::text::Labels;
+
+/// Rows under one name or id of one pod; the pod is empty for a container outside pods.
+struct Group<'a> {
+    pod: &'a str,
+    /// Empty while nobody has told it.
+    name: &'a str,
+    id: &'a str,
+    runtime: Runtime,
+    /// How well `id` stands for the container: running counts most, then what Kubernetes calls the current instance.
+    rank: (bool, bool),
+    state: State,
+    totals: Totals<'a>,
+}
+
+/// What a row says about its container.
+struct Instance<'a> {
+    pod: &'a str,
+    name: &'a str,
+    id: &'a str,
+    runtime: Runtime,
+    current: bool,
+}
+
+/// The containers of the snapshot, in the order of its rows. A pod is the sum of its containers, apart from ended ones
+/// whose name nobody told.
+pub fn containers(snapshot: &Snapshot) -> Vec<Totals<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::with_capacity(snapshot.rows.len());
+    // A name (a DNS label, or POD) is never a container id (64 hexadecimal digits).
+    let mut places: HashMap<(&str, &str), usize, BuildHasherDefault<Hashed>> =
+        HashMap::with_capacity_and_hasher(snapshot.rows.len(), BuildHasherDefault::default());
+    // All containers of a pod have one runtime; the row of ended instances does not tell it.
+    let mut runtimes: HashMap<&str, Runtime, BuildHasherDefault<Hashed>> = HashMap::default();
+    for row in &snapshot.rows {
+        let Some(Instance { pod, name, id, runtime, current }) = instance(row, &snapshot.names) else { continue };
+        let runtime = match &*row.workload {
+            Workload::PodEnded { .. } if name != POD_OVERHEAD => runtimes.get(pod).copied().unwrap_or(runtime),
+            _ => runtime,
+        };
+        runtimes.insert(pod, runtime);
+        let rank = (row.state == State::Running, current);
+        let place = *places.entry((pod, if name.is_empty() { id } else { name })).or_insert_with(|| {
+            groups.push(Group { pod, name, id, runtime, rank, state: row.state, totals: Totals::new() });
+            groups.len() - 1
+        });
+        let group = &mut groups[place];
+        if rank >= group.rank {
+            (group.id, group.runtime, group.rank) = (id, runtime, rank);
+        }
+        // Running orders before Terminated.
+        group.state = group.state.min(row.state);
+        group.totals.add(row);
+    }
+    groups.into_iter().map(|group| group.finish(&snapshot.node)).collect()
+}
+
+fn instance<'a>(row: &'a Row, names: &'a Names) -> Option<Instance<'a>> {
+    Some(match &*row.workload {
+        Workload::Kernel | Workload::Unit { .. } | Workload::PodEnded { name: None, .. } => return None,
+        Workload::Container { unit: _, id, runtime } => {
+            Instance { pod: "", name: "", id, runtime: *runtime, current: false }
+        }
+        Workload::PodOverhead { uid } => Instance {
+            pod: names.pod(uid).id,
+            name: POD_OVERHEAD,
+            id: POD_OVERHEAD,
+            runtime: Runtime::Unknown,
+            current: true,
+        },
+        Workload::PodContainer { uid, id, runtime } => {
+            let name = names.container(uid, id).map_or("", |name| name);
+            // A pod has one sandbox; what runs beside its containers is shown with it.
+            let current = !name.is_empty() && (name == POD_OVERHEAD || names.current(uid, name) == Some(id));
+            Instance { pod: names.pod(uid).id, name, id, runtime: *runtime, current }
+        }
+        Workload::PodEnded { uid, name: Some(name) } => {
+            let id = if **name == *POD_OVERHEAD { POD_OVERHEAD } else { names.current(uid, name).unwrap_or("") };
+            Instance { pod: names.pod(uid).id, name, id, runtime: Runtime::Unknown, current: false }
+        }
+    })
+}
+
+impl<'a> Group<'a> {
+    fn finish(self, node: &str) -> Totals<'a> {
+        let Self { pod, name, id, runtime, rank: _, state, totals } = self;
+        let labels = Labels::new(&[
+            ("container_id", id),
+            ("container_name", name),
+            ("runtime", runtime.as_str()),
+            ("state", state.as_str()),
+            ("pod_id", pod),
+            ("node_name", node),
+        ]);
+        Totals { labels, ..totals }
+    }
+}

@@ -1,0 +1,399 @@
+//! Writes families of samples into one buffer, in the Prometheus text format 0.0.4 or OpenMetrics 1.0.0.
+//! Energy and time are written as exact decimals of their integers, so that sums can be checked on the scraped text.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::hash::BuildHasherDefault;
+
+use bytes::Bytes;
+use energy_model::units::{Microjoules, Watts};
+
+use crate::decimal;
+use crate::gzip::{Gzip, PIECE};
+use crate::hash::{Hashed, hash};
+use crate::negotiate::Coding;
+use crate::selection::Selection;
+
+/// Which exposition format is written; decides the `Content-Type` too, so that body and header belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus text format 0.0.4.
+    Text,
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+}
+
+impl Format {
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// What a family's samples mean to a scraper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+energy_model::as_str!(Kind { Counter => "counter", Gauge => "gauge", Histogram => "histogram" });
+
+/// A sample's value. A `Float` or `Watts` that is no finite number was not measured, and the sample is left out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    Integer(u64),
+    /// Written in joules with six decimals, exact.
+    Energy(Microjoules),
+    /// Nanoseconds, written in seconds with nine decimals, exact.
+    Time(u64),
+    /// Written to the microwatt.
+    Power(Watts),
+    Float(f64),
+}
+
+/// Labels already escaped and joined, without the braces: they are made once for a workload and used in all its series.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labels {
+    text: String,
+    /// Of `text`.
+    hash: u64,
+}
+
+impl Labels {
+    /// Labels with an empty value are left out: to a scraper both mean the same (FC-069).
+    #[must_use]
+    pub fn new(pairs: &[(&str, &str)]) -> Self {
+        // The quotes, the equals sign and the comma of each.
+        let room = pairs.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+        let mut text = String::with_capacity(room);
+        write_labels(&mut text, true, pairs);
+        let hash = hash(0, text.as_bytes());
+        Self { text, hash }
+    }
+}
+
+/// One scrape under construction.
+#[derive(Debug)]
+pub struct Writer {
+    format: Format,
+    /// The families so far; of a page that is compressed only the last ones.
+    text: String,
+    /// `None`: a plain page.
+    gzip: Option<Gzip>,
+    /// So much of `text` is with `gzip`. A family's text stays here to its end, to know a series that comes again.
+    compressed: usize,
+    /// Name that samples of the current family begin with.
+    name: String,
+    /// Where the current family's header begins and ends.
+    header: (usize, usize),
+    /// What is left out of the page.
+    selection: Selection,
+    /// The current family is left out.
+    hidden: bool,
+    /// Series of the current family by hash: where the series is in `text`.
+    seen: HashMap<u64, (usize, usize), BuildHasherDefault<Hashed>>,
+    duplicates: Vec<String>,
+}
+
+impl Writer {
+    #[must_use]
+    pub fn new(format: Format) -> Self {
+        Self::selecting(format, Coding::Identity, Selection::default())
+    }
+
+    /// A page that has only the families of `selection`; whoever writes need not know.
+    #[must_use]
+    pub fn selecting(format: Format, coding: Coding, selection: Selection) -> Self {
+        let gzip = match coding {
+            Coding::Identity => None,
+            Coding::Gzip => Some(Gzip::start()),
+        };
+        Self {
+            format,
+            gzip,
+            compressed: 0,
+            selection,
+            hidden: false,
+            text: String::with_capacity(64 * 1024),
+            name: String::new(),
+            header: (0, 0),
+            seen: HashMap::default(),
+            duplicates: Vec::new(),
+        }
+    }
+
+    /// Begins the family of `name`, which for a counter ends in `_total`. Without a sample it leaves no trace.
+    pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
+        self.drop_empty_family();
+        if self.gzip.is_some() && self.text.len() >= PIECE {
+            self.compress();
+            self.text.clear();
+            (self.compressed, self.header) = (0, (0, 0));
+        }
+        self.hidden = !self.selection.shows(name);
+        if self.hidden {
+            return;
+        }
+        let base = if kind == Kind::Counter { name.strip_suffix("_total").unwrap_or(name) } else { name };
+        let family = match self.format {
+            Format::Text => name,
+            Format::OpenMetrics => base,
+        };
+        self.name.clear();
+        self.name.push_str(base);
+        if kind == Kind::Counter {
+            self.name.push_str("_total");
+        }
+        let start = self.text.len();
+        self.text.push_str("# HELP ");
+        self.text.push_str(family);
+        self.text.push(' ');
+        escape(&mut self.text, help, self.format == Format::OpenMetrics);
+        for part in ["\n# TYPE ", family, " ", kind.as_str(), "\n"] {
+            self.text.push_str(part);
+        }
+        if let (Format::OpenMetrics, Some(unit)) = (self.format, unit(base)) {
+            for part in ["# UNIT ", family, " ", unit, "\n"] {
+                self.text.push_str(part);
+            }
+        }
+        self.header = (start, self.text.len());
+        self.seen.clear();
+    }
+
+    /// Writes one sample of the current family. A series that it already has is left out and counted.
+    pub fn sample(&mut self, labels: &Labels, more: &[(&str, &str)], value: Value) {
+        self.sample_of("", labels, more, value);
+    }
+
+    /// [`Self::sample`] of a histogram's part: `suffix` is `_bucket`, `_sum` or `_count`.
+    pub fn sample_of(&mut self, suffix: &str, labels: &Labels, more: &[(&str, &str)], value: Value) {
+        if self.hidden {
+            return;
+        }
+        if let Value::Float(number) | Value::Power(Watts(number)) = value
+            && !number.is_finite()
+        {
+            return;
+        }
+        let start = self.text.len();
+        self.text.push_str(&self.name);
+        self.text.push_str(suffix);
+        let open = self.text.len();
+        self.text.push('{');
+        self.text.push_str(&labels.text);
+        let rest = self.text.len();
+        write_labels(&mut self.text, labels.text.is_empty(), more);
+        if self.text.len() == open + 1 {
+            self.text.pop();
+        } else {
+            self.text.push('}');
+        }
+        let series = (start, self.text.len());
+        let bytes = self.text.as_bytes();
+        // Within a family, series differ in their labels and, of a histogram, their suffix.
+        let hashed = hash(hash(labels.hash, suffix.as_bytes()), bytes.get(rest..).unwrap_or_default());
+        let first = *self.seen.entry(hashed).or_insert(series);
+        if first != series && bytes[first.0..first.1] == bytes[start..] {
+            self.duplicates.push(self.text.split_off(start));
+            return;
+        }
+        self.text.push(' ');
+        write_value(&mut self.text, value);
+        self.text.push('\n');
+        if self.text.len() - self.compressed >= PIECE {
+            self.compress();
+        }
+    }
+
+    /// The finished body, and the series that came twice and were left out the second time.
+    #[must_use]
+    pub fn finish(mut self) -> (Bytes, Vec<String>) {
+        self.drop_empty_family();
+        if self.format == Format::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.compress();
+        let body = match self.gzip {
+            Some(gzip) => gzip.finish(),
+            None => self.text.into_bytes(),
+        };
+        (Bytes::from(body), self.duplicates)
+    }
+
+    /// Hands over the text that is not compressed yet. After a sample only: a family without one leaves no trace.
+    fn compress(&mut self) {
+        if let Some(gzip) = &mut self.gzip
+            && self.compressed < self.text.len()
+        {
+            gzip.write(&self.text.as_bytes()[self.compressed..]);
+        }
+        self.compressed = self.text.len();
+    }
+
+    fn drop_empty_family(&mut self) {
+        if self.header.1 == self.text.len() {
+            self.text.truncate(self.header.0);
+        }
+    }
+}
+
+/// The base unit that a name ends in, as OpenMetrics wants it stated.
+fn unit(name: &str) -> Option<&'static str> {
+    ["joules", "seconds", "watts", "bytes", "ratio"]
+        .into_iter()
+        .find(|unit| name.strip_suffix(unit).is_some_and(|rest| rest.ends_with('_')))
+}
+
+fn write_labels(text: &mut String, first: bool, pairs: &[(&str, &str)]) {
+    let mut first = first;
+    for (name, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
+        if !first {
+            text.push(',');
+        }
+        first = false;
+        text.push_str(name);
+        text.push_str("=\"");
+        escape(text, value, true);
+        text.push('"');
+    }
+}
+
+/// Exactly backslash, line feed and (in quoted places) the double quote are escaped; all else is UTF-8 as it is (FC-068).
+fn escape(text: &mut String, value: &str, quoted: bool) {
+    let is_escaped = |byte: u8| byte == b'\\' || byte == b'\n' || (quoted && byte == b'"');
+    // Hardly any value has one; without a branch for each byte, many are looked at in one step.
+    if !value.bytes().fold(false, |any, byte| any | is_escaped(byte)) {
+        text.push_str(value);
+        return;
+    }
+    for letter in value.chars() {
+        match letter {
+            '\\' => text.push_str(r"\\"),
+            '\n' => text.push_str(r"\n"),
+            '"' if quoted => text.push_str(r#"\""#),
+            letter => text.push(letter),
+        }
+    }
+}
+
+fn write_value(text: &mut String, value: Value) {
+    match value {
+        Value::Integer(number) => decimal::write_integer(text, number),
+        Value::Energy(Microjoules(uj)) => decimal::write_fraction(text, uj, 1_000_000),
+        Value::Time(ns) => decimal::write_fraction(text, ns, 1_000_000_000),
+        Value::Power(Watts(watts)) => decimal::write_rounded(text, watts),
+        // Adding zero turns the negative zero into zero.
+        Value::Float(number) => write!(text, "{}", number + 0.0).expect("a String takes every write"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    fn written(format: Format, write: impl FnOnce(&mut Writer)) -> String {
+        let mut writer = Writer::new(format);
+        write(&mut writer);
+        String::from_utf8(writer.finish().0.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_counter_has_its_full_name_in_text_and_its_unit_in_openmetrics() {
+        let write = |writer: &mut Writer| {
+            writer.family("a_joules_total", Kind::Counter, "Energy.");
+            writer.sample(&Labels::new(&[("zone", "package")]), &[], Value::Energy(Microjoules(12_345_678)));
+        };
+        assert_eq!(
+            written(Format::Text, write),
+            "# HELP a_joules_total Energy.\n# TYPE a_joules_total counter\na_joules_total{zone=\"package\"} 12.345678\n"
+        );
+        assert_eq!(
+            written(Format::OpenMetrics, write),
+            "# HELP a_joules Energy.\n# TYPE a_joules counter\n# UNIT a_joules joules\n\
+             a_joules_total{zone=\"package\"} 12.345678\n# EOF\n"
+        );
+    }
+
+    #[test]
+    fn a_family_without_a_sample_leaves_no_trace() {
+        let text = written(Format::Text, |writer| {
+            writer.family("a", Kind::Gauge, "A.");
+            writer.family("b", Kind::Gauge, "B.");
+            writer.sample(&Labels::default(), &[], Value::Integer(1));
+            writer.family("c", Kind::Gauge, "C.");
+            writer.sample(&Labels::default(), &[], Value::Float(f64::NAN));
+        });
+        assert_eq!(text, "# HELP b B.\n# TYPE b gauge\nb 1\n");
+    }
+
+    #[test]
+    fn numbers_are_exact_and_plain() {
+        let text = written(Format::Text, |writer| {
+            for (name, value) in [
+                ("a", Value::Energy(Microjoules(u64::MAX))),
+                ("b", Value::Energy(Microjoules(1))),
+                ("c", Value::Time(1_000_000_007)),
+                ("d", Value::Power(Watts(-0.0))),
+                ("e", Value::Float(-0.0)),
+                ("f", Value::Float(0.25)),
+                ("g", Value::Power(Watts(1.5))),
+            ] {
+                writer.family(name, Kind::Gauge, "");
+                writer.sample(&Labels::default(), &[], value);
+            }
+        });
+        let values: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            values,
+            ["a 18446744073709.551615", "b 0.000001", "c 1.000000007", "d 0.000000", "e 0", "f 0.25", "g 1.500000"]
+        );
+    }
+
+    #[test]
+    fn a_series_that_comes_twice_is_written_once_and_reported() {
+        let mut writer = Writer::new(Format::Text);
+        writer.family("a", Kind::Gauge, "A.");
+        for (label, value) in [("x", 1), ("y", 2), ("x", 3)] {
+            writer.sample(&Labels::default(), &[("l", label)], Value::Integer(value));
+        }
+        let (body, duplicates) = writer.finish();
+        assert_eq!(body, "# HELP a A.\n# TYPE a gauge\na{l=\"x\"} 1\na{l=\"y\"} 2\n");
+        assert_eq!(duplicates, ["a{l=\"x\"}"]);
+    }
+
+    #[test]
+    fn a_compressed_page_is_one_gzip_member_and_knows_a_series_that_comes_again_pieces_later() {
+        let write = |coding: Coding| {
+            let mut writer = Writer::selecting(Format::Text, coding, Selection::default());
+            for family in ["a", "b", "c"] {
+                writer.family(family, Kind::Gauge, "");
+                // Three pieces and more.
+                for series in (0..5_000).chain([0]) {
+                    let label = format!("{series:050}");
+                    writer.sample(&Labels::default(), &[("l", &label)], Value::Integer(7));
+                }
+            }
+            writer.finish()
+        };
+        let (plain, duplicates) = write(Coding::Identity);
+        let (coded, of_coded) = write(Coding::Gzip);
+        let zero = "0".repeat(50);
+        assert_eq!(duplicates, ["a", "b", "c"].map(|family| format!("{family}{{l=\"{zero}\"}}")));
+        assert_eq!(of_coded, duplicates);
+        assert_eq!(plain.iter().filter(|byte| **byte == b'\n').count(), 3 * (5_000 + 2));
+        // This decoder stops at the end of the first member.
+        let mut decoder = flate2::bufread::GzDecoder::new(&coded[..]);
+        let mut decoded = Vec::new();
+        decoder.read_to_end(&mut decoded).unwrap();
+        assert!(decoded == plain, "{} bytes in place of {}", decoded.len(), plain.len());
+        assert_eq!(decoder.into_inner(), b"", "after the member");
+    }
+}

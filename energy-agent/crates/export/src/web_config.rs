@@ -1,0 +1,346 @@
+//! What stands between a client and the pages: TLS, users and headers as `--web.config.file` asks for them, followed
+//! while the agent runs. A version that cannot be had changes nothing; it is said once.
+
+mod clients;
+mod document;
+mod tls;
+mod turns;
+mod users;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use energy_files::config_file::{self, Fault, MAX_BYTES};
+use energy_files::reader::{self, Lost, Reader};
+use energy_files::reload::Reload;
+use energy_files::stable_read::{self, Look};
+use ring::digest::{Context, SHA256};
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use tokio_rustls::rustls::ServerConfig;
+use tracing::{info, warn};
+
+use self::document::{Document, Pem};
+pub use self::tls::Validity;
+use self::users::{Admission, Users};
+use crate::connections::{Connection, Standing};
+use crate::self_metrics::SelfMetrics;
+
+/// Time between two looks at the files.
+const LOOK: Duration = Duration::from_millis(500);
+/// Of this file in metrics.
+const FILE: &str = "web_config";
+
+/// What a client has to get past. The default is plain HTTP for everyone.
+#[derive(Default)]
+pub struct Protection {
+    /// `None`: plain HTTP.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// `None`: everyone may read.
+    users: Option<Users>,
+    /// Set in every answer.
+    pub headers: HeaderMap,
+}
+
+/// Without the keys and hashes.
+impl fmt::Debug for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+impl Protection {
+    /// The answer to a request that may not pass.
+    pub async fn refuse(&self, request: &HeaderMap, connection: &Connection) -> Option<Response> {
+        let Some(users) = &self.users else {
+            connection.stands(Standing::Passed);
+            return None;
+        };
+        match users.admit(request.get(AUTHORIZATION), connection.standing()).await {
+            Admission::Passes => {
+                connection.stands(Standing::Passed);
+                return None;
+            }
+            Admission::Unnamed => {}
+            Admission::Wrong(held_back) => {
+                connection.stands(Standing::Failed);
+                connection.is_held_back();
+                tokio::time::sleep(held_back.time).await;
+            }
+        }
+        let challenge = [(WWW_AUTHENTICATE, HeaderValue::from_static("Basic"))];
+        Some((StatusCode::UNAUTHORIZED, challenge, "401 unauthorized\n").into_response())
+    }
+
+    /// For the log and the landing page.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let transport = if self.tls.is_some() { "HTTPS" } else { "HTTP" };
+        match self.users.as_ref().map(Users::count) {
+            None => transport.to_owned(),
+            Some(users) => format!("{transport}, {users} user{} by password", if users == 1 { "" } else { "s" }),
+        }
+    }
+}
+
+/// What a file asks for, and from when to when its certificate counts, where it names one and that can be told.
+///
+/// # Errors
+/// As [`ProtectionSource::open`].
+pub fn inspect(file: &Path) -> Result<(Protection, Option<Validity>), Refusal> {
+    let found = at_start(file)?;
+    let protection = found.protection()?;
+    let tls = found.document.iter().find_map(|document| document.tls_server_config.as_ref());
+    let pem = tls.and_then(|tls| found.pem(tls.certificate().ok()?).ok());
+    Ok((protection, pem.and_then(Validity::of)))
+}
+
+fn at_start(file: &Path) -> Result<Found, Refusal> {
+    let path = file.to_owned();
+    reader::at_start(move || Found::read(&path)).map_err(|fault| Refusal::from(fault).of(file))
+}
+
+/// Why a web configuration cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why a file of it cannot be read, if that is why.
+    pub fault: Option<Fault>,
+    /// One line with the file, what is wrong, and the remedy where it is not plain.
+    pub text: String,
+}
+
+impl Refusal {
+    fn of(self, file: &Path) -> Self {
+        Self { text: format!("{}: {}", file.display(), self.text), ..self }
+    }
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self { text: fault.to_string(), fault: Some(fault) }
+    }
+}
+
+impl From<Refusal> for String {
+    fn from(refusal: Refusal) -> Self {
+        refusal.text
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(text: String) -> Self {
+        Self { fault: None, text }
+    }
+}
+
+/// Follows the file and those that it names.
+pub struct ProtectionSource {
+    file: Option<PathBuf>,
+    /// Of what the files had when they were last looked at.
+    seen: Sum,
+    /// Why what they have is not in force.
+    problem: Option<Refusal>,
+    /// Why they cannot be looked at.
+    unseen: Option<String>,
+    publish: watch::Sender<Arc<Protection>>,
+    own: Arc<SelfMetrics>,
+}
+
+type Sum = [u8; 32];
+
+impl ProtectionSource {
+    /// Reads the file, if there is one.
+    ///
+    /// # Errors
+    /// One line with the file, what is wrong, and the remedy where it is not plain.
+    pub fn open(file: Option<&Path>, own: Arc<SelfMetrics>) -> Result<Self, String> {
+        let mut protection = Protection::default();
+        let mut seen = Sum::default();
+        if let Some(file) = file {
+            let found = at_start(file)?;
+            protection = found.protection()?;
+            own.web_config_valid(true);
+            own.count_lost_readings(FILE);
+            if found.document.as_ref().is_ok_and(Document::asks_for_http2) {
+                info!("http2 in --web.config.file has no effect, HTTP/1.1 is served");
+            }
+            seen = found.sum;
+        }
+        let (publish, _) = watch::channel(Arc::new(protection));
+        Ok(Self { file: file.map(Path::to_owned), seen, problem: None, unseen: None, publish, own })
+    }
+
+    #[must_use]
+    pub fn in_force(&self) -> watch::Receiver<Arc<Protection>> {
+        self.publish.subscribe()
+    }
+
+    /// Follows the files until the program ends.
+    pub async fn follow(mut self) {
+        let Some(file) = self.file.clone() else { return };
+        let reader = Reader::default();
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut reload = Reload::subscribe();
+        loop {
+            tokio::select! {
+                _ = looks.tick() => {}
+                () = reload.asked() => {}
+            }
+            let path = file.clone();
+            let is_seen = |found: &Found| found.sum == self.seen;
+            match stable_read::look(&reader, is_seen, move || Found::read(&path)).await {
+                Look::Same => self.unseen(None),
+                Look::Found(found) => {
+                    self.seen = found.sum;
+                    self.update(&found);
+                    self.unseen(None);
+                }
+                Look::Changing => {
+                    let problem =
+                        format!("{}: different at each reading; let it be written less often", file.display());
+                    self.unseen(Some(problem));
+                }
+                Look::Lost(lost) => {
+                    if lost == Lost::GivenUp {
+                        self.own.lost_reading(FILE);
+                    }
+                    self.unseen(Some(format!("{} or a file that it names: {}", file.display(), Fault::Hangs)));
+                }
+            }
+        }
+    }
+
+    fn update(&mut self, found: &Found) {
+        let before = Arc::clone(&self.publish.borrow());
+        match found.protection().and_then(|now| not_lifted(&before, now)) {
+            Ok(now) => {
+                info!(protection = now.text(), "web configuration read anew");
+                self.publish.send_replace(Arc::new(now));
+                self.problem = None;
+            }
+            Err(refusal) if self.problem.as_ref() == Some(&refusal) => {}
+            Err(refusal) => {
+                warn!(problem = refusal.text, "the web configuration stays as it was: {}", before.text());
+                self.problem = Some(refusal);
+            }
+        }
+    }
+
+    /// Why the files cannot be looked at now, if they cannot.
+    fn unseen(&mut self, problem: Option<String>) {
+        match (&problem, &self.unseen) {
+            (Some(problem), None) => {
+                warn!(%problem, "the web configuration stays as it was: {}", self.publish.borrow().text());
+            }
+            (None, Some(_)) => info!("the web configuration can be read again"),
+            _ => {}
+        }
+        self.unseen = problem;
+        self.own.web_config_valid(self.problem.is_none() && self.unseen.is_none());
+    }
+}
+
+/// A file that is cut off must not open the door: what was asked for at the start can be changed, but goes only with a
+/// restart. Whether the port speaks TLS is what its clients have to know beforehand.
+fn not_lifted(before: &Protection, mut now: Protection) -> Result<Protection, Refusal> {
+    match (before.tls.is_some(), now.tls.is_some()) {
+        (true, false) => {
+            return Err("tls_server_config is gone; restart the agent to serve plain HTTP".to_owned().into());
+        }
+        (false, true) => return Err("tls_server_config is new; restart the agent to serve HTTPS".to_owned().into()),
+        _ => {}
+    }
+    match (&before.users, &mut now.users) {
+        (Some(_), None) => {
+            return Err("basic_auth_users is gone; restart the agent to let everyone read".to_owned().into());
+        }
+        (Some(before), Some(now)) => now.remember(before),
+        (None, _) => {}
+    }
+    Ok(now)
+}
+
+/// The file, and the bytes of those that it names.
+struct Found {
+    file: PathBuf,
+    document: Result<Document, Refusal>,
+    bytes: BTreeMap<PathBuf, Result<Vec<u8>, Fault>>,
+    /// The same for the same bytes and the same errors; keys are not kept to compare with.
+    sum: Sum,
+}
+
+impl PartialEq for Found {
+    fn eq(&self, other: &Self) -> bool {
+        self.sum == other.sum
+    }
+}
+
+impl Found {
+    fn read(file: &Path) -> Self {
+        let folder = file.parent().unwrap_or(Path::new(""));
+        let text = config_file::text(file, MAX_BYTES).map_err(Refusal::from);
+        let read = |text: &String| Document::read(text, folder).map_err(Refusal::from);
+        let document = text.as_ref().map_err(Clone::clone).and_then(read);
+        let named = document.iter().filter_map(|document| document.tls_server_config.as_ref());
+        let bytes = named
+            .flat_map(|tls| tls.files())
+            .map(|file| (file.to_owned(), config_file::bytes(file, MAX_BYTES)))
+            .collect();
+        let sum = sum(&text.unwrap_or_else(|refusal| refusal.text), &bytes);
+        Self { file: file.to_owned(), document, bytes, sum }
+    }
+
+    fn protection(&self) -> Result<Protection, Refusal> {
+        self.build().map_err(|refusal| refusal.of(&self.file))
+    }
+
+    fn build(&self) -> Result<Protection, Refusal> {
+        let document = self.document.as_ref().map_err(Clone::clone)?;
+        let tls = document.tls_server_config.as_ref();
+        let tls = tls.map(|asked| tls::server(asked, |pem| self.pem(pem))).transpose()?;
+        let hashes = document.basic_auth_users.clone().filter(|hashes| !hashes.is_empty());
+        Ok(Protection {
+            tls: tls.map(Arc::new),
+            users: hashes.map(Users::new).transpose()?,
+            headers: document.headers()?,
+        })
+    }
+
+    fn pem<'a>(&'a self, pem: Pem<'a>) -> Result<&'a [u8], Refusal> {
+        match pem {
+            Pem::Text(text) => Ok(text.as_bytes()),
+            Pem::File(path) => match self.bytes.get(path) {
+                Some(Ok(bytes)) => Ok(bytes),
+                Some(Err(fault)) => Err(Refusal::from(fault.clone()).of(path)),
+                None => Err(format!("{}: not read", path.display()).into()),
+            },
+        }
+    }
+}
+
+fn sum(text: &str, bytes: &BTreeMap<PathBuf, Result<Vec<u8>, Fault>>) -> Sum {
+    let mut context = Context::new(&SHA256);
+    let mut add = |part: &[u8]| {
+        context.update(&part.len().to_le_bytes());
+        context.update(part);
+    };
+    add(text.as_bytes());
+    for (path, bytes) in bytes {
+        add(path.as_os_str().as_encoded_bytes());
+        match bytes {
+            Ok(bytes) => add(bytes),
+            Err(fault) => add(fault.to_string().as_bytes()),
+        }
+    }
+    let digest = context.finish();
+    let mut sum = Sum::default();
+    sum.copy_from_slice(digest.as_ref());
+    sum
+}

@@ -1,0 +1,16 @@
+//! The machine, read and written. In come the roots of sysfs, procfs and cgroupfs, NVML, and the limits to set; out go samples,
+//! cgroup owners and the knobs as they are.
+//!
+//! The only crate with `unsafe`: eBPF maps, perf events, NVML and the allocator are reached from here. It knows no cluster,
+//! no policy document and no page: what a limit is for is decided elsewhere.
+
+pub mod boot;
+pub mod capping;
+pub mod clock;
+pub mod config;
+pub mod container;
+pub mod errand;
+pub mod memory;
+pub mod meter;
+pub mod static_build;
+pub mod workload;

@@ -1,0 +1,233 @@
+//! The library on a thread of its own: loads it, finds the GPUs, and starts a thread for each. It may hang as any call
+//! may, and nobody waits for it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use energy_model::capping::stated::StatedClocks;
+use energy_model::gpu::Gpu;
+use energy_model::zone::Source;
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+
+use super::device::{self, Request, Task};
+use super::fault::{Failure, Fault};
+use crate::static_build::IS_STATIC;
+
+/// How long the threads of a library that is closed may take to end, in steps.
+const CLOSING_STEPS: u32 = 50;
+const CLOSING_STEP: Duration = Duration::from_millis(10);
+
+/// What the meter asks for.
+pub enum Command {
+    /// Close what is open, load the library and look for GPUs.
+    Open(Known),
+    /// Look for GPUs that are not read yet.
+    Look(Known),
+    /// The same, if the driver lists another number of GPUs than before.
+    Count(Known),
+}
+
+/// The GPUs that were seen before.
+pub type Known = BTreeMap<Arc<str>, KnownGpu>;
+
+#[derive(Clone, Copy, Debug)]
+pub struct KnownGpu {
+    /// A thread reads it, or hangs in it.
+    pub running: bool,
+    pub chosen: Option<Source>,
+}
+
+/// What comes back from all threads.
+pub enum Message {
+    Session(Result<Session, Failure>),
+    Device(Box<device::Answer>),
+    Written(Box<device::WriteAnswer>),
+}
+
+impl From<device::Answer> for Message {
+    fn from(answer: device::Answer) -> Self {
+        Self::Device(Box::new(answer))
+    }
+}
+
+impl From<device::WriteAnswer> for Message {
+    fn from(answer: device::WriteAnswer) -> Self {
+        Self::Written(Box::new(answer))
+    }
+}
+
+/// What a look at the library found.
+pub struct Session {
+    pub driver: String,
+    pub count: u32,
+    /// GPUs for which a thread was started.
+    pub started: Vec<Started>,
+    /// GPUs by index that cannot be read.
+    pub failed: Vec<(u32, Failure)>,
+}
+
+pub struct Started {
+    pub gpu: Arc<Gpu>,
+    pub worker: u64,
+    pub requests: Sender<Request>,
+    pub thread: JoinHandle<()>,
+}
+
+/// The thread's own state.
+pub struct Opener {
+    pub library: String,
+    pub procfs: PathBuf,
+    pub interval: Duration,
+    pub stated: StatedClocks,
+    pub retry: Duration,
+    pub answers: Sender<Message>,
+    pub nvml: Option<Arc<Nvml>>,
+    /// Driver and number of GPUs at the last look.
+    pub found: Option<(String, u32)>,
+    pub workers: u64,
+}
+
+impl Opener {
+    /// Follows commands until their sender is gone.
+    pub fn run(mut self, commands: &Receiver<Command>) {
+        while let Ok(command) = commands.recv() {
+            let result = match command {
+                Command::Open(known) => {
+                    self.close();
+                    open(&self.library, &self.procfs).and_then(|nvml| {
+                        self.nvml = Some(Arc::new(nvml));
+                        self.look(&known)
+                    })
+                }
+                Command::Look(known) => self.look(&known),
+                Command::Count(known) => match self.recount() {
+                    Ok(Some(same)) => Ok(same),
+                    Ok(None) => self.look(&known),
+                    Err(failure) => Err(failure),
+                },
+            };
+            if self.answers.send(Message::Session(result)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The library is shut down with its last user; only then does loading it anew find another driver. A thread that hangs
+    /// keeps it.
+    fn close(&mut self) {
+        let Some(nvml) = self.nvml.take() else { return };
+        let users = Arc::downgrade(&nvml);
+        drop(nvml);
+        for _ in 0..CLOSING_STEPS {
+            if users.strong_count() == 0 {
+                break;
+            }
+            thread::sleep(CLOSING_STEP);
+        }
+    }
+
+    /// What is known, where the driver lists as many GPUs as before.
+    fn recount(&self) -> Result<Option<Session>, Failure> {
+        let Some(nvml) = &self.nvml else { return Ok(None) };
+        let count = nvml.device_count().map_err(|error| Failure::new("nvmlDeviceGetCount_v2", &error))?;
+        let same = self.found.as_ref().filter(|(_, before)| *before == count);
+        Ok(same.map(|(driver, count)| Session {
+            driver: driver.clone(),
+            count: *count,
+            started: Vec::new(),
+            failed: Vec::new(),
+        }))
+    }
+
+    fn look(&mut self, known: &Known) -> Result<Session, Failure> {
+        let Some(nvml) = self.nvml.clone() else {
+            return Err(Failure { fault: Fault::Error, detail: "the library is not open".to_owned(), reopen: true });
+        };
+        let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
+        let count = nvml.device_count().map_err(|error| Failure::new("nvmlDeviceGetCount_v2", &error))?;
+        self.found = Some((driver.clone(), count));
+        let mut session = Session { driver, count, started: Vec::new(), failed: Vec::new() };
+        for index in 0..count {
+            match identify(&nvml, index) {
+                Err(failure) if failure.reopen => return Err(failure),
+                Err(failure) => session.failed.push((index, failure)),
+                Ok(gpu) => {
+                    let before = known.get(&gpu.uuid);
+                    if before.is_none_or(|before| !before.running) {
+                        let chosen = before.and_then(|before| before.chosen);
+                        match self.start(Arc::clone(&nvml), gpu, chosen) {
+                            Ok(started) => session.started.push(started),
+                            Err(failure) => session.failed.push((index, failure)),
+                        }
+                    }
+                }
+            }
+        }
+        Ok(session)
+    }
+
+    fn start(&mut self, nvml: Arc<Nvml>, gpu: Gpu, chosen: Option<Source>) -> Result<Started, Failure> {
+        let gpu = Arc::new(gpu);
+        self.workers += 1;
+        let stated = self.stated.of(&gpu.uuid);
+        let task = Task {
+            worker: self.workers,
+            nvml,
+            gpu: Arc::clone(&gpu),
+            chosen,
+            stated,
+            procfs: self.procfs.clone(),
+            interval: self.interval,
+            retry: self.retry,
+        };
+        let (requests, incoming) = channel();
+        let answers = self.answers.clone();
+        let thread = thread::Builder::new()
+            .name(format!("gpu{}", gpu.index))
+            .spawn(move || task.run(&incoming, &answers))
+            .map_err(|error| Failure { fault: Fault::Error, detail: format!("thread: {error}"), reopen: false })?;
+        Ok(Started { gpu, worker: self.workers, requests, thread })
+    }
+}
+
+/// Loads and initialises the library.
+///
+/// # Errors
+/// When it is not there, lacks a function that is needed in any case, or the driver refuses; in a static build always.
+pub fn open(library: &str, procfs: &Path) -> Result<Nvml, Failure> {
+    if IS_STATIC {
+        return Err(Failure::of_static_build(procfs));
+    }
+    let nvml = Nvml::builder().lib_path(OsStr::new(library)).init().map_err(|error| {
+        let failure = Failure::new("nvmlInit_v2", &error);
+        let detail = match error {
+            NvmlError::LibloadingError(_) => failure.detail.trim_start_matches("nvmlInit_v2: ").to_owned(),
+            _ => format!("{library}: {}", failure.detail),
+        };
+        Failure { detail, ..failure }
+    })?;
+    if nvml.lib().nvmlShutdown.is_err() {
+        // Dropping it would panic.
+        std::mem::forget(nvml);
+        let detail = format!("{library}: nvmlShutdown is missing{}", Fault::Symbol.remedy());
+        return Err(Failure { fault: Fault::Symbol, detail, reopen: true });
+    }
+    Ok(nvml)
+}
+
+/// The identity of the GPU at `index`.
+///
+/// # Errors
+/// As NVML says.
+pub fn identify(nvml: &Nvml, index: u32) -> Result<Gpu, Failure> {
+    let device = nvml.device_by_index(index).map_err(|error| Failure::new("nvmlDeviceGetHandleByIndex_v2", &error))?;
+    let uuid = device.uuid().map_err(|error| Failure::new("nvmlDeviceGetUUID", &error))?;
+    let name = device.name().unwrap_or_else(|_| "NVIDIA GPU".to_owned());
+    Ok(Gpu { uuid: Arc::from(uuid), index, minor: device.minor_number().ok(), name: Arc::from(name) })
+}

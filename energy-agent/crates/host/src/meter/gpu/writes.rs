@@ -1,0 +1,82 @@
+//! The knobs of all GPUs for the tick: as last found, written, and what became of that.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Instant;
+
+use energy_model::capping::knob::{Found, Knob, Value};
+use energy_model::capping::observation::KnobState;
+
+use super::device::WriteAnswer;
+use super::{GpuMeter, Written};
+
+impl GpuMeter {
+    /// Every knob of GPUs that are or were readable, as last found.
+    ///
+    /// A power limit is read with every reading, so a foreign write shows. Locked clocks cannot be read: the value is what
+    /// was written last in this epoch, `None` otherwise. Epochs count within this process: another number is a handle that
+    /// was fetched anew, after a driver reload or a loss, where the limit does not say that nothing was forgotten.
+    #[must_use]
+    pub fn knobs(&self) -> BTreeMap<Knob, Found> {
+        let all = self.devices.values().flat_map(|device| {
+            let out_of_reach = !device.is_in_reach();
+            device.panel.found().iter().map(move |(knob, found)| {
+                let hidden = out_of_reach && found.state == KnobState::Ok;
+                let state = if hidden { KnobState::Unreachable } else { found.state };
+                (knob.clone(), Found { state, ..found.clone() })
+            })
+        });
+        all.collect()
+    }
+
+    /// Sends one write to the GPU's thread, which makes it at once and in the order of sending.
+    ///
+    /// `false` where it cannot take one now (not read yet, hanging, gone, or a write of the same knob is outstanding): try
+    /// at the next tick.
+    pub fn write(&mut self, knob: &Knob, value: Value) -> bool {
+        let (Knob::GpuClock(uuid) | Knob::GpuPower(uuid)) = knob else { return false };
+        let Some(device) = self.devices.get_mut(uuid).filter(|device| device.is_in_reach()) else { return false };
+        let requests = device.worker.as_ref().and_then(|worker| worker.requests.as_ref());
+        requests.is_some_and(|requests| device.panel.send(requests, knob, value, Instant::now()))
+    }
+
+    /// What became of writes since the last call. Never waits.
+    pub fn take_written(&mut self) -> Vec<Written> {
+        while let Ok(message) = self.messages.try_recv() {
+            self.receive(message, Instant::now());
+        }
+        std::mem::take(&mut self.written)
+    }
+
+    /// Waits for outstanding writes, at most until then. For shutdown and restore.
+    pub fn settle(&mut self, until: Instant) {
+        while self.devices.values().any(|device| device.panel.is_waiting()) {
+            match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(message) => self.receive(message, Instant::now()),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            }
+        }
+    }
+
+    pub(super) fn wrote(&mut self, answer: WriteAnswer, now: Instant) {
+        let WriteAnswer { gpu, knob, result, probed } = answer;
+        let Some(device) = self.devices.get_mut(&gpu.uuid) else { return };
+        if let Some(probed) = probed {
+            device.panel.probed(probed);
+        }
+        self.written.extend(device.panel.written(knob, result, now));
+        if device.let_go() {
+            self.next = now;
+        }
+    }
+
+    /// Gives up the writes of threads that have ended, once all that they sent is taken.
+    pub(super) fn abandon_writes(&mut self, now: Instant) {
+        while let Ok(message) = self.messages.try_recv() {
+            self.receive(message, now);
+        }
+        for device in self.devices.values_mut().filter(|device| device.worker.is_none()) {
+            self.written.extend(device.panel.abandon());
+        }
+    }
+}

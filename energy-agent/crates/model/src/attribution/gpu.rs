@@ -1,0 +1,168 @@
+//! Divides the energy of one GPU by who used it: idle energy, each workload's and process's active energy, and what
+//! belongs to nobody known; exactly, in microjoules. The rules are in `docs/accuracy.md`.
+
+mod divide;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use super::Idle;
+use super::idle::IdleModel;
+use crate::gpu::{Evidence, GpuEnergy, GpuReading};
+use crate::units::{Microjoules, nanos};
+use crate::workload::Workload;
+use crate::zone::Zone;
+
+/// Millionths in a whole.
+const WHOLE_PPM: u64 = 1_000_000;
+
+/// What a GPU's active energy was divided by; the value of the label `method`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuMethod {
+    /// SM time of each process.
+    Samples,
+    /// SM time, that of the MPS server divided among its clients.
+    Mps,
+    /// All contexts are of one container or pod.
+    Context,
+    /// The kubelet gave the whole GPU to one container or pod.
+    Allocation,
+    /// Compute slices of each MIG instance times its activity.
+    MigActivity,
+    /// Compute slices of the MIG instances in use.
+    MigSlices,
+    /// There is no evidence whose it was.
+    None,
+}
+
+crate::as_str!(GpuMethod {
+    Samples => "samples",
+    Mps => "mps",
+    Context => "context",
+    Allocation => "allocation",
+    MigActivity => "mig-activity",
+    MigSlices => "mig-slices",
+    None => "none",
+});
+
+/// To whom a GPU and its MIG instances were given, as far as that is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allocation {
+    /// Containers that have the whole GPU; several where it is shared (time-slicing, MPS).
+    pub device: Vec<Arc<Workload>>,
+    /// Containers by GPU instance id.
+    pub instances: Vec<(u32, Arc<Workload>)>,
+}
+
+/// One GPU's reading with processes turned into workloads.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuUse<'a> {
+    pub reading: &'a GpuReading,
+    /// Parallel to [`GpuReading::processes`]; `None` where a process could not be placed.
+    pub owners: &'a [Option<Arc<Workload>>],
+    pub allocation: &'a Allocation,
+}
+
+/// How one GPU's energy is divided: `active + idle` is the measured energy, the shares and `unattributed` are `active`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuDivision {
+    pub active: Microjoules,
+    pub idle: Microjoules,
+    pub unattributed: Microjoules,
+    pub method: GpuMethod,
+    /// Ascending, without those that got nothing.
+    pub shares: Vec<(Arc<Workload>, Microjoules)>,
+    /// The part of the shares that can be told by process, by host PID, ascending.
+    pub processes: Vec<(u32, Microjoules)>,
+}
+
+/// Divides `energy`. `zone` is what the idle power is known by.
+#[must_use]
+pub fn attribute(used: &GpuUse<'_>, energy: Microjoules, zone: &Zone, idle: Idle<'_>) -> GpuDivision {
+    let idle = used.idle_part(energy, zone, idle);
+    let active = energy - idle;
+    let divide::Parts { unattributed, method, shares, processes } = divide::divide(used, active);
+    GpuDivision {
+        active,
+        idle,
+        unattributed,
+        method,
+        shares: shares.into_iter().collect(),
+        processes: processes.into_iter().collect(),
+    }
+}
+
+/// Shows the model the power of a GPU at its load, where both are known. The energy of a gap is not all there was.
+pub fn learn(model: &mut IdleModel, used: &GpuUse<'_>, energy: GpuEnergy, zone: &Zone) {
+    let elapsed_ns = nanos(used.reading.elapsed);
+    if let Some(busy_ppm) = used.busy_ppm().filter(|_| !energy.gap && elapsed_ns > 0) {
+        let power_uw = u128::from(energy.energy.0) * 1_000_000_000 / u128::from(elapsed_ns);
+        model.observe(zone, u64::try_from(power_uw).unwrap_or(u64::MAX), busy_ppm);
+    }
+}
+
+impl GpuUse<'_> {
+    fn idle_part(&self, energy: Microjoules, zone: &Zone, idle: Idle<'_>) -> Microjoules {
+        let baseline_uw = match idle {
+            Idle::Learned(model) => model.baseline_uw(zone),
+            Idle::Ratio => None,
+            Idle::None => return Microjoules::ZERO,
+        };
+        let busy_ppm = self.busy_ppm();
+        match (baseline_uw, busy_ppm) {
+            // What a GPU draws beyond its baseline while nobody has a context on it is its own affair.
+            (Some(_), Some(0)) if self.reading.processes.is_empty() => energy,
+            (Some(baseline_uw), _) => {
+                let idle = u128::from(baseline_uw) * u128::from(nanos(self.reading.elapsed)) / 1_000_000_000;
+                Microjoules(u64::try_from(idle).unwrap_or(u64::MAX)).min(energy)
+            }
+            (None, Some(busy_ppm)) => energy - part(energy, busy_ppm),
+            (None, None) => Microjoules::ZERO,
+        }
+    }
+
+    /// How busy the GPU was, in millionths: the most that its utilisation or its processes' work says. In MIG mode the
+    /// activity of the instances where it is known, else the slices in use. `None` where nothing tells.
+    fn busy_ppm(&self) -> Option<u64> {
+        let GpuReading { state, processes, evidence, instances, elapsed, .. } = self.reading;
+        let utilization = state.utilization_ppm.map(u64::from);
+        let said = if !instances.is_empty() {
+            let slices: u64 = instances.iter().map(|instance| u64::from(instance.slices)).sum();
+            let weights: u64 = self.instance_weights().1.iter().sum();
+            Some((weights / slices.max(1)).max(utilization.unwrap_or(0)))
+        } else if *evidence == Evidence::Samples {
+            let work: u128 = processes.iter().map(|process| u128::from(process.work)).sum();
+            // Percent times microseconds over nanoseconds.
+            let busy = work * 10_000_000 / u128::from(nanos(*elapsed)).max(1);
+            Some(u64::try_from(busy).unwrap_or(u64::MAX).max(utilization.unwrap_or(0)))
+        } else {
+            utilization.or_else(|| processes.is_empty().then_some(0))
+        };
+        said.map(|ppm| ppm.min(WHOLE_PPM))
+    }
+
+    /// What the MIG instances weigh, in slices times millionths, and by what rule.
+    fn instance_weights(&self) -> (GpuMethod, Vec<u64>) {
+        let instances = &self.reading.instances;
+        let weigh = |slices: u32, ppm: u64| u64::from(slices) * ppm;
+        if instances.iter().all(|instance| instance.activity_ppm.is_some()) {
+            let activity = |ppm: Option<u32>| ppm.map_or(0, u64::from).min(WHOLE_PPM);
+            let weights = instances.iter().map(|instance| weigh(instance.slices, activity(instance.activity_ppm)));
+            return (GpuMethod::MigActivity, weights.collect());
+        }
+        let used = |id: u32| {
+            self.reading.processes.iter().any(|process| process.instance == Some(id))
+                || self.allocation.instances.iter().any(|(instance, _)| *instance == id)
+        };
+        let weights = instances.iter().map(|instance| weigh(instance.slices, u64::from(used(instance.id)) * WHOLE_PPM));
+        (GpuMethod::MigSlices, weights.collect())
+    }
+}
+
+fn part(energy: Microjoules, ppm: u64) -> Microjoules {
+    let part = u128::from(energy.0) * u128::from(ppm.min(WHOLE_PPM)) / u128::from(WHOLE_PPM);
+    Microjoules(u64::try_from(part).unwrap_or(energy.0))
+}

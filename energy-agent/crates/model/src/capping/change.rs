@@ -1,0 +1,196 @@
+//! What the controller, the actuator and the sources say has changed, as one kind of news: a line in the log each, and an
+//! event of the cluster.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::controller::{self, What};
+use super::knob::Knob;
+use super::managed_knob::change as knobs;
+use super::policy::PolicyName;
+use super::quantity::Quantity;
+use super::status::{Place, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus};
+
+/// What changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChangeKind {
+    Capping,
+    Released,
+    Unreachable,
+    Invalid,
+    Conflict,
+    ForeignChange,
+    Restored,
+    RestoreFailed,
+    TelemetryLost,
+    NoActuator,
+}
+
+/// Told once, when it happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub kind: ChangeKind,
+    /// `None`: a whole document, or a limit that no policy is known of.
+    pub policy: Option<PolicyName>,
+    pub about: About,
+    /// For people, with the remedy where there is one.
+    pub message: String,
+}
+
+/// What it happened to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum About {
+    Node,
+    Pod(PodId),
+    ConfigMap { namespace: Arc<str>, name: Arc<str> },
+}
+
+crate::as_str!(ChangeKind {
+    Capping => "Capping",
+    Released => "Released",
+    Unreachable => "Unreachable",
+    Invalid => "Invalid",
+    Conflict => "Conflict",
+    ForeignChange => "ForeignChange",
+    Restored => "Restored",
+    RestoreFailed => "RestoreFailed",
+    TelemetryLost => "TelemetryLost",
+    NoActuator => "NoActuator",
+});
+
+impl ChangeKind {
+    /// Somebody has to see to it.
+    #[must_use]
+    pub const fn is_warning(self) -> bool {
+        !matches!(self, Self::Capping | Self::Released | Self::Restored)
+    }
+}
+
+/// What a step of the controller said; `None` where nobody has to hear of it. `policies` are those of the same step, and
+/// `name` completes what is known of a pod.
+pub fn of_controller(
+    change: controller::Change,
+    policies: &[PolicyStatus],
+    name: impl FnOnce(PodId) -> PodId,
+) -> Option<Change> {
+    let controller::Change { policy, pod, what } = change;
+    let (kind, message) = match what {
+        What::State { from, to, reason } => {
+            let mut subjects =
+                policies.iter().filter(|status| status.name == policy).flat_map(|status| &status.subjects);
+            let power = subjects.find(|subject| subject.pod == pod).map(power_of_budget).unwrap_or_default();
+            of_state(from, to, reason, &power)?
+        }
+        What::Gone => (
+            ChangeKind::Released,
+            "let go: the policy or the pod is gone, or another policy decides about it now".to_owned(),
+        ),
+        What::End => (ChangeKind::Released, "let go: the agent ends".to_owned()),
+        What::Conflict { component, winner } => (
+            ChangeKind::Conflict,
+            format!("policy {winner} decides about its {component}; give the policies other selectors or priorities"),
+        ),
+    };
+    let about = pod.map(name).filter(|pod| !pod.name.is_empty()).map_or(About::Node, About::Pod);
+    Some(Change { kind, policy: Some(policy), about, message })
+}
+
+fn of_state(
+    from: Option<SubjectState>,
+    to: SubjectState,
+    reason: Option<String>,
+    power: &str,
+) -> Option<(ChangeKind, String)> {
+    use SubjectState::{Capping, Learning, NoActuator, Off, Open, Recommending, TelemetryLost, Unreachable};
+    let because = |usual: &str| reason.unwrap_or_else(|| usual.to_owned());
+    Some(match to {
+        Capping => (ChangeKind::Capping, format!("lowered to keep the budget{power}")),
+        Open | Off | Recommending if matches!(from, Some(Capping | Unreachable | TelemetryLost)) => {
+            (ChangeKind::Released, format!("nothing is lowered any more{power}"))
+        }
+        Unreachable => {
+            let usual = "everything is at its floor, and the power is still above the budget";
+            (ChangeKind::Unreachable, format!("{}{power}; raise the budget or lower the floors", because(usual)))
+        }
+        TelemetryLost => (
+            ChangeKind::TelemetryLost,
+            because(
+                "its power is not measured at present; energy_agent_meter_up, energy_agent_gpu_up or a kepler_node_cpu_watts of 0 says why",
+            ),
+        ),
+        NoActuator => (ChangeKind::NoActuator, because("nothing can be lowered for it; /policies says why")),
+        Open | Off | Recommending | Learning => return None,
+    })
+}
+
+/// `: 412.0 W of 400.0 W, through gpu_locked_clocks`, as far as it is known.
+fn power_of_budget(subject: &SubjectStatus) -> String {
+    let (Some(power), Some(budget)) = (subject.power, subject.budget) else { return String::new() };
+    let mut means: Vec<&str> = subject.knobs.iter().map(Knob::actuator).collect();
+    means.dedup();
+    let [power, budget] = [power, budget].map(Quantity::Power);
+    let through = if means.is_empty() { String::new() } else { format!(", through {}", means.join(", ")) };
+    format!(": {power} of {budget}{through}")
+}
+
+/// What the actuator said, which is in the log already: of one kind and policy one change.
+pub fn of_knobs(changes: Vec<knobs::Change>) -> Vec<Change> {
+    let mut messages: BTreeMap<(ChangeKind, Option<PolicyName>), Vec<String>> = BTreeMap::new();
+    for knobs::Change { knob, policy, kind, detail } in changes {
+        let (kind, words) = match kind {
+            knobs::ChangeKind::Foreign => (ChangeKind::ForeignChange, "somebody else writes it: "),
+            // Of a GPU that no policy is about, the log is enough.
+            knobs::ChangeKind::Locked if policy.is_none() => continue,
+            knobs::ChangeKind::Locked => (ChangeKind::ForeignChange, "its clocks are left alone while this shows: "),
+            knobs::ChangeKind::Restored => (ChangeKind::Restored, "given back: "),
+            knobs::ChangeKind::RestoreFailed => (ChangeKind::RestoreFailed, "cannot be given back, tried again: "),
+            knobs::ChangeKind::Refused(_) => (ChangeKind::NoActuator, "cannot be limited, tried again: "),
+            knobs::ChangeKind::Resized | knobs::ChangeKind::Reverted | knobs::ChangeKind::Recovered => continue,
+        };
+        messages.entry((kind, policy)).or_default().push(format!("{knob}: {words}{detail}"));
+    }
+    let change = |((kind, policy), messages): (_, Vec<String>)| Change {
+        kind,
+        policy,
+        about: About::Node,
+        message: messages.join("; "),
+    };
+    messages.into_iter().map(change).collect()
+}
+
+/// The agent ends and could not give these back.
+#[must_use]
+pub fn of_end<'a>(left: impl Iterator<Item = &'a Knob>) -> Change {
+    let left: Vec<String> = left.map(ToString::to_string).collect();
+    Change {
+        kind: ChangeKind::RestoreFailed,
+        policy: None,
+        about: About::Node,
+        message: format!(
+            "the agent ends with limits that its next start gives back, or `energy-agent restore`: {}",
+            left.join(", ")
+        ),
+    }
+}
+
+/// A refusal, which is in the log already.
+#[must_use]
+pub fn of_problem(problem: &Problem) -> Change {
+    let Problem { policy, place, message, kept } = problem;
+    let outcome = if *kept { "an earlier version stays in force" } else { "not in force" };
+    Change {
+        kind: ChangeKind::Invalid,
+        policy: policy.clone(),
+        about: match place {
+            Place::File(_) => About::Node,
+            Place::ConfigMap { namespace, name, key: _ } => {
+                About::ConfigMap { namespace: namespace.as_str().into(), name: name.as_str().into() }
+            }
+        },
+        message: format!("refused, {outcome}: {place}: {message}"),
+    }
+}
+
+#[cfg(test)]
+#[path = "change/tests.rs"]
+mod tests;

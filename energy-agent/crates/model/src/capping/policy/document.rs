@@ -1,0 +1,135 @@
+//! A YAML document of policies into policies and what is wrong with the others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::problems::{Problems, cut};
+use super::schema::{DOCUMENT, Kind, POLICY};
+use super::yaml::{Node, Value, documents};
+use super::{Policy, PolicyName, check, read, rules};
+use crate::nearest::nearest;
+
+/// What one document holds. A policy that is refused does not stop the others.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Document {
+    pub policies: Vec<Policy>,
+    /// Whose (`None`: of the whole document, which then holds no policy), and what, with its path and line.
+    pub problems: Vec<(Option<PolicyName>, String)>,
+}
+
+/// Reads a document. `namespace` is that of its ConfigMap, for messages; policies name their own.
+#[must_use]
+pub fn parse(text: &str, namespace: &str) -> Document {
+    parse_at(text, namespace, 1)
+}
+
+/// The same for a document that is a part of a file, whose first line is `first_line` there.
+#[must_use]
+pub fn parse_at(text: &str, namespace: &str, first_line: usize) -> Document {
+    let refused = |message: String| Document { policies: Vec::new(), problems: vec![(None, message)] };
+    match documents(text, first_line).as_deref() {
+        Err(message) => refused(message.clone()),
+        Ok([]) => refused("empty; a document without policies is `version: 1` and `policies: []`".to_owned()),
+        Ok([root]) => read_root(root, namespace),
+        Ok([_, second, ..]) => refused(format!(
+            "a second YAML document begins (line {}); put it into a file or key of its own",
+            second.line
+        )),
+    }
+}
+
+fn read_root(root: &Node<'_>, namespace: &str) -> Document {
+    let mut document = Document::default();
+    let mut problems = Problems::default();
+    if root.get("kind").is_some() && root.get("apiVersion").is_some() {
+        problems.add(
+            root.line,
+            "a Kubernetes manifest and no policy document; `energy-agent policy check` reads ConfigMaps",
+        );
+        return refuse(document, problems);
+    }
+    if !matches!(root.value, Value::Map(_)) {
+        problems.add(root.line, "no policy document; it begins with `version: 1` and `policies:`");
+        return refuse(document, problems);
+    }
+    // The path may lead to any file, by a link or by mistake: of one that is no policy document no word is repeated.
+    if root.get("policies").is_none() {
+        let is_meant = |key: &str| nearest(key, ["policies"]).is_some();
+        let hint = match root.entries().iter().find(|entry| is_meant(&entry.key)) {
+            Some(entry) => format!("; is the key in line {} meant to be it?", entry.line),
+            None => String::new(),
+        };
+        problems.add(root.line, format_args!("no policy document: it has no key `policies`{hint}"));
+        return refuse(document, problems);
+    }
+    check::keys(root, &DOCUMENT, &mut problems);
+    for name in ["version", "policies"] {
+        let (Some(node), Some(field)) = (root.get(name), DOCUMENT.field(name)) else { continue };
+        // The items one by one, below.
+        let is_list = matches!((&field.kind, &node.value), (Kind::List { .. }, Value::List(_)));
+        if !is_list {
+            problems.key(name, |problems| check::value(node, &field.kind, problems));
+        }
+    }
+    let items = root.get("policies").map(Node::items).unwrap_or_default();
+    let names: Vec<_> = items.iter().enumerate().map(|(index, node)| name_of(node, index)).collect();
+    let mut places: BTreeMap<&PolicyName, Vec<usize>> = BTreeMap::new();
+    for (index, name) in names.iter().enumerate() {
+        places.entry(name).or_default().push(index);
+    }
+    for (index, (node, name)) in items.iter().zip(&names).enumerate() {
+        let mut problems = Problems::at(format!("policies[{index}]"));
+        if let Some(other) = places[name].iter().find(|other| **other != index) {
+            problems.key("name", |problems| {
+                problems.add(
+                    node.line,
+                    format_args!("{name} is the name of policies[{other}] too, on line {}", items[*other].line),
+                );
+            });
+        }
+        match read_policy(node, name, namespace, &mut problems) {
+            Some(policy) if problems.is_empty() => document.policies.push(policy),
+            _ => document
+                .problems
+                .extend(problems.into_messages().into_iter().map(|message| (Some(name.clone()), message))),
+        }
+    }
+    if problems.is_empty() { document } else { refuse(document, problems) }
+}
+
+/// The document as a whole is wrong. What is wrong with its policies is told all the same.
+fn refuse(mut document: Document, problems: Problems) -> Document {
+    document.policies.clear();
+    let problems = problems.into_messages().into_iter().map(|message| (None, message));
+    document.problems.splice(0..0, problems);
+    document
+}
+
+fn read_policy(node: &Node<'_>, name: &PolicyName, namespace: &str, problems: &mut Problems) -> Option<Policy> {
+    check::value(node, &Kind::Object(&POLICY), problems);
+    if !problems.is_empty() {
+        return None;
+    }
+    let policy = read::policy(node, name.clone());
+    rules::check(&policy, node, namespace, problems);
+    Some(policy)
+}
+
+/// Also of a policy that is wrong, so that its last good version can be told; one without a name goes by its place, which
+/// no policy can have as its name.
+fn name_of(node: &Node<'_>, index: usize) -> PolicyName {
+    let text = |key| node.get(key).and_then(Node::text).filter(|text| !text.is_empty());
+    let name = text("name").map_or_else(|| format!("policies[{index}]"), cut_name);
+    PolicyName {
+        namespace: text("namespace").map_or_else(|| Arc::from(""), |text| cut_name(text).into()),
+        name: name.into(),
+    }
+}
+
+/// At most as long as a valid one.
+fn cut_name(text: &str) -> String {
+    if text.len() <= 253 { text.to_owned() } else { cut(text) }
+}
+
+#[cfg(test)]
+mod tests;

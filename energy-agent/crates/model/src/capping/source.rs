@@ -1,0 +1,40 @@
+//! Where policies come from, and which of them are in force: a file or folder and ConfigMaps, all followed at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::policy::{Policy, PolicyName};
+use super::status::Problem;
+use crate::meter_state::Reason;
+
+/// What all sources say together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InForce {
+    pub policies: BTreeMap<PolicyName, Sourced>,
+    pub problems: Vec<Problem>,
+    /// In the order of their rank: the first that names a policy decides what it is.
+    pub sources: Vec<SourceState>,
+    /// Every source has answered since the start. Until then a policy that is missing is not known to be deleted.
+    pub complete: bool,
+}
+
+/// A policy and where it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sourced {
+    pub policy: Arc<Policy>,
+    /// `file /etc/...` or `ConfigMap ns/name key k`.
+    pub source: Arc<str>,
+}
+
+/// How one of the configured sources stands. What it said last is in force, whatever its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceState {
+    /// `file /etc/...`, `ConfigMap ns/name` or `ConfigMaps ns with LABELS`.
+    pub source: Arc<str>,
+    /// It can be read at present.
+    pub up: bool,
+    /// [`Reason::Ok`] or [`Reason::Absent`] where it is up.
+    pub reason: Reason,
+    /// For people: what was found, or the object and the remedy.
+    pub detail: String,
+}

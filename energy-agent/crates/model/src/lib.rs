@@ -1,0 +1,25 @@
+//! What the agent computes with, and how. In come readings ([`sample::Sample`]), pods, policies and elapsed times as values;
+//! out go attributions, totals, the [`snapshot::Snapshot`] that every reader sees, and the limits that policies ask for.
+//!
+//! It knows no file, socket, thread, log, kernel interface or cluster: every function is arithmetic or a decision over its
+//! arguments, and the same input gives the same output.
+#![forbid(unsafe_code)]
+
+pub mod attribution;
+pub mod capping;
+pub mod cpu;
+pub mod gpu;
+pub mod json_fault;
+pub mod label;
+pub mod ledger;
+pub mod meter_state;
+pub mod nearest;
+pub mod printable;
+pub mod process;
+pub mod process_ledger;
+pub mod sample;
+pub mod snapshot;
+pub mod table;
+pub mod units;
+pub mod workload;
+pub mod zone;

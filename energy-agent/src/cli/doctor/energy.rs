@@ -1,0 +1,121 @@
+//! The rows about what the CPUs drew: every source with what it offers, and which one is used.
+
+use energy_host::config::CpuMeter;
+use energy_host::meter::cpu::CpuModel;
+use energy_host::meter::hwmon::Hwmon;
+use energy_host::meter::perf::PerfPower;
+use energy_host::meter::powercap::{self, Entry};
+use energy_host::meter::rapl::Rapl;
+use energy_host::meter::watch::PATIENCE;
+use energy_model::meter_state::{MeterName, MeterState, Reason};
+use energy_model::zone::{Source, Zone, ZoneKind};
+
+use super::{Machine, Row, Status, plural};
+
+pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
+    let sysfs = &machine.config.host.sysfs;
+    let mirrored_dies = CpuModel::read(&machine.config.host.procfs).mirrors_dies();
+    let perf = || PerfPower::open(sysfs, mirrored_dies).map_or_else(|state| state, |perf| perf.state());
+    let hwmon = || Hwmon::open(sysfs, PATIENCE).map_or_else(|state| state, |hwmon| hwmon.state());
+    let mut rapl = measured(machine, MeterName::Rapl, || {
+        Rapl::open(sysfs, mirrored_dies).map_or_else(|state| state, |rapl| rapl.state())
+    });
+    if rapl.status == Status::Ok {
+        rapl.detail = zones(machine, mirrored_dies);
+    }
+    let mut rows = vec![rapl, measured(machine, MeterName::Perf, perf), measured(machine, MeterName::Hwmon, hwmon)];
+    rows.extend(machine.state(MeterName::Board).map(|state| match state.is_up() {
+        true => Row::ok("board", format!("exported beside the CPU's energy: {}", state.detail)),
+        false => Row::missing("board", &state.detail),
+    }));
+    rows.push(estimate(machine));
+    rows
+}
+
+/// A source that measures. One that was not tried because a better one works is tried now by `probe`.
+fn measured(machine: &Machine<'_>, meter: MeterName, probe: impl Fn() -> MeterState) -> Row {
+    let name = meter.as_str();
+    let Some(state) = machine.state(meter) else { return Row::new(name, Status::Missing, "not tried", "") };
+    match state.reason {
+        Reason::Ok => Row::ok(name, format!("used: {}", state.detail)),
+        Reason::Off => Row::new(name, Status::Off, "switched off by --meter.cpu=none", ""),
+        Reason::Unused if machine.config.host.meter_cpu != CpuMeter::Auto => {
+            Row::new(name, Status::Off, "--meter.cpu names another meter", "")
+        }
+        Reason::Unused => {
+            let state = probe();
+            if state.is_up() {
+                return Row::ok(name, format!("works, not used: a better meter does too ({})", state.detail));
+            }
+            down(&state)
+        }
+        _ => down(state),
+    }
+}
+
+fn down(state: &MeterState) -> Row {
+    let name = state.meter.as_str();
+    if state.meter != MeterName::Hwmon || matches!(state.reason, Reason::Permission | Reason::Hanging) {
+        return Row::missing(name, &state.detail);
+    }
+    let remedy = "load the driver of the machine's power sensor, such as acpi_power_meter; many machines have none";
+    Row::new(name, Status::Missing, &state.detail, if state.reason == Reason::Absent { remedy } else { "" })
+}
+
+/// Which zones are measured, by which folder, and which are there but unreadable.
+fn zones(machine: &Machine<'_>, mirrored_dies: bool) -> String {
+    let Ok(rapl) = Rapl::open(&machine.config.host.sysfs, mirrored_dies) else { return "used".to_owned() };
+    let scan = powercap::scan(&machine.config.host.sysfs);
+    let named: Vec<String> = rapl.zones().map(|zone| format!("{} ({})", label(zone), folder(&zone.path))).collect();
+    let class = machine.config.host.sysfs.join("class/powercap");
+    let mut text =
+        format!("used: {} in {}: {}", plural(named.len(), "readable zone"), class.display(), named.join(", "));
+    let unread = scan.entries.iter().filter_map(|Entry { dir, name, .. }| {
+        let error = powercap::read_number(&dir.join("energy_uj")).err()?;
+        Some(format!("{name}: {}", error.root_cause()))
+    });
+    let unread: Vec<String> = unread.chain(scan.problems.iter().map(|(_, error)| format!("{error:#}"))).collect();
+    if !unread.is_empty() {
+        text.push_str("; left out: ");
+        text.push_str(&unread.join(", "));
+    }
+    text
+}
+
+fn label(zone: &Zone) -> String {
+    let Zone { kind, socket, die, source, path: _ } = zone;
+    let mut text = kind.as_str().to_owned();
+    for (word, number) in [("", socket), ("die ", die)] {
+        if let Some(number) = number {
+            text.push_str(&format!(" {word}{number}"));
+        }
+    }
+    if *kind != ZoneKind::Package && socket.is_some() {
+        text = text.replacen(' ', " of package ", 1);
+    }
+    if *source == Source::RaplMmio { format!("{text} by MMIO") } else { text }
+}
+
+fn folder(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+fn estimate(machine: &Machine<'_>) -> Row {
+    let name = MeterName::Estimate.as_str();
+    if let Some(error) = &machine.coefficients {
+        let remedy = "correct the file given by --meter.estimate-coefficients, or leave the flag out; the agent does not start with it";
+        return Row::new(name, Status::Missing, error, remedy);
+    }
+    match (machine.state(MeterName::Estimate), machine.config.host.meter_cpu) {
+        (Some(MeterState { reason: Reason::Ok, detail, .. }), CpuMeter::Auto) => {
+            let remedy = "get rapl, perf or hwmon to work, or turn estimates off with --meter.cpu=none";
+            Row::new(name, Status::Fallback, format!("used, a model and no measurement: {detail}"), remedy)
+        }
+        (Some(MeterState { reason: Reason::Ok, detail, .. }), _) => {
+            Row::ok(name, format!("used as --meter.cpu asks, a model and no measurement: {detail}"))
+        }
+        (_, CpuMeter::Auto) => Row::ok(name, "not used: energy is measured"),
+        (_, CpuMeter::None) => Row::new(name, Status::Off, "switched off by --meter.cpu=none", ""),
+        _ => Row::new(name, Status::Off, "--meter.cpu names another meter", ""),
+    }
+}

@@ -1,0 +1,90 @@
+//! Documents of policies in a file: the file itself, or the keys of the ConfigMaps in it.
+
+use energy_cluster::configmaps;
+use energy_model::capping::policy::yaml::{self, Node, Value};
+
+use super::Found;
+use crate::policies::files::is_document;
+
+/// What is to be checked in a file, or why it cannot be.
+pub(super) fn documents(file: &str, text: String) -> Vec<Result<Found, String>> {
+    let file = if file == "-" { "standard input" } else { file };
+    let manifests = match yaml::documents(&text, 1) {
+        Ok(roots) if roots.iter().any(|root| kind(root).is_some()) => {
+            roots.iter().flat_map(|root| of_manifest(file, root)).collect()
+        }
+        // The document itself says best what is wrong with it.
+        _ => Vec::new(),
+    };
+    if manifests.is_empty() {
+        let place = file.to_owned();
+        return vec![Ok(Found { place, text, namespace: String::new(), first_line: 1 })];
+    }
+    manifests
+}
+
+fn kind<'a>(root: &'a Node<'_>) -> Option<&'a str> {
+    root.get("apiVersion")?;
+    root.get("kind")?.text()
+}
+
+fn of_manifest(file: &str, root: &Node<'_>) -> Vec<Result<Found, String>> {
+    let line = root.line;
+    match kind(root) {
+        Some("ConfigMap") => {}
+        Some("List" | "ConfigMapList") => {
+            return root
+                .get("items")
+                .map(Node::items)
+                .unwrap_or_default()
+                .iter()
+                .flat_map(|item| of_manifest(file, item))
+                .collect();
+        }
+        Some(kind) => {
+            // Of another file not even this word is repeated.
+            let is_kind = kind.len() <= 63 && kind.bytes().all(|byte| byte.is_ascii_alphabetic());
+            let kind = if is_kind { kind } else { "manifest of another kind" };
+            return vec![Err(format!("{file}: a {kind} holds no policies, a ConfigMap does (line {line})"))];
+        }
+        None => {
+            return vec![Err(format!(
+                "{file}: neither `apiVersion` nor `kind`, beside manifests that have them (line {line})"
+            ))];
+        }
+    }
+    let metadata =
+        |key| root.get("metadata").and_then(|metadata| metadata.get(key)).and_then(Node::text).unwrap_or_default();
+    let (namespace, name) = (metadata("namespace"), metadata("name"));
+    let map = if namespace.is_empty() { format!("ConfigMap {name}") } else { format!("ConfigMap {namespace}/{name}") };
+    let entries = root.get("data").map(Node::entries).unwrap_or_default();
+    let binary = root.get("binaryData").map(Node::entries).unwrap_or_default();
+    let binary: Vec<&yaml::Entry<'_>> = binary.iter().filter(|entry| is_document(&entry.key)).collect();
+    if entries.is_empty() && binary.is_empty() {
+        return vec![Err(format!("{file}: {map}: no key in `data` (line {line})"))];
+    }
+    let document = |entry: &yaml::Entry<'_>| {
+        let place = format!("{file}: {map} key {}", entry.key);
+        match &entry.node.value {
+            Value::Text { text, literal } => Ok(Found {
+                place,
+                text: text.to_string(),
+                namespace: namespace.to_owned(),
+                // Of a text in quotes no line is one of the file's; they are counted within it.
+                first_line: if *literal { entry.line + 1 } else { 1 },
+            }),
+            _ => Err(format!(
+                "{place}: no text; write `{}: |` and the policies below it (line {})",
+                entry.key, entry.line
+            )),
+        }
+    };
+    let decoded = |entry: &&yaml::Entry<'_>| {
+        let place = format!("{file}: {map} key {}", entry.key);
+        match entry.node.text().and_then(configmaps::decoded) {
+            Some(text) => Ok(Found { place, text, namespace: namespace.to_owned(), first_line: 1 }),
+            None => Err(format!("{place}: {} (line {})", configmaps::not_text(), entry.line)),
+        }
+    };
+    entries.iter().map(document).chain(binary.iter().map(decoded)).collect()
+}

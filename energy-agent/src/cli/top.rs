@@ -1,0 +1,220 @@
+//! `energy-agent top`: fetches the metrics page of a running agent and shows who uses how much, as a live table on a
+//! terminal and as plain lines elsewhere.
+
+mod client;
+mod node;
+mod screen;
+mod table;
+
+use std::io::{self, ErrorKind, IsTerminal as _, Write};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use energy_export::parse;
+use energy_export::text::Format;
+
+use self::table::{Column, Memory, Order, Table};
+use crate::config::TopArgs;
+
+/// A page of 5,000 pods has some 40 MB; whatever sends more is no agent.
+const PAGE_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Shows the agent at `args.address` until the user quits, or for `args.iterations` refreshes.
+///
+/// # Errors
+/// When the address is none, nothing answers there at the start, what answers is no agent, or, in plain lines, it
+/// stops answering.
+pub fn run(args: &TopArgs) -> Result<()> {
+    let mut agent = Agent::new(args)?;
+    let interval = args.interval.max(Duration::from_millis(100));
+    let first = agent.fetch()?;
+    if args.iterations == 0 && io::stdout().is_terminal() && io::stdin().is_terminal() {
+        return screen::run(agent, first, interval);
+    }
+    match plain(&mut agent, first, interval, args) {
+        // Whoever read the lines has enough: `energy-agent top | head`.
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) => {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn plain(agent: &mut Agent, first: Table, interval: Duration, args: &TopArgs) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let mut table = first;
+    let mut shown = 0;
+    loop {
+        table.sort(Order::Watts);
+        write_plain(&mut out, &table, args.rows)?;
+        shown += 1;
+        if shown == args.iterations {
+            return Ok(());
+        }
+        writeln!(out)?;
+        std::thread::sleep(interval);
+        table = agent.fetch()?;
+    }
+}
+
+/// One refresh as aligned lines: the node, a heading, and at most `rows` entries.
+fn write_plain(out: &mut impl Write, table: &Table, rows: usize) -> io::Result<()> {
+    writeln!(out, "{}\n{}", table.node.meters(), table.node.shares())?;
+    if let Some(gpus) = &table.node.gpus {
+        writeln!(out, "{}", gpus.line())?;
+    }
+    let line = |cell: &dyn Fn(Column) -> String| {
+        let cell = |column: &Column| format!("{:>1$}", cell(*column), width(*column));
+        table.columns().iter().map(cell).collect::<Vec<_>>().join(" ")
+    };
+    writeln!(out, "{}  {:<9}  NAME", line(&|column| column.heading().to_owned()), "KIND")?;
+    for entry in table.entries.iter().take(rows) {
+        writeln!(out, "{}  {:<9}  {}", line(&|column| entry.number(column)), entry.kind.as_str(), entry.name)?;
+    }
+    let more = table.entries.len().saturating_sub(rows);
+    if more > 0 {
+        writeln!(out, "{more} more (--rows)")?;
+    }
+    out.flush()
+}
+
+/// Characters of a column in plain lines.
+const fn width(column: Column) -> usize {
+    match column {
+        Column::Watts | Column::GpuWatts => 10,
+        Column::Joules => 14,
+        Column::Cpu => 7,
+    }
+}
+
+/// A running agent, as far as its metrics page shows it.
+struct Agent {
+    url: String,
+    client: ureq::Agent,
+    authorization: Option<String>,
+    memory: Memory,
+}
+
+impl Agent {
+    fn new(args: &TopArgs) -> Result<Self> {
+        let (url, authorization) = (url(&args.address)?, client::authorization(&args.login)?);
+        Ok(Self { url, client: client::client(&args.login)?, authorization, memory: Memory::default() })
+    }
+
+    fn fetch(&mut self) -> Result<Table> {
+        let url = &self.url;
+        let mut request = self.client.get(url).header("Accept", Format::Text.content_type());
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        let mut answer = match request.call() {
+            Ok(answer) => answer,
+            Err(ureq::Error::StatusCode(401)) => {
+                bail!("{url} answers 401; log in by --basic-auth.username and --basic-auth.password-file")
+            }
+            Err(ureq::Error::StatusCode(400)) if url.starts_with("http:") => {
+                bail!("{url} answers 400; an agent with TLS is to be asked by https://")
+            }
+            Err(ureq::Error::StatusCode(code)) => bail!("{url} answers {code}; is this the agent's metrics path?"),
+            Err(error) if is_of_tls(&error) => {
+                let remedy = "--tls.ca-file names the agent's authority, --tls.cert-file a certificate to show";
+                bail!("no TLS with {url}: {error}; {remedy}")
+            }
+            Err(error) => bail!("no answer from {url}: {error}; is the agent running? energy-agent run"),
+        };
+        let page = answer.body_mut().with_config().limit(PAGE_BYTES).read_to_string();
+        let page = page.with_context(|| format!("reading {url}"))?;
+        let samples =
+            parse::samples(&page).with_context(|| format!("{url} is not the metrics page of an energy-agent"))?;
+        if !samples.iter().any(|sample| sample.name == "energy_agent_ticks_total") {
+            bail!("{url} is not the metrics page of an energy-agent");
+        }
+        Ok(Table::read(&samples, &mut self.memory))
+    }
+}
+
+fn is_of_tls(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Io(error) => error.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>()),
+        other => matches!(other, ureq::Error::Rustls(_) | ureq::Error::Tls(_)),
+    }
+}
+
+/// The metrics page that `HOST`, `HOST:PORT`, `:PORT` or a URL stands for.
+fn url(address: &str) -> Result<String> {
+    let (scheme, rest) = match address.split_once("://") {
+        Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
+        Some((scheme, _)) => bail!("address {address:?}: scheme {scheme:?} is not supported, only http and https"),
+        None => ("http", address),
+    };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let path = if path.len() > 1 { path } else { "/metrics" };
+    let host = if host.starts_with(':') { format!("127.0.0.1{host}") } else { host.to_owned() };
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if host.is_empty()
+        || host.contains(char::is_whitespace)
+        || (host.contains(':') && !has_port && !host.ends_with(']'))
+    {
+        bail!("address {address:?}: expected HOST:PORT or a URL such as http://127.0.0.1:9102/metrics");
+    }
+    let port = if has_port || address.contains("://") { "" } else { ":9102" };
+    Ok(format!("{scheme}://{host}{port}{path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_be_short_or_a_url() {
+        for (address, expected) in [
+            ("127.0.0.1:9102", "http://127.0.0.1:9102/metrics"),
+            (":8080", "http://127.0.0.1:8080/metrics"),
+            ("node-a", "http://node-a:9102/metrics"),
+            ("[::1]", "http://[::1]:9102/metrics"),
+            ("[::1]:80", "http://[::1]:80/metrics"),
+            ("http://node-a:9102/", "http://node-a:9102/metrics"),
+            ("http://node-a/energy", "http://node-a/energy"),
+            ("https://node-a:9102", "https://node-a:9102/metrics"),
+        ] {
+            assert_eq!(url(address).unwrap(), expected);
+        }
+        for address in ["", "ftp://node-a", "node-a:port", "a b", "http://"] {
+            assert!(format!("{:#}", url(address).unwrap_err()).contains(&format!("{address:?}")));
+        }
+    }
+
+    #[test]
+    fn plain_lines_are_aligned_and_say_what_is_left_out() {
+        let page = "kepler_node_cpu_watts{zone=\"package\",source=\"estimate\",node_name=\"n\"} 5.000000\n\
+             energy_agent_system_cpu_joules_total{unit=\"a.service\",zone=\"package\",source=\"estimate\"} 2.500000\n\
+             energy_agent_system_cpu_watts{unit=\"a.service\",zone=\"package\",source=\"estimate\"} 1.250000\n\
+             energy_agent_system_cpu_joules_total{unit=\"kernel\",zone=\"package\",source=\"estimate\"} 1.000000\n";
+        let mut table = Table::read(&parse::samples(page).unwrap(), &mut Memory::default());
+        table.sort(Order::Watts);
+        let mut out = Vec::new();
+        write_plain(&mut out, &table, 1).unwrap();
+        let expected = "n   package 5.00 W (estimated)\n\
+             active -   idle -   unattributed -   CPU busy -\n\
+             \x20    WATTS         JOULES    CPU%  KIND       NAME\n\
+             \x20    1.250            2.5       -  unit       a.service\n\
+             1 more (--rows)\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn plain_lines_have_gpus_where_there_are_any() {
+        let page = "kepler_node_gpu_info{gpu_uuid=\"a\"} 1\nkepler_node_gpu_watts{gpu_uuid=\"a\",source=\"nvml\"} 264.000000\n\
+             kepler_pod_gpu_watts{pod_id=\"u\",source=\"nvml\"} 186.000000\n\
+             kepler_pod_cpu_watts{pod_id=\"u\",zone=\"package\",source=\"rapl\"} 1.250000\n";
+        let table = Table::read(&parse::samples(page).unwrap(), &mut Memory::default());
+        let mut out = Vec::new();
+        write_plain(&mut out, &table, 1).unwrap();
+        let expected = "node   no power reading yet (the agent's landing page shows its meters)\n\
+             active -   idle -   unattributed -   CPU busy -\n\
+             1 GPU  264.0 W (nvml)  active -  idle -  unattributed -\n\
+             \x20    WATTS  GPU WATTS         JOULES    CPU%  KIND       NAME\n\
+             \x20    1.250    186.000              -       -  pod        u\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}
