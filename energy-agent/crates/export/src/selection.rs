@@ -1,5 +1,5 @@
 //! Which families a scrape shows: settings and the table of metrics into a set of names. Pure; where the settings come
-//! from is [`energy_agent::selection_source`]'s matter.
+//! from is the program's matter.
 
 use std::fmt::{self, Write as _};
 
