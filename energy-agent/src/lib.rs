@@ -1,5 +1,6 @@
 //! energy-agent: which pod used how many joules. The kernel says who ran, the hardware says what was drawn, attribution
 //! divides the second by the first, and a scrape reads the result.
+#![forbid(unsafe_code)]
 
 pub mod cli;
 pub mod config;

@@ -1,5 +1,11 @@
 //! Tells the tick thread about the pods of this node: one task asks the API server or the kubelet and publishes what it
 //! learns; whoever reads never waits.
+//!
+//! From the API server that is one list and then one watch of the pods with `spec.nodeName` of this node, resumed from its last
+//! version or bookmark; nothing else is sent. After 410 the list is made anew. It needs `list` and `watch` on `pods` in a ClusterRole.
+//! The kubelet is asked for `/pods` every `--pods.kubelet-interval`, and once earlier when an unknown pod comes up; that needs `get`
+//! on `nodes/proxy`. Certificates are always verified. The last answer stays through every outage, a deleted pod stays known while
+//! it has a row, and `energy_agent_meter_up{meter="pods"}` says why names are missing.
 
 mod kubelet;
 mod object;

@@ -1,5 +1,39 @@
 //! The usage meter of choice: loads the eBPF object, hands it what this kernel looks like, and turns its maps into what
 //! each cgroup did since the last reading. Each program loads alone; one that is refused costs its feature.
+//!
+//! # How time is counted
+//!
+//! Each CPU has one slot: which cgroup runs, since when, and the time that is not yet in the shared map. A switch between two
+//! tasks of one cgroup costs a few loads and additions. The slot also keeps the previous cgroup: if that one runs again within
+//! 0.1 ms, the slot swaps the two. Two tasks that alternate every few microseconds therefore update the shared map at most once
+//! per 0.1 ms. The clock is read when idle ends and when the cgroup changes, in between at most once per 0.1 ms of run time.
+//!
+//! Closed time is the growth of the task's `se.sum_exec_runtime`, which the scheduler has brought up to date when the tracepoint
+//! fires, and which cpu.stat adds up as well. A clock read at the tracepoint would charge the way there (5 microseconds in some
+//! virtual machines) to the task that leaves, and would include stolen time. The clock serves for time in flight only.
+//!
+//! The program sees the next task at the switch, so a task that never switches again is known from its first moment, and the
+//! reader adds the time in flight. Rust emits no relocations for kernel structs: the offsets are looked up in the running kernel's
+//! BTF at start (`btf.rs`) and become constants when the loader freezes them, so the verifier checks each load. Where a field is
+//! missing or typed programs are refused, the raw tracepoint charges the task that leaves; it cannot know who is running now.
+//!
+//! The slots are mapped into memory, so no idle CPU is interrupted by a reading. The map is read first, by one system call, then the
+//! slots; what moved in between is looked up again. Totals are computed anew each time and never fall, so a torn reading moves
+//! time between two ticks and loses none.
+//!
+//! A security module may keep BPF programs off some tasks. The slot remembers which thread came, so the next switch notices
+//! (`energy_agent_missed_switches_total`), and the time in between is divided by what the scheduler remembers of the task that
+//! leaves. `/proc/stat` says whether a CPU went idle unseen.
+//!
+//! A task that moves itself into a cgroup has its slot opened again at once. A running task that is moved by another process is
+//! found at its next switch, which the agent causes at the next tick by a short visit to the busy CPUs. When the programs are
+//! attached, the agent visits each online CPU once, so that a task that never switches has its slot opened. Kernel threads are
+//! charged to the number 0 in place of a cgroup id. The idle task is never charged.
+//!
+//! Cycles weigh work where every CPU of a package delivers them for the whole interval; else run time does. There is one unit per
+//! zone and interval.
+//!
+//! aya-log is used on one rare path, the first lost cgroup event.
 
 mod cycles;
 mod events;

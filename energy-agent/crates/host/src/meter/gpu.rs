@@ -1,4 +1,10 @@
 //! NVIDIA GPUs through NVML: energy, state and processes of each, read on threads that may hang while the tick does not.
+//!
+//! Each GPU is read by a thread of its own, and another one opens the library, because any NVML call may hang for minutes. The tick asks
+//! all of them at its start and takes what has come after the other meters; it waits at most 50 ms, and not at all for a GPU that
+//! was slow. A GPU that does not answer for three seconds is `hanging`: its thread is left alone, the others go on, and when it
+//! returns its counter has the energy meanwhile. The library is closed when its last thread ends, so that a new driver is loaded.
+//! GPUs keep their series by UUID, whatever index they come back with.
 
 mod clocks;
 mod device;

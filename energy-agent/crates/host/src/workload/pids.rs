@@ -1,5 +1,9 @@
 //! Whose a process of the host is, by its cgroup: for meters that name processes by PID. What was learned is kept, because
 //! a process' last work is read after it ended, and because asking again each time would cost more than all the rest.
+//!
+//! In a cgroup namespace of its own the agent reads other processes' cgroups as relative paths. They are placed as absolute ones
+//! are. A container whose pod is hidden (one beside the agent's own) is looked up by its id among the known pods and belongs to no
+//! workload if none has it. The same goes for what shows as `/`, which may be any cgroup there.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,5 +1,10 @@
 //! What the API server or the kubelet says about the node's pods, trimmed to what is used, and the names that follow from
 //! it for pods and containers as cgroups tell them.
+//!
+//! Instances of a named container (restarts) are summed under the id of the current one. When the row of an ended instance is
+//! folded, its total is kept by name, so that neither the container's counter nor the pod's falls. The API does not tell the ids of
+//! sandboxes (pause containers). A runtime makes a pod's sandbox first, so it is the pod's first container unless the API names that
+//! one, and it is shown as the container `POD` together with what runs in the pod's cgroup beside containers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

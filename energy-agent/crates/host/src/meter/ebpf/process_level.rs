@@ -1,6 +1,12 @@
 //! Process accounting begins and ends while the meter runs. The program that comes is attached before the one that goes
 //! is detached: at a switch that both see, the second finds the slot as the first left it, with nothing in it to charge
 //! again but the microseconds since then, so no run time is lost and next to none counts twice.
+//!
+//! The switch that both programs see counts as a missed one; these are left out of `energy_agent_missed_switches_total`. While the
+//! level is off, the ledger of processes charges everything to `other`, which therefore has all earlier active energy on the first
+//! page with processes. A process that had a series goes on from its total. What a process ran between the last reading and the end
+//! of the level stays with its workload alone. The map and its buffer have their full size from the start: kernel memory that nothing
+//! touches while the level is off.
 
 use std::path::PathBuf;
 
