@@ -3,16 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 pub mod agent;
+pub mod busy_node;
 pub mod cgroup;
 pub mod crash;
 pub mod crowd;
 pub mod fuse;
 pub mod kept;
+pub mod kubernetes;
 pub mod manifests;
 pub mod mount;
 pub mod network;
 pub mod nvml;
 pub mod page;
+pub mod plant;
 pub mod pod_resources;
 pub mod powercap;
 pub mod prometheus;

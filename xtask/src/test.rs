@@ -11,26 +11,9 @@ use crate::{cargo, checked, kube_api, output, root, tools};
 
 /// Test programs that wait for most of their time: for clocks, plants, servers, other programs. The whole suite runs them beside
 /// the others.
-const WAITING: [&str; 16] = [
-    "capping",
-    "config_files",
-    "dashboards",
-    "deb",
-    "deploy",
-    "end_to_end",
-    "gpu",
-    "image",
-    "kepler_dashboards",
-    "kubernetes",
-    "pod_resources",
-    "policy_sources",
-    "restore",
-    "selection",
-    "sensors",
-    "web_config",
-];
+const WAITING: [&str; 3] = ["pages", "policies", "program"];
 
-/// Test programs that use a Kubernetes API server.
+/// Modules of test programs that use a Kubernetes API server.
 const WITH_API_SERVER: [&str; 13] = [
     "capping",
     "capping_cpu",
@@ -56,7 +39,7 @@ pub fn test(arguments: &[String]) -> Result<()> {
     command.args(arguments);
     // A newcomer who asks for one test does not wait for what it does not use. Flags alone, as --no-fail-fast, leave out none.
     let names: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
-    let asked_for = |test: &str| names.is_empty() || names.iter().any(|name| name.contains(test));
+    let asked_for = |module: &str| names.is_empty() || names.iter().any(|name| names_module(name, module));
     let mut programs = Vec::new();
     if !tools::on_path("promtool") {
         programs.push(tools::unpacked("prometheus")?.join("usr/bin"));
@@ -76,13 +59,13 @@ pub fn test(arguments: &[String]) -> Result<()> {
     }
     if asked_for("deploy") {
         let packages = ["kubernetes-validate==1.37.0", "pydantic==2.*", "httpx==0.28.*"];
-        match tools::python("deploy", &packages, &root().join("tests/deploy/requirements.txt")) {
+        match tools::python("deploy", &packages, &root().join("tests/program/deploy/requirements.txt")) {
             Ok(python) => drop(command.env("TEST_PYTHON", python)),
             Err(error) => println!("schema and Helm chart of deploy/ are not checked: {error:#}"),
         }
     }
     if asked_for("dashboards") {
-        match tools::npm("dashboards", &root().join("tests/dashboards/grafana")) {
+        match tools::npm("dashboards", &root().join("tests/pages/dashboards/grafana")) {
             Ok((folder, node)) => drop(command.env("TEST_GRAFANA_SCHEMA", folder).env("TEST_NODE", node)),
             Err(error) => println!("dashboards are not checked by Grafana's types: {error:#}"),
         }
@@ -97,6 +80,11 @@ pub fn test(arguments: &[String]) -> Result<()> {
         command.envs(kube_api::programs());
     }
     if arguments.is_empty() { everything(&command) } else { checked(&mut command) }
+}
+
+/// Whether an argument selects tests of this module: it has the module's name in it, or is the test program that holds it.
+fn names_module(argument: &str, module: &str) -> bool {
+    argument.contains(module) || root().join("tests").join(argument).join(format!("{module}.rs")).exists()
 }
 
 /// Two cargos like this one, each with its share of the test programs. What the second prints follows when the first has ended.

@@ -1,0 +1,48 @@
+//! What `cargo xtask pictures` draws: each panel's answers, written to files when the variables below ask for it.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::board::{Board, filled_in};
+use crate::common::prometheus::Prometheus;
+
+pub struct Wanted {
+    folder: PathBuf,
+    pub length: Duration,
+}
+
+/// `PICTURES_FOLDER` and `PICTURES_SECONDS`.
+pub fn wanted() -> Option<Wanted> {
+    let folder = env::var_os("PICTURES_FOLDER")?.into();
+    let seconds = env::var("PICTURES_SECONDS").ok()?.parse().ok()?;
+    Some(Wanted { folder, length: Duration::from_secs(seconds) })
+}
+
+impl Wanted {
+    /// A file for each dashboard: `{"board": .., "answers": {panel: {query: [series]}}}`.
+    pub fn write(&self, boards: &[Board], prometheus: &Prometheus, range_s: u64, end: f64) {
+        // The first rates need some scrapes.
+        let start = end - Duration::from_secs(range_s).as_secs_f64() + 6.0;
+        for board in boards {
+            let mut answers = Map::new();
+            for query in board.queries() {
+                let expr = filled_in(query.expr, range_s, &[("namespace", "ml|web|batch")]);
+                let series: Vec<Value> = if query.instant {
+                    let values = prometheus.query_at(&expr, end);
+                    values.into_iter().map(|(labels, value)| json!({"labels": labels, "value": value})).collect()
+                } else {
+                    let ranges = prometheus.range(&expr, start, end, 1.0);
+                    ranges.into_iter().map(|(labels, points)| json!({"labels": labels, "points": points})).collect()
+                };
+                let panel = answers.entry(query.panel["id"].to_string()).or_insert_with(|| json!({}));
+                panel[query.reference] = series.into();
+            }
+            let all = json!({"board": board.json, "answers": answers, "start": start, "end": end});
+            fs::write(self.folder.join(format!("{}.json", board.name)), all.to_string()).unwrap();
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The program as it is started, configured, packaged and installed.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod agent;
+mod config_files;
+mod deb;
+mod deploy;
+mod doctor;
+mod end_to_end;
+mod image;
+mod static_program;
