@@ -111,7 +111,6 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
         snapshots: snapshots.clone(),
         own,
         protection: protection.in_force(),
-        scrapers: Arc::default(),
     };
     let address = listener.local_addr().context("listening address")?;
     info!(%address, path = web.telemetry_path, protection = web.protection.borrow().text(), "listening");

@@ -23,12 +23,12 @@ use energy_export::self_metrics::SelfMetrics;
 use energy_export::text::{Format, Kind, Labels, Value, Writer};
 use energy_model::cpu::CpuInfo;
 use energy_model::meter_state::UsageMeter;
-use energy_model::snapshot::{Snapshot, State};
+use energy_model::snapshot::Snapshot;
 use energy_model::zone::ZoneKind;
 use proptest::prelude::*;
 
 use server::{Server, gunzip};
-use world::{UID, case, container, export, named, page, published, rich, row, text, zone};
+use world::{UID, case, crowded, export, named, page, published, rich, text, zone};
 
 /// Microjoules of a value with six decimals, without a float.
 fn microjoules(value: &str) -> u64 {
@@ -338,18 +338,7 @@ fn an_exported_counter_follows_the_ledger_exactly() {
 /// FC-074, the scrape's part: 500 pods of three containers, two zones.
 #[test]
 fn the_page_of_a_big_node_packs_well() {
-    let mut snapshot = rich();
-    for pod in 0..500 {
-        let uid = format!("{pod:08x}-3b1e-4f0e-9f5c-0c6d1f1d5a11");
-        for index in 0..3_u64 {
-            let id = format!(
-                "{:064x}",
-                u128::from(pod * 3 + index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
-            );
-            snapshot.rows.push(row(container(&uid, &id), State::Running, pod * 1_234_567 + index, pod * 7 + index));
-        }
-    }
-    let (published, own) = (published(snapshot), SelfMetrics::new());
+    let (published, own) = (published(crowded(500)), SelfMetrics::new());
     let plain = published.body(Format::Text, Coding::Identity, &own);
     let packed = published.body(Format::Text, Coding::Gzip, &own);
     assert!(plain.len() > 1_000_000 && packed.len() * 5 < plain.len(), "{} to {}", plain.len(), packed.len());
@@ -409,7 +398,7 @@ proptest! {
         writer.family("m", Kind::Gauge, &values[0]);
         writer.sample(&Labels::new(&pairs[..1]), &pairs[1..], Value::Integer(1));
         let body = writer.finish().0;
-        let read = samples(std::str::from_utf8(&body).unwrap()).unwrap();
+        let read = samples(&body).unwrap();
         let kept: Vec<_> = pairs.iter().filter(|(_, value)| !value.is_empty()).collect();
         prop_assert_eq!(read.len(), 1);
         prop_assert_eq!(read[0].labels.len(), kept.len());

@@ -192,7 +192,7 @@ fn quantile(values: &[f64], percent: usize) -> f64 {
     sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
 }
 
-/// Numbers without a pattern: even steps would be a schedule.
+/// Numbers without a pattern, to come at any place between two ticks.
 const fn uneven(number: u32) -> u32 {
     (number.wrapping_mul(number).wrapping_mul(0x9e37_79b9)) >> 16
 }

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use energy_export::ahead::Scrapers;
 use energy_export::http::{Web, serve};
 use energy_export::page::Published;
 use energy_export::self_metrics::SelfMetrics;
@@ -16,7 +15,6 @@ use tokio::sync::{oneshot, watch};
 pub struct Server {
     pub address: SocketAddr,
     pub snapshots: watch::Sender<Arc<Published>>,
-    pub scrapers: Arc<Scrapers>,
     end: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -25,8 +23,6 @@ impl Server {
     pub fn start(first: Published) -> Self {
         let (snapshots, receiver) = watch::channel(Arc::new(first));
         let (end, ended) = oneshot::channel::<()>();
-        let scrapers: Arc<Scrapers> = Arc::default();
-        let known = Arc::clone(&scrapers);
         let (listening, address) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -39,12 +35,11 @@ impl Server {
                     snapshots: receiver,
                     own: Arc::new(SelfMetrics::new()),
                     protection: watch::channel(Arc::default()).1,
-                    scrapers: known,
                 };
                 serve(listener, web, async { drop(ended.await) }).await.unwrap();
             });
         });
-        Self { address: address.recv().unwrap(), snapshots, scrapers, end: Some(end), thread: Some(thread) }
+        Self { address: address.recv().unwrap(), snapshots, end: Some(end), thread: Some(thread) }
     }
 
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {

@@ -2,15 +2,18 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use energy_export::negotiate::Coding;
 use energy_export::parse::samples;
-use energy_export::text::Format;
 use energy_model::snapshot::Snapshot;
 
 use super::server::{Server, gunzip};
-use super::world::{case, published, rich};
+use super::world::{case, crowded, published, rich};
+
+/// Clients that ask for the same page at once.
+const SCRAPERS: usize = 4;
 
 /// FC-070.
 #[test]
@@ -106,26 +109,34 @@ fn two_scrapes_in_one_tick_see_the_same_bytes() {
 }
 
 #[test]
-fn the_page_of_a_scraper_that_keeps_a_schedule_is_encoded_before_it_comes() {
-    // How many requests were answered before the page was encoded, as it says itself.
-    let answered_before = |schedule: bool, wait: Duration| {
-        let server = Server::start(published(rich()));
-        let now = Instant::now();
-        for ago in (1..=5).rev().filter(|_| schedule) {
-            server.scrapers.note(Format::Text, Coding::Gzip, now - Duration::from_secs(ago));
+fn probes_are_answered_while_a_large_page_is_encoded_once_for_all_who_ask() {
+    let server = Server::start(published(crowded(3_000)));
+    let asked = AtomicUsize::new(0);
+    let unanswered = AtomicUsize::new(SCRAPERS);
+    let (bodies, probes) = thread::scope(|scope| {
+        let scrape = || {
+            asked.fetch_add(1, Ordering::Relaxed);
+            let body = server.get("/metrics", &[("Accept-Encoding", "gzip")]).body;
+            unanswered.fetch_sub(1, Ordering::Relaxed);
+            body
+        };
+        let scrapers = [(); SCRAPERS].map(|()| scope.spawn(scrape));
+        while asked.load(Ordering::Relaxed) < SCRAPERS {
+            thread::yield_now();
         }
-        server.snapshots.send_replace(Arc::new(published(Snapshot { ticks: 4, ..rich() })));
-        // Nothing tells from outside that a page is ready.
-        std::thread::sleep(wait);
-        server.get("/metrics", &[("Accept", "application/openmetrics-text")]);
-        let page = server.get("/metrics", &[("Accept-Encoding", "gzip")]);
-        let page = samples(std::str::from_utf8(&gunzip(&page.body)).unwrap()).unwrap();
-        let count = page.iter().find(|sample| sample.name == "energy_agent_scrape_duration_seconds_count");
-        count.unwrap().value.clone()
-    };
-    // Twice as long each time, up to a minute.
-    assert!((0..11).any(|doubled| answered_before(true, Duration::from_millis(50 << doubled)) == "0"));
-    assert_eq!(answered_before(false, Duration::ZERO), "1");
+        let mut probes = 0;
+        while unanswered.load(Ordering::Relaxed) == SCRAPERS {
+            assert_eq!(server.get("/healthz", &[]).status, 200);
+            probes += 1;
+        }
+        (scrapers.map(|scraper| scraper.join().unwrap()), probes)
+    });
+    // One that came before the scrapers, and one that waited for the page, would be two.
+    assert!(probes > 4, "{probes} probes were answered before the page");
+    // A page says how much CPU time the agent has used so far: encoded twice it would differ.
+    assert!(bodies.iter().all(|body| *body == bodies[0]), "{:?}", bodies.map(|body| body.len()));
+    let page = gunzip(&bodies[0]);
+    assert!(samples(std::str::from_utf8(&page).unwrap()).unwrap().len() > 42_000);
 }
 
 #[test]

@@ -70,6 +70,22 @@ fn process_on_gpu(mut row: ProcessRow, energy: u64) -> ProcessRow {
     row
 }
 
+/// A large node: [`rich`], and this many pods of three containers.
+pub fn crowded(pods: u64) -> Snapshot {
+    let mut snapshot = rich();
+    for pod in 0..pods {
+        let uid = format!("{pod:08x}-3b1e-4f0e-9f5c-0c6d1f1d5a11");
+        for index in 0..3 {
+            let id = format!(
+                "{:064x}",
+                u128::from(pod * 3 + index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+            );
+            snapshot.rows.push(row(container(&uid, &id), State::Running, pod * 1_234_567 + index, pod * 7 + index));
+        }
+    }
+    snapshot
+}
+
 /// A GPU of 100 J: 60 idle, 40 active = pod 25 + unit 10 + retired 3 + unattributed 2.
 fn gpu() -> (ZoneTotals, GpuNow) {
     let name = Gpu { uuid: Arc::from("GPU-1"), index: 3, minor: Some(3), name: Arc::from("NVIDIA H100 80GB HBM3") };

@@ -16,9 +16,10 @@ use hyper::http::uri::PathAndQuery;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tonic::transport::Endpoint;
+use tonic_prost::ProstCodec;
 use tracing::{info, warn};
 
-use self::messages::{ListRequest, ListResponse, Messages};
+use self::messages::{ListRequest, ListResponse};
 
 /// The kubelet answers from memory.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -112,7 +113,7 @@ async fn list(socket: &Path) -> Result<Resources> {
     let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
     client.ready().await.context("connecting")?;
     let path = PathAndQuery::from_static("/v1.PodResourcesLister/List");
-    let codec = Messages::<ListRequest, ListResponse>::default();
+    let codec = ProstCodec::<ListRequest, ListResponse>::default();
     let answer = client.unary(tonic::Request::new(ListRequest {}), path, codec).await.context("listing")?;
     Ok(Resources::from(answer.into_inner()))
 }

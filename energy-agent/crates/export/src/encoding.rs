@@ -1,4 +1,4 @@
-//! Encodes one page at a time, however many clients ask at once, and for all of them who wait for the same kind of page.
+//! Encodes one page at a time, on a thread beside the main one, for all clients that wait for the same kind of page.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +13,12 @@ use crate::page::Published;
 use crate::self_metrics::SelfMetrics;
 use crate::text::Format;
 
-/// Whose turn it is to encode, and the last pages for those who wait.
+/// Bounds the encoding of pages. A kind of page is a format in a coding.
 #[derive(Debug, Default)]
 pub struct Encoding {
+    /// Locked while a page is encoded. Of each kind the last page, while clients wait for it.
     kinds: Arc<Mutex<[Option<Page>; 4]>>,
+    /// How many clients wait for each kind.
     waiting: [AtomicUsize; 4],
 }
 
@@ -27,16 +29,10 @@ struct Page {
     body: Bytes,
 }
 
-/// One who waits for a page of a kind.
+/// A client that waits for a page of a kind.
 struct Waits<'a>(&'a AtomicUsize);
 
 impl Encoding {
-    /// Held while a page is encoded ahead and shown: one of an older tick that was encoded meanwhile would have later values of
-    /// the agent's own counters than the page that comes after it.
-    pub async fn turn(&self) -> impl Sized + use<> {
-        Arc::clone(&self.kinds).lock_owned().await
-    }
-
     /// The page of the newest tick, or of any that was not older when this was called.
     ///
     /// # Errors
@@ -60,7 +56,7 @@ impl Encoding {
         };
         let kind = usize::from(format == Format::OpenMetrics) * 2 + usize::from(coding == Coding::Gzip);
         let waits = Waits::new(&self.waiting[kind]);
-        // Goes along with the work: a client that leaves does not make room for a second one.
+        // The lock moves into the encoding thread: when a client leaves, its page is still the only one that is encoded.
         let mut kinds = Arc::clone(&self.kinds).lock_owned().await;
         let is_last = waits.0.load(Ordering::Relaxed) == 1;
         let mut newest = Arc::clone(&snapshots.borrow());
@@ -79,7 +75,7 @@ impl Encoding {
             newest = Arc::new(newest.without_measurements());
         }
         let own = Arc::clone(own);
-        // Milliseconds of CPU on a big node; neither tick nor probes must wait for them.
+        // It takes milliseconds of CPU time on a big node; neither the tick nor probes may wait for it.
         let encode = move || {
             let body = newest.body(format, coding, &own);
             kinds[kind] = (!is_last && !is_stale).then(|| Page { completed: newest.completed, body: body.clone() });

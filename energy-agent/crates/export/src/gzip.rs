@@ -1,143 +1,55 @@
-//! Compresses a page while it is written: pieces of text go to a thread beside the writer's, so that a page takes about
-//! as long as the slower of the two, and of its text not more than a family is ever there.
+//! Compresses a page as one gzip member (RFC 1952), and reads back what was compressed here.
+//!
+//! libdeflate's fastest level makes a page smaller in less time than zlib does: of 2.3 MB it leaves 415 kB in 7 ms, zlib-rs
+//! 424 kB in 11 ms. For that it needs the whole text at once, which is freed right after.
 
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
-use std::thread::{self, JoinHandle};
+use libdeflater::{CompressionLvl, Compressor, Decompressor};
 
-use flate2::Crc;
+/// The fastest level that compresses.
+const LEVEL: i32 = 1;
 
-use crate::deflate::Deflate;
-
-/// Text is compressed in pieces of about this size, each with codes of its own.
-pub const PIECE: usize = 128 * 1024;
-/// Pieces that wait at most; then the writer does.
-const WAITING: usize = 4;
-/// What the compressed page begins with: a mapping of its own, of which untouched memory costs nothing, in place of
-/// steps that leave holes in the heap.
-const ROOM: usize = 1 << 20;
-/// RFC 1952: DEFLATE, without a name and a time, from an unknown system.
-const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
-
-/// A page under construction.
-#[derive(Debug)]
-pub struct Gzip {
-    pieces: SyncSender<Vec<u8>>,
-    /// Buffers that are free again.
-    emptied: Receiver<Vec<u8>>,
-    compressor: Compressor,
-}
-
-#[derive(Debug)]
-enum Compressor {
-    Beside(JoinHandle<Vec<u8>>),
-    /// The machine gives no more threads, and a page is wanted all the same.
-    Here(Box<Member>),
-}
-
-impl Gzip {
-    #[must_use]
-    pub fn start() -> Self {
-        let (pieces, waiting) = mpsc::sync_channel(WAITING);
-        let (empty, emptied) = mpsc::channel();
-        let beside = thread::Builder::new().name("gzip".to_owned()).spawn(move || compress(&waiting, &empty));
-        let compressor = beside.map_or_else(|_| Compressor::Here(Box::default()), Compressor::Beside);
-        Self { pieces, emptied, compressor }
-    }
-
-    pub fn write(&mut self, text: &[u8]) {
-        match &mut self.compressor {
-            Compressor::Here(member) => member.write(text),
-            Compressor::Beside(_) => {
-                let mut piece = self.emptied.try_recv().unwrap_or_default();
-                piece.clear();
-                piece.extend_from_slice(text);
-                self.pieces.send(piece).expect("the thread ends after the last piece");
-            }
-        }
-    }
-
-    /// The compressed page.
-    #[must_use]
-    pub fn finish(self) -> Vec<u8> {
-        let Self { pieces, emptied: _, compressor } = self;
-        drop(pieces);
-        match compressor {
-            Compressor::Here(member) => member.finish(),
-            Compressor::Beside(thread) => thread.join().expect("compressing does not fail"),
-        }
-    }
-}
-
-/// A text that is there already.
 #[must_use]
 pub fn gzip(text: &[u8]) -> Vec<u8> {
-    let mut member = Member::default();
-    text.chunks(PIECE).for_each(|piece| member.write(piece));
-    member.finish()
+    let mut compressor = Compressor::new(CompressionLvl::new(LEVEL).expect("libdeflate has the level"));
+    // A large block is mapped, and what is not written of it takes no memory.
+    let mut out = vec![0; compressor.gzip_compress_bound(text.len())];
+    let length = compressor.gzip_compress(text, &mut out).expect("the bound is enough for any text");
+    out.truncate(length);
+    out.shrink_to_fit();
+    out
 }
 
-/// Until the last piece has come.
-fn compress(pieces: &Receiver<Vec<u8>>, empty: &Sender<Vec<u8>>) -> Vec<u8> {
-    let mut member = Member::default();
-    for piece in pieces {
-        member.write(&piece);
-        // Nobody takes it back after the last.
-        let _ = empty.send(piece);
-    }
-    member.finish()
-}
-
-/// One member of a gzip file (RFC 1952) under construction.
-#[derive(Debug)]
-struct Member {
-    deflate: Deflate,
-    /// Also counts the bytes.
-    crc: Crc,
-}
-
-impl Default for Member {
-    fn default() -> Self {
-        let mut out = Vec::with_capacity(ROOM);
-        out.extend(HEADER);
-        Self { deflate: Deflate::after(out), crc: Crc::new() }
-    }
-}
-
-impl Member {
-    fn write(&mut self, text: &[u8]) {
-        self.crc.update(text);
-        self.deflate.write(text);
-    }
-
-    fn finish(self) -> Vec<u8> {
-        let mut member = self.deflate.finish();
-        member.extend(self.crc.sum().to_le_bytes());
-        member.extend(self.crc.amount().to_le_bytes());
-        member
-    }
+#[must_use]
+pub fn gunzip(coded: &[u8]) -> Vec<u8> {
+    // A member ends with the length of its text.
+    let length = coded.last_chunk().map_or(0, |length| u32::from_le_bytes(*length));
+    let mut text = vec![0; usize::try_from(length).unwrap_or_default()];
+    let length = Decompressor::new().gzip_decompress(coded, &mut text).expect("it was compressed here");
+    text.truncate(length);
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
 
-    use flate2::read::GzDecoder;
+    use flate2::bufread::GzDecoder;
 
     use super::*;
 
     #[test]
-    fn without_a_thread_the_page_is_the_same_and_reads_back() {
-        let pieces = || (0_u32..20).map(|piece| format!("{piece} ").repeat(20_000));
-        let page = |mut gzip: Gzip| {
-            pieces().for_each(|piece| gzip.write(piece.as_bytes()));
-            gzip.finish()
-        };
-        let beside = page(Gzip::start());
-        let here = Gzip { compressor: Compressor::Here(Box::default()), ..Gzip::start() };
-        assert!(beside == page(here));
-        // Ends with an error where checksum or length are wrong.
-        let mut text = String::new();
-        GzDecoder::new(&beside[..]).read_to_string(&mut text).unwrap();
-        assert!(text == pieces().collect::<String>());
+    fn a_page_is_one_gzip_member_and_reads_back() {
+        let pages =
+            [String::new(), "a 1\n".to_owned(), (0..50_000).map(|line| format!("a{{l=\"{line}\"}} 7\n")).collect()];
+        for page in pages {
+            let coded = gzip(page.as_bytes());
+            // This decoder stops at the end of the first member, and checks the sum and the length.
+            let mut decoder = GzDecoder::new(&coded[..]);
+            let mut decoded = String::new();
+            decoder.read_to_string(&mut decoded).unwrap();
+            assert!(decoded == page, "{} bytes in place of {}", decoded.len(), page.len());
+            assert_eq!(decoder.into_inner(), b"", "after the member");
+            assert!(gunzip(&coded) == page.as_bytes());
+        }
     }
 }

@@ -30,7 +30,6 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tower::Service as _;
 
-use crate::ahead::{Scrapers, encode_ahead};
 use crate::answer::tracked;
 use crate::connections::{self, Connection, Connections};
 use crate::encoding::Encoding;
@@ -66,29 +65,22 @@ pub struct Web {
     pub snapshots: watch::Receiver<Arc<Published>>,
     pub own: Arc<SelfMetrics>,
     pub protection: watch::Receiver<Arc<Protection>>,
-    pub scrapers: Arc<Scrapers>,
 }
 
 /// Serves until `shutdown` is done, and returns at most [`GRACE`] later.
 ///
 /// # Errors
 /// When the listener cannot take connections any more.
-pub async fn serve(listener: TcpListener, mut web: Web, shutdown: impl Future<Output = ()>) -> Result<()> {
+pub async fn serve(listener: TcpListener, web: Web, shutdown: impl Future<Output = ()>) -> Result<()> {
     let protection = web.protection.clone();
-    let (scrapers, own) = (Arc::clone(&web.scrapers), Arc::clone(&web.own));
-    let own_of_connections = Arc::clone(&own);
-    let first = Arc::clone(&web.snapshots.borrow());
-    let (show, shown) = watch::channel(first);
-    let published = std::mem::replace(&mut web.snapshots, shown);
-    let encoding = Arc::new(Encoding::default());
-    let mut ahead = pin!(encode_ahead(&scrapers, published, &show, web.interval, &own, &encoding));
+    let own = Arc::clone(&web.own);
     // The kernel keeps what a closed connection has not read no longer than an open one's.
     if let Err(error) = sockopt::set_tcp_user_timeout(&listener, UNACKNOWLEDGED_MS) {
         tracing::debug!(%error, "no TCP user timeout");
     }
-    let router = router(web, Arc::clone(&encoding));
+    let router = router(web);
     let (end, ended) = watch::channel(false);
-    let open = Connections::new(connections::open_files(), own_of_connections);
+    let open = Connections::new(connections::open_files(), own);
     let mut connections = JoinSet::new();
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -96,7 +88,6 @@ pub async fn serve(listener: TcpListener, mut web: Web, shutdown: impl Future<Ou
     loop {
         tokio::select! {
             () = &mut shutdown => break,
-            never = &mut ahead => match never {},
             Some(_) = connections.join_next() => {}
             _ = looks.tick() => open.close_late(Instant::now()),
             accepted = accept(&listener, &open) => {
@@ -197,7 +188,7 @@ async fn serve_requests(
 /// What the pages are made of.
 struct Pages {
     web: Web,
-    encoding: Arc<Encoding>,
+    encoding: Encoding,
 }
 
 impl Deref for Pages {
@@ -208,7 +199,7 @@ impl Deref for Pages {
     }
 }
 
-fn router(web: Web, encoding: Arc<Encoding>) -> Router {
+fn router(web: Web) -> Router {
     let guard = middleware::from_fn_with_state(web.protection.clone(), guard);
     Router::new()
         // A telemetry path such as /:metrics is unusual, not an error.
@@ -222,7 +213,7 @@ fn router(web: Web, encoding: Arc<Encoding>) -> Router {
         .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n") })
         // Before every page and every error.
         .layer(guard)
-        .with_state(Arc::new(Pages { web, encoding }))
+        .with_state(Arc::new(Pages { web, encoding: Encoding::default() }))
 }
 
 /// Lets a request pass or not, as is in force at this moment, whenever the connection was made.
@@ -245,7 +236,6 @@ async fn metrics(State(web): State<Arc<Pages>>, headers: HeaderMap) -> Response 
     let start = Instant::now();
     let format = negotiate::format(&joined(&headers, ACCEPT));
     let coding = negotiate::coding(&joined(&headers, ACCEPT_ENCODING));
-    web.scrapers.note(format, coding, start);
     let body = match web.encoding.page(format, coding, &web.snapshots, web.interval, &web.own).await {
         Ok(body) => body,
         Err(error) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),

@@ -4,18 +4,14 @@
 //! It knows no meter, no cluster and no policy source, and it changes nothing: a scrape reads what the last tick left.
 #![forbid(unsafe_code)]
 
-pub mod ahead;
 mod answer;
 pub mod connections;
 mod decimal;
-mod deflate;
 mod encoding;
 pub mod gpu_meter;
 mod gzip;
 mod handshake;
-mod hash;
 pub mod http;
-mod huffman;
 pub mod layers;
 pub mod level;
 pub mod metrics;

@@ -1,5 +1,8 @@
 //! Reads the headers `Accept` and `Accept-Encoding` and decides which body a client gets.
 //! What cannot be understood counts as not said, and the answer is then the text format without compression.
+//!
+//! Written by hand because the format depends on the version parameter of OpenMetrics, which crates for these headers
+//! do not compare.
 
 use crate::text::Format;
 

@@ -1,15 +1,13 @@
 //! A snapshot as it is published: pages are encoded when somebody asks for them, and then kept until the next tick.
 
-use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::snapshot::Snapshot;
-use flate2::write::GzDecoder;
 
-use crate::gzip::gzip;
+use crate::gzip::{gunzip, gzip};
 use crate::negotiate::Coding;
 use crate::selection::InForce;
 use crate::self_metrics::SelfMetrics;
@@ -76,22 +74,22 @@ impl Published {
         let page = self.page(format);
         let encode = || {
             let selection = &self.export.selection;
-            let mut writer = Writer::selecting(format, coding, selection.clone());
+            let mut writer = Writer::selecting(format, selection.clone());
             series::write(&mut writer, &self.snapshot, selection.levels());
             own.write(&mut writer);
-            let (body, duplicates) = writer.finish();
+            let (text, duplicates) = writer.finish();
             own.found_duplicates(&duplicates);
-            (coding, body)
+            (coding, Bytes::from(coded(text, coding)))
         };
-        let (coded, first) = page.first.get_or_init(encode);
-        if *coded == coding {
+        let (first_coding, first) = page.first.get_or_init(encode);
+        if *first_coding == coding {
             return first.clone();
         }
-        let other = match coding {
-            Coding::Identity => page.other.get_or_init(|| gunzip(first)),
-            Coding::Gzip => page.other.get_or_init(|| Bytes::from(gzip(first))),
+        let recode = || match coding {
+            Coding::Identity => Bytes::from(gunzip(first)),
+            Coding::Gzip => Bytes::from(gzip(first)),
         };
-        other.clone()
+        page.other.get_or_init(recode).clone()
     }
 
     /// The body if it is encoded already.
@@ -114,10 +112,9 @@ fn stale_after(interval: Duration) -> Duration {
     (interval * 5).max(Duration::from_secs(5))
 }
 
-fn gunzip(coded: &[u8]) -> Bytes {
-    // RFC 1952: it ends with the length of the text. Growing to it step by step would take up to twice the memory.
-    let length = coded.last_chunk().map_or(0, |length| u32::from_le_bytes(*length));
-    let mut decoder = GzDecoder::new(Vec::with_capacity(usize::try_from(length).unwrap_or_default()));
-    decoder.write_all(coded).expect("it was made here");
-    Bytes::from(decoder.finish().expect("it was made here"))
+fn coded(text: String, coding: Coding) -> Vec<u8> {
+    match coding {
+        Coding::Identity => text.into_bytes(),
+        Coding::Gzip => gzip(text.as_bytes()),
+    }
 }

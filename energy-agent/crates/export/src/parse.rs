@@ -1,5 +1,7 @@
 //! Reads the text format back, strictly: `top` and the tests take exactly what [`crate::text`] writes and nothing looser.
 //! Every line is a comment or a sample; anything else is an error that names the line.
+//!
+//! Written by hand because crates that read the format turn values into floats, which are not exact.
 
 use anyhow::{Context as _, Result, bail, ensure};
 

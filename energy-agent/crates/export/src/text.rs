@@ -1,17 +1,15 @@
 //! Writes families of samples into one buffer, in the Prometheus text format 0.0.4 or OpenMetrics 1.0.0.
 //! Energy and time are written as exact decimals of their integers, so that sums can be checked on the scraped text.
+//!
+//! Written by hand because crates for these formats keep every value as a float in a registry, and copy it for each scrape.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::hash::BuildHasherDefault;
+use std::hash::Hasher as _;
 
-use bytes::Bytes;
 use energy_model::units::{Microjoules, Watts};
+use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::decimal;
-use crate::gzip::{Gzip, PIECE};
-use crate::hash::{Hashed, hash};
-use crate::negotiate::Coding;
 use crate::selection::Selection;
 
 /// Which exposition format is written; decides the `Content-Type` too, so that body and header belong together.
@@ -72,7 +70,7 @@ impl Labels {
         let room = pairs.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
         let mut text = String::with_capacity(room);
         write_labels(&mut text, true, pairs);
-        let hash = hash(0, text.as_bytes());
+        let hash = hash(0, [text.as_bytes()]);
         Self { text, hash }
     }
 }
@@ -81,12 +79,8 @@ impl Labels {
 #[derive(Debug)]
 pub struct Writer {
     format: Format,
-    /// The families so far; of a page that is compressed only the last ones.
+    /// The families so far.
     text: String,
-    /// `None`: a plain page.
-    gzip: Option<Gzip>,
-    /// So much of `text` is with `gzip`. A family's text stays here to its end, to know a series that comes again.
-    compressed: usize,
     /// Name that samples of the current family begin with.
     name: String,
     /// Where the current family's header begins and ends.
@@ -96,33 +90,27 @@ pub struct Writer {
     /// The current family is left out.
     hidden: bool,
     /// Series of the current family by hash: where the series is in `text`.
-    seen: HashMap<u64, (usize, usize), BuildHasherDefault<Hashed>>,
+    seen: FxHashMap<u64, (usize, usize)>,
     duplicates: Vec<String>,
 }
 
 impl Writer {
     #[must_use]
     pub fn new(format: Format) -> Self {
-        Self::selecting(format, Coding::Identity, Selection::default())
+        Self::selecting(format, Selection::default())
     }
 
     /// A page that has only the families of `selection`; whoever writes need not know.
     #[must_use]
-    pub fn selecting(format: Format, coding: Coding, selection: Selection) -> Self {
-        let gzip = match coding {
-            Coding::Identity => None,
-            Coding::Gzip => Some(Gzip::start()),
-        };
+    pub fn selecting(format: Format, selection: Selection) -> Self {
         Self {
             format,
-            gzip,
-            compressed: 0,
             selection,
             hidden: false,
             text: String::with_capacity(64 * 1024),
             name: String::new(),
             header: (0, 0),
-            seen: HashMap::default(),
+            seen: FxHashMap::default(),
             duplicates: Vec::new(),
         }
     }
@@ -130,11 +118,6 @@ impl Writer {
     /// Begins the family of `name`, which for a counter ends in `_total`. Without a sample it leaves no trace.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
         self.drop_empty_family();
-        if self.gzip.is_some() && self.text.len() >= PIECE {
-            self.compress();
-            self.text.clear();
-            (self.compressed, self.header) = (0, (0, 0));
-        }
         self.hidden = !self.selection.shows(name);
         if self.hidden {
             return;
@@ -197,7 +180,7 @@ impl Writer {
         let series = (start, self.text.len());
         let bytes = self.text.as_bytes();
         // Within a family, series differ in their labels and, of a histogram, their suffix.
-        let hashed = hash(hash(labels.hash, suffix.as_bytes()), bytes.get(rest..).unwrap_or_default());
+        let hashed = hash(labels.hash, [suffix.as_bytes(), bytes.get(rest..).unwrap_or_default()]);
         let first = *self.seen.entry(hashed).or_insert(series);
         if first != series && bytes[first.0..first.1] == bytes[start..] {
             self.duplicates.push(self.text.split_off(start));
@@ -206,34 +189,16 @@ impl Writer {
         self.text.push(' ');
         write_value(&mut self.text, value);
         self.text.push('\n');
-        if self.text.len() - self.compressed >= PIECE {
-            self.compress();
-        }
     }
 
-    /// The finished body, and the series that came twice and were left out the second time.
+    /// The finished page, and the series that came twice and were left out the second time.
     #[must_use]
-    pub fn finish(mut self) -> (Bytes, Vec<String>) {
+    pub fn finish(mut self) -> (String, Vec<String>) {
         self.drop_empty_family();
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
         }
-        self.compress();
-        let body = match self.gzip {
-            Some(gzip) => gzip.finish(),
-            None => self.text.into_bytes(),
-        };
-        (Bytes::from(body), self.duplicates)
-    }
-
-    /// Hands over the text that is not compressed yet. After a sample only: a family without one leaves no trace.
-    fn compress(&mut self) {
-        if let Some(gzip) = &mut self.gzip
-            && self.compressed < self.text.len()
-        {
-            gzip.write(&self.text.as_bytes()[self.compressed..]);
-        }
-        self.compressed = self.text.len();
+        (self.text, self.duplicates)
     }
 
     fn drop_empty_family(&mut self) {
@@ -241,6 +206,14 @@ impl Writer {
             self.text.truncate(self.header.0);
         }
     }
+}
+
+/// Goes on from `before`. Where hashes are equal, the series are compared, so it need not be strong.
+fn hash<const N: usize>(before: u64, parts: [&[u8]; N]) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write_u64(before);
+    parts.into_iter().for_each(|part| hasher.write(part));
+    hasher.finish()
 }
 
 /// The base unit that a name ends in, as OpenMetrics wants it stated.
@@ -295,14 +268,12 @@ fn write_value(text: &mut String, value: Value) {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
-
     use super::*;
 
     fn written(format: Format, write: impl FnOnce(&mut Writer)) -> String {
         let mut writer = Writer::new(format);
         write(&mut writer);
-        String::from_utf8(writer.finish().0.to_vec()).unwrap()
+        writer.finish().0
     }
 
     #[test]
@@ -370,30 +341,16 @@ mod tests {
     }
 
     #[test]
-    fn a_compressed_page_is_one_gzip_member_and_knows_a_series_that_comes_again_pieces_later() {
-        let write = |coding: Coding| {
-            let mut writer = Writer::selecting(Format::Text, coding, Selection::default());
-            for family in ["a", "b", "c"] {
-                writer.family(family, Kind::Gauge, "");
-                // Three pieces and more.
-                for series in (0..5_000).chain([0]) {
-                    let label = format!("{series:050}");
-                    writer.sample(&Labels::default(), &[("l", &label)], Value::Integer(7));
-                }
+    fn a_series_that_comes_again_is_known_however_many_are_between() {
+        let mut writer = Writer::new(Format::Text);
+        for family in ["a", "b", "c"] {
+            writer.family(family, Kind::Gauge, "");
+            for series in (0..5_000).chain([0]) {
+                writer.sample(&Labels::default(), &[("l", &series.to_string())], Value::Integer(7));
             }
-            writer.finish()
-        };
-        let (plain, duplicates) = write(Coding::Identity);
-        let (coded, of_coded) = write(Coding::Gzip);
-        let zero = "0".repeat(50);
-        assert_eq!(duplicates, ["a", "b", "c"].map(|family| format!("{family}{{l=\"{zero}\"}}")));
-        assert_eq!(of_coded, duplicates);
-        assert_eq!(plain.iter().filter(|byte| **byte == b'\n').count(), 3 * (5_000 + 2));
-        // This decoder stops at the end of the first member.
-        let mut decoder = flate2::bufread::GzDecoder::new(&coded[..]);
-        let mut decoded = Vec::new();
-        decoder.read_to_end(&mut decoded).unwrap();
-        assert!(decoded == plain, "{} bytes in place of {}", decoded.len(), plain.len());
-        assert_eq!(decoder.into_inner(), b"", "after the member");
+        }
+        let (text, duplicates) = writer.finish();
+        assert_eq!(duplicates, ["a", "b", "c"].map(|family| format!("{family}{{l=\"0\"}}")));
+        assert_eq!(text.lines().count(), 3 * (5_000 + 2));
     }
 }

@@ -129,6 +129,15 @@ impl Agent {
         sum_ns.context("no such thread")
     }
 
+    /// CPU time of the threads that answer requests, nanoseconds.
+    ///
+    /// # Errors
+    /// When the agent is gone.
+    pub fn serving_cpu_ns(&self) -> Result<u64> {
+        // The main thread, and the one that encodes pages.
+        self.thread_cpu_ns(|name| name == "energy-agent" || name.starts_with("tokio"))
+    }
+
     /// Resident memory and the part of it that is no file, in KiB (`VmRSS`, `RssAnon`).
     ///
     /// # Errors
@@ -212,17 +221,6 @@ impl Scraper {
         let mut body = vec![0; length.context("scrape without content-length")?];
         self.stream.read_exact(&mut body)?;
         Ok(Answer { body, took: began.elapsed() })
-    }
-
-    /// The next gzipped scrape of a server that comes every `period` and came last, or began, when it was `due`. A time that
-    /// has passed is not made up for: it begins anew.
-    ///
-    /// # Errors
-    /// As [`Self::get`].
-    pub fn on_schedule(&mut self, due: &mut Instant, period: Duration) -> Result<Answer> {
-        *due = (*due + period).max(Instant::now());
-        thread::sleep(due.saturating_duration_since(Instant::now()));
-        self.get(true)
     }
 
     /// # Errors

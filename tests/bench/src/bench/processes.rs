@@ -24,7 +24,7 @@ pub fn processes(scale: Scale) -> Result<Vec<Finding>> {
     findings.push(named(memory_finding(&crowd, memory, 50)));
     // A tick takes several milliseconds with so many processes: as often as it comes by default, so that it is in the way
     // of a scrape as often as it is on a node.
-    findings.extend(scrapes(&crowd, scale.interval(), scale.of(200, 16), 15.0, false, &[ALL])?);
+    findings.extend(scrapes(&crowd, scale.interval(), scale.of(200, 16), 50.0, false, &[ALL])?);
     Ok(findings)
 }
 

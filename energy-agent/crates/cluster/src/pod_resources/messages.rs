@@ -1,12 +1,10 @@
 //! The messages of the kubelet's PodResources service, as far as they are used of
 //! <https://github.com/kubernetes/kubelet/blob/v0.34.0/pkg/apis/podresources/v1/api.proto>.
-
-use std::marker::PhantomData;
+//!
+//! Written by hand because a few messages of many are used, and generated code needs `protoc` in each build.
 
 use energy_model::workload::device_id::DeviceId;
 use prost::Message;
-use tonic::Status;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ListRequest {}
@@ -78,51 +76,5 @@ impl ClaimMessage {
             return self.cdi_devices.iter().filter_map(|device| DeviceId::of_cdi(&device.name)).collect();
         }
         DeviceId::of_claim(&self.driver, &self.pool, &self.device).into_iter().collect()
-    }
-}
-
-/// Encodes one message and decodes another.
-pub struct Messages<Sent, Received>(PhantomData<(Sent, Received)>);
-
-impl<Sent, Received> Default for Messages<Sent, Received> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<Sent, Received> Codec for Messages<Sent, Received>
-where
-    Sent: Message + Send + 'static,
-    Received: Message + Default + Send + 'static,
-{
-    type Encode = Sent;
-    type Decode = Received;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self(PhantomData)
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<Sent: Message, Received> Encoder for Messages<Sent, Received> {
-    type Item = Sent;
-    type Error = Status;
-
-    fn encode(&mut self, item: Sent, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        item.encode(buffer).map_err(|error| Status::internal(error.to_string()))
-    }
-}
-
-impl<Sent, Received: Message + Default> Decoder for Messages<Sent, Received> {
-    type Item = Received;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Received>, Status> {
-        Received::decode(buffer).map(Some).map_err(|error| Status::internal(error.to_string()))
     }
 }

@@ -1,4 +1,6 @@
 //! The JSON form. Base units as in metrics: watts, joules, seconds, hertz, CPUs; what is not known is `null`.
+//!
+//! Written by hand, not derived: clients read these names and units, and they stay when those of the status change.
 
 use std::time::UNIX_EPOCH;
 

@@ -1,15 +1,13 @@
 //! Which rows are one container on the page: instances of a pod's container that have its name are summed, so that a
 //! restart goes on counting; without a name each instance stands for itself.
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use energy_model::snapshot::{Row, Snapshot, State};
 use energy_model::workload::names::Names;
 use energy_model::workload::{POD_OVERHEAD, Runtime, Workload};
 
 use super::Totals;
-use crate::hash::Hashed;
 use crate::text::Labels;
 
 /// Rows under one name or id of one pod; the pod is empty for a container outside pods.
@@ -39,10 +37,10 @@ struct Instance<'a> {
 pub fn containers(snapshot: &Snapshot) -> Vec<Totals<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::with_capacity(snapshot.rows.len());
     // A name (a DNS label, or POD) is never a container id (64 hexadecimal digits).
-    let mut places: HashMap<(&str, &str), usize, BuildHasherDefault<Hashed>> =
-        HashMap::with_capacity_and_hasher(snapshot.rows.len(), BuildHasherDefault::default());
+    let mut places: FxHashMap<(&str, &str), usize> =
+        FxHashMap::with_capacity_and_hasher(snapshot.rows.len(), FxBuildHasher);
     // All containers of a pod have one runtime; the row of ended instances does not tell it.
-    let mut runtimes: HashMap<&str, Runtime, BuildHasherDefault<Hashed>> = HashMap::default();
+    let mut runtimes: FxHashMap<&str, Runtime> = FxHashMap::default();
     for row in &snapshot.rows {
         let Some(Instance { pod, name, id, runtime, current }) = instance(row, &snapshot.names) else { continue };
         let runtime = match &*row.workload {

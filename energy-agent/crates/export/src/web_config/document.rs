@@ -1,6 +1,7 @@
 //! The file of `--web.config.file`, as Prometheus' exporter-toolkit has it: text into what is asked for, strictly.
 //!
-//! Source: <https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md>.
+//! Source: <https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md>. Written by hand because
+//! the toolkit is a Go library, and no crate reads its file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

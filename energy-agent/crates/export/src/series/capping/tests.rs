@@ -22,7 +22,7 @@ fn text(status: &CappingStatus) -> String {
     write(&mut writer, status, "n1");
     let (page, duplicates) = writer.finish();
     assert_eq!(duplicates, Vec::<String>::new());
-    String::from_utf8(page.to_vec()).unwrap()
+    page
 }
 
 /// The samples of a family.
