@@ -15,7 +15,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use energy_host::meter::gpu::{GpuMeter, Options};
+use energy_host::meter::gpu::{GpuMeter, GpuOptions};
 use energy_model::capping::stated::StatedClocks;
 use nvml_wrapper::enum_wrappers::device::{Clock, Sampling, TemperatureSensor};
 use nvml_wrapper::error::NvmlError;
@@ -107,7 +107,7 @@ fn calls(when: &str, device: &Device<'_>) {
 /// The meter alone, as the tick uses it.
 fn meter(library: &str, seconds: u64, device: &Device<'_>, names: &BTreeMap<u32, &str>) {
     println!("\nthe meter, {seconds} readings a second apart:");
-    let options = Options {
+    let options = GpuOptions {
         library: library.to_owned(),
         procfs: PathBuf::from("/proc"),
         interval: Duration::from_secs(1),

@@ -24,13 +24,13 @@ use anyhow::{Context, Result, bail};
 use energy_cluster::configmaps::{self, Which};
 use energy_cluster::events::{self, Outbox, Sending};
 use energy_cluster::kubernetes::Credentials;
-use energy_cluster::pods::Source;
+use energy_cluster::pods::PodSource;
 use energy_export::http::{Web, serve};
 use energy_export::page::Published;
 use energy_export::self_metrics::SelfMetrics;
-use energy_export::web_config::ProtectionSource;
+use energy_export::web_config::WebConfigSource;
 use energy_files::reload;
-use energy_model::capping::source::InForce;
+use energy_model::capping::source::ActivePolicies;
 use energy_model::meter_state::MeterName;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
@@ -86,7 +86,7 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
     let base = selection_source::at_start(config).map_err(anyhow::Error::msg)?;
     let own = Arc::new(SelfMetrics::new());
     let protection =
-        ProtectionSource::open(config.web_config.as_deref(), Arc::clone(&own)).map_err(anyhow::Error::msg)?;
+        WebConfigSource::open(config.web_config.as_deref(), Arc::clone(&own)).map_err(anyhow::Error::msg)?;
     if config.capping == Capping::Off && config.has_policies() {
         warn!("policies are named and not followed: capping is off (--capping=on)");
     }
@@ -167,7 +167,7 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
 /// Opens the meters, on a thread of its own, as a file of them may hang. `None`: a signal came first.
 async fn open(
     config: &Config,
-    policies: Option<watch::Receiver<Arc<InForce>>>,
+    policies: Option<watch::Receiver<Arc<ActivePolicies>>>,
     outbox: Option<Outbox>,
     signals: &mut Signals,
 ) -> Result<Option<Node>> {
@@ -194,7 +194,8 @@ async fn open(
 
 /// Where changes of capping are told: the cluster that pods are known from.
 fn events(config: &Config, own: &Arc<SelfMetrics>) -> Option<(Outbox, Sending)> {
-    let is_wanted = config.capping == Capping::On && !matches!(Source::choose(&config.cluster), Source::None { .. });
+    let is_wanted =
+        config.capping == Capping::On && !matches!(PodSource::choose(&config.cluster), PodSource::None { .. });
     let credentials = is_wanted.then(|| Credentials::find(config.cluster.kubeconfig.as_deref())).flatten()?;
     own.count_events();
     let own = Arc::clone(own);

@@ -14,7 +14,7 @@ use energy_agent::config::{Capping, Cli, Command, Config, LogFormat, LogLevel};
 use energy_agent::logging::Log;
 use energy_agent::selection_source::at_start;
 use energy_agent::{Ended, cli, panics};
-use energy_export::web_config::ProtectionSource;
+use energy_export::web_config::WebConfigSource;
 use energy_host::static_build::look_up_names_without_modules;
 use energy_model::printable::{printable, printable_lines};
 use tracing::field::Field;
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn run(config: &Config) -> anyhow::Result<ExitCode> {
-    let protection = ProtectionSource::open(config.web_config.as_deref(), Arc::default());
+    let protection = WebConfigSource::open(config.web_config.as_deref(), Arc::default());
     if let Err(problem) = at_start(config).map(drop).and(protection.map(drop)) {
         Cli::command().error(ErrorKind::ValueValidation, problem).exit();
     }

@@ -14,7 +14,7 @@ use std::{env, fs};
 
 use anyhow::Result;
 use energy_cluster::events::Outbox;
-use energy_cluster::pods::Told;
+use energy_cluster::pods::KnownPods;
 use energy_export::level::Level;
 use energy_host::boot::boot_id;
 use energy_host::container::in_cluster;
@@ -27,7 +27,7 @@ use energy_model::attribution::method::IdleMethod;
 use energy_model::attribution::scope::Scope;
 use energy_model::attribution::usage::{Share, Usage};
 use energy_model::attribution::{Idle, Interval, Weight, attribute, learn};
-use energy_model::capping::source::InForce;
+use energy_model::capping::source::ActivePolicies;
 use energy_model::cpu::CpuInfo;
 use energy_model::ledger::Ledger;
 use energy_model::ledger::idle::IdleLedger;
@@ -40,7 +40,7 @@ use energy_model::workload::cgroup::UNKNOWN_UNIT;
 use energy_model::workload::labels::{PodLabel, exported};
 use energy_model::workload::mirrors::Mirrors;
 use energy_model::workload::names::Names;
-use energy_model::workload::sandbox::Firsts;
+use energy_model::workload::sandbox::Sandboxes;
 use energy_model::workload::units::Units;
 use energy_model::zone::Source;
 use tokio::sync::watch;
@@ -90,7 +90,7 @@ impl Node {
     /// When a demanded meter is refused; see [`Sampler::open`].
     pub fn open(
         config: &Config,
-        policies: Option<watch::Receiver<Arc<InForce>>>,
+        policies: Option<watch::Receiver<Arc<ActivePolicies>>>,
         events: Option<Outbox>,
     ) -> Result<Self> {
         let mut sampler = Sampler::open(&config.host)?;
@@ -192,7 +192,7 @@ impl Node {
 
     /// Reads, divides and adds up. `late` says that this tick began more than half an interval late, `told` is what is
     /// known of the pods by now.
-    pub fn tick(&mut self, late: bool, told: &Told) -> Snapshot {
+    pub fn tick(&mut self, late: bool, told: &KnownPods) -> Snapshot {
         let sample = self.sampler.read();
         self.late_ticks += u64::from(late);
         let now = Instant::now();
@@ -236,7 +236,7 @@ impl Node {
         let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
         let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
         // Before rows are folded by name, and after the readings that the names are for.
-        let nothing = Firsts::default();
+        let nothing = Sandboxes::default();
         let firsts = self.owners.as_ref().map_or(&nothing, Owners::firsts);
         if let Some(names) = self.names.after(&pods, firsts, self.ledger.workloads()) {
             self.names = Arc::new(names);
@@ -325,7 +325,7 @@ impl Node {
     }
 
     /// Restores what is capped, and keeps what was learned for the next start. Returns whether all is restored.
-    pub fn close(&mut self, told: &Told) -> bool {
+    pub fn close(&mut self, told: &KnownPods) -> bool {
         let nobody = BTreeSet::new();
         let pods = self.mirrors.settle(&told.pods, self.owners.as_ref().map_or(&nobody, Owners::alive));
         let gpus = self.sampler.gpus();

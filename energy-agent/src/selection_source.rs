@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use energy_cluster::configmaps::{self, Content, Data, Told, Which};
-use energy_export::layers::{Layers, Place};
-use energy_export::selection::{InForce, Selection};
+use energy_cluster::configmaps::{self, Content, Data, KnownConfigMaps, Which};
+use energy_export::layers::{LayerSource, Layers};
+use energy_export::selection::{ActiveSelection, Selection};
 use energy_export::self_metrics::SelfMetrics;
 use energy_export::settings::{self, Setting, Settings, terms, units};
 use energy_export::{metrics, settings_file};
-use energy_files::config_file::Fault;
-use energy_files::log_limit::News;
-use energy_files::reader::{self, Lost, Reader};
+use energy_files::config_file::FileError;
+use energy_files::log_limit::LogLimit;
+use energy_files::reader::{self, FileReader, Lost};
 use energy_files::reload::Reload;
 use energy_files::stable_read::{self, Look};
 use energy_host::config::EbpfMode;
@@ -36,12 +36,12 @@ pub struct SelectionSource {
     /// For messages.
     configmap: String,
     /// What the API server said last; holds while it is away.
-    told: Told,
-    news: News<Reason>,
-    reader: Reader,
+    told: KnownConfigMaps,
+    news: LogLimit<Reason>,
+    reader: FileReader,
     /// What the file had when it was last looked at.
     seen: Option<Result<Vec<(String, String)>, String>>,
-    publish: watch::Sender<Arc<InForce>>,
+    publish: watch::Sender<Arc<ActiveSelection>>,
     own: Arc<SelfMetrics>,
 }
 
@@ -74,15 +74,15 @@ impl SelectionSource {
     pub fn open(config: &Config, base: Settings, processes: bool, own: Arc<SelfMetrics>) -> Self {
         let mut layers = Layers::new(base, processes);
         let configmap = config.export_configmap.clone().map(|object| Which::Named(object).title()).unwrap_or_default();
-        let mut first = InForce::default();
+        let mut first = ActiveSelection::default();
         if !configmap.is_empty() {
             // Until the API server has answered, what is in force is not what was asked for; that alone is no news.
-            layers.update(Place::ConfigMap, Err(format!("{configmap}: not read yet")));
+            layers.update(LayerSource::ConfigMap, Err(format!("{configmap}: not read yet")));
             first.problem = layers.problem();
         }
         let (publish, _) = watch::channel(Arc::new(first));
-        let (file, told, news) = (config.export_config.clone(), Told::default(), News::default());
-        let reader = Reader::default();
+        let (file, told, news) = (config.export_config.clone(), KnownConfigMaps::default(), LogLimit::default());
+        let reader = FileReader::default();
         let mut source = Self { layers, file, configmap, told, news, reader, seen: None, publish, own };
         if let Some(file) = source.file.clone() {
             source.own.count_lost_readings("export_config");
@@ -96,12 +96,12 @@ impl SelectionSource {
     }
 
     #[must_use]
-    pub fn in_force(&self) -> watch::Receiver<Arc<InForce>> {
+    pub fn in_force(&self) -> watch::Receiver<Arc<ActiveSelection>> {
         self.publish.subscribe()
     }
 
     /// Follows the file and what is told of the ConfigMap, for ever.
-    pub async fn follow(mut self, mut told: Option<watch::Receiver<Told>>) {
+    pub async fn follow(mut self, mut told: Option<watch::Receiver<KnownConfigMaps>>) {
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         if let Some(told) = &mut told {
@@ -146,7 +146,7 @@ impl SelectionSource {
                 if lost == Lost::GivenUp {
                     self.own.lost_reading("export_config");
                 }
-                self.found_file(&file, Err(format!("{}: {}", file.display(), Fault::Hangs)));
+                self.found_file(&file, Err(format!("{}: {}", file.display(), FileError::Hangs)));
             }
         }
     }
@@ -154,24 +154,24 @@ impl SelectionSource {
     fn found_file(&mut self, file: &Path, found: Result<Vec<(String, String)>, String>) {
         self.seen = Some(found.clone());
         let place = format!("in {}", file.display());
-        self.update(Place::File, found.and_then(|entries| Settings::read(&entries, &place)));
+        self.update(LayerSource::File, found.and_then(|entries| Settings::read(&entries, &place)));
     }
 
-    fn found_configmap(&mut self, now: Told) {
+    fn found_configmap(&mut self, now: KnownConfigMaps) {
         let before = std::mem::replace(&mut self.told, now);
-        let Told { maps, trouble } = &self.told;
+        let KnownConfigMaps { maps, trouble } = &self.told;
         match (maps, trouble) {
             // What was refused before may be the same now, and is in force again.
             (Some(maps), None) => match maps.values().next() {
                 Some(data) => {
                     let place = format!("in {}", self.configmap);
                     let said = entries(data, &place).and_then(|entries| Settings::read(&entries, &place));
-                    self.update(Place::ConfigMap, said);
+                    self.update(LayerSource::ConfigMap, said);
                 }
                 None if before.maps.as_ref() == Some(maps) => {}
                 None => {
                     info!(configmap = self.configmap, "not there; file, environment and flags say what is exported");
-                    self.update(Place::ConfigMap, Ok(Settings::default()));
+                    self.update(LayerSource::ConfigMap, Ok(Settings::default()));
                 }
             },
             (_, Some(trouble)) if !self.news.is(trouble.reason, Instant::now()) => {}
@@ -181,13 +181,13 @@ impl SelectionSource {
             }
             (None, Some(trouble)) => {
                 let problem = format!("{}: {}", self.configmap, trouble.message);
-                self.update(Place::ConfigMap, Err(problem));
+                self.update(LayerSource::ConfigMap, Err(problem));
             }
             (None, None) => {}
         }
     }
 
-    fn update(&mut self, place: Place, said: Result<Settings, String>) {
+    fn update(&mut self, place: LayerSource, said: Result<Settings, String>) {
         if let Ok(settings) = &said
             && !settings.ignored.is_empty()
         {
@@ -199,7 +199,7 @@ impl SelectionSource {
 
     /// Publishes and says what is different from before.
     fn publish(&self) {
-        let now = InForce { selection: self.layers.selection().clone(), problem: self.layers.problem() };
+        let now = ActiveSelection { selection: self.layers.selection().clone(), problem: self.layers.problem() };
         let before = self.publish.send_replace(Arc::new(now.clone()));
         if now.selection != before.selection {
             info!(selection = now.selection.text(), "export");

@@ -7,10 +7,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use energy_cluster::pods::{self, Source, Told};
+use energy_cluster::pods::{self, KnownPods, PodSource};
 use energy_export::level::Level;
 use energy_export::page::Published;
-use energy_export::selection::InForce;
+use energy_export::selection::ActiveSelection;
 use energy_export::self_metrics::SelfMetrics;
 use energy_host::memory;
 use energy_model::attribution::method::IdlePolicy;
@@ -99,7 +99,7 @@ impl Drop for TickThread {
 
 /// The tick thread's end of what is known of the pods.
 pub struct PodsEnd {
-    told: watch::Receiver<Told>,
+    told: watch::Receiver<KnownPods>,
     /// Asks a kubelet before its time.
     unknown: Option<Arc<Notify>>,
     /// Pods without a name at the last tick; each brings forward one question at most.
@@ -109,8 +109,8 @@ pub struct PodsEnd {
 impl PodsEnd {
     #[must_use]
     pub fn start(config: &Config) -> Self {
-        let source = Source::choose(&config.cluster);
-        if config.idle_policy == IdlePolicy::Requests && matches!(source, Source::None { .. }) {
+        let source = PodSource::choose(&config.cluster);
+        if config.idle_policy == IdlePolicy::Requests && matches!(source, PodSource::None { .. }) {
             warn!(
                 "no pod's CPU request is known, so all idle energy stays unassigned: --attribution.idle-policy=requests \
                  needs a --pods.source other than none that can be asked"
@@ -120,7 +120,7 @@ impl PodsEnd {
         Self { told, unknown, unnamed: BTreeSet::new() }
     }
 
-    fn told(&self) -> Told {
+    fn told(&self) -> KnownPods {
         self.told.borrow().clone()
     }
 
@@ -139,7 +139,7 @@ pub struct Ticker {
     pub node: Node,
     pub pods: PodsEnd,
     pub interval: Duration,
-    pub export: watch::Receiver<Arc<InForce>>,
+    pub export: watch::Receiver<Arc<ActiveSelection>>,
     pub publish: watch::Sender<Arc<Published>>,
     pub own: Arc<SelfMetrics>,
 }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use energy_export::parse::{Sample, samples};
+use energy_export::parse::{ParsedSample, samples};
 
 pub struct Page {
     pub text: String,
-    pub samples: Vec<Sample>,
+    pub samples: Vec<ParsedSample>,
 }
 
 impl Page {
@@ -16,8 +16,8 @@ impl Page {
     }
 
     /// The samples of a family that have all these labels.
-    pub fn select(&self, name: &str, labels: &[(&str, &str)]) -> Vec<&Sample> {
-        let has = |sample: &Sample| labels.iter().all(|(label, value)| sample.label(label) == *value);
+    pub fn select(&self, name: &str, labels: &[(&str, &str)]) -> Vec<&ParsedSample> {
+        let has = |sample: &ParsedSample| labels.iter().all(|(label, value)| sample.label(label) == *value);
         self.samples.iter().filter(|sample| sample.name == name && has(sample)).collect()
     }
 
@@ -26,7 +26,7 @@ impl Page {
     }
 
     /// The one sample of a family with these labels.
-    pub fn one(&self, name: &str, labels: &[(&str, &str)]) -> &Sample {
+    pub fn one(&self, name: &str, labels: &[(&str, &str)]) -> &ParsedSample {
         let found = self.select(name, labels);
         assert_eq!(found.len(), 1, "{name} {labels:?}: {found:#?}");
         found[0]

@@ -15,7 +15,7 @@ use crate::common::tree::sysfs_without_type;
 use crate::common::{alone, one_of_three};
 use energy_host::config::CyclesEvent;
 use energy_host::meter::cpu::Topology;
-use energy_host::meter::ebpf::{Ebpf, Options};
+use energy_host::meter::ebpf::{Ebpf, EbpfOptions};
 use energy_model::meter_state::{Program, WeightUnit};
 use energy_model::sample::{CgroupEvent, CgroupId};
 
@@ -38,7 +38,7 @@ impl Meter {
     /// With the kernel's BTF below `sysfs`.
     fn load_from(sysfs: &Path, cycles: CyclesEvent, map_entries: u32) -> Self {
         let topology = Topology::read(Path::new("/sys"), Path::new("/proc"));
-        let options = Options { sysfs, cycles, intel_model: None, process_entries: 0, map_entries };
+        let options = EbpfOptions { sysfs, cycles, intel_model: None, process_entries: 0, map_entries };
         let ebpf =
             Ebpf::load(options, &topology, Path::new("/proc")).expect("these tests need root and a kernel with BTF");
         let mut meter = Self {
@@ -434,7 +434,7 @@ fn a_cpu_that_a_real_time_task_never_leaves_does_not_hold_up_the_start() {
     // The kernel lets others in for the last twentieth of each second.
     thread::sleep(Duration::from_millis(1_200));
     let topology = Topology::read(Path::new("/sys"), Path::new("/proc"));
-    let options = Options {
+    let options = EbpfOptions {
         sysfs: Path::new("/sys"),
         cycles: CyclesEvent::None,
         intel_model: None,
@@ -450,7 +450,7 @@ fn a_kernel_without_btf_is_refused_with_the_missing_file() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("kernel/btf")).unwrap();
     let topology = Topology::read(Path::new("/sys"), Path::new("/proc"));
-    let options = Options {
+    let options = EbpfOptions {
         sysfs: root.path(),
         cycles: CyclesEvent::Auto,
         intel_model: None,

@@ -15,10 +15,10 @@ use crate::common::page::Page;
 use crate::common::powercap::Powercap;
 use crate::common::tree::{Tree, sysfs_without_type};
 use crate::common::{alone, one_of_three};
-use energy_export::parse::Sample;
+use energy_export::parse::ParsedSample;
 use energy_host::config::CyclesEvent;
 use energy_host::meter::cpu::Topology;
-use energy_host::meter::ebpf::{Ebpf, Options};
+use energy_host::meter::ebpf::{Ebpf, EbpfOptions};
 
 const LEVELS: &str = "--export.levels=node,pod,container,process";
 const SECONDS: &str = "kepler_process_cpu_seconds_total";
@@ -33,7 +33,7 @@ fn pid(load: &Load) -> String {
 }
 
 /// The series of CPU seconds of a process, as soon as it has one that `fits`.
-fn series(agent: &Agent, pid: &str, fits: impl Fn(&Sample) -> bool) -> Sample {
+fn series(agent: &Agent, pid: &str, fits: impl Fn(&ParsedSample) -> bool) -> ParsedSample {
     wait_for(&format!("a series of pid {pid}"), || {
         let page = agent.scrape();
         page.assert_conserved();
@@ -292,7 +292,7 @@ fn a_full_map_is_counted_and_takes_nothing_from_cgroups() {
     // FC-042
     let _alone = alone();
     let topology = Topology::read(Path::new("/sys"), Path::new("/proc"));
-    let options = Options {
+    let options = EbpfOptions {
         sysfs: Path::new("/sys"),
         cycles: CyclesEvent::None,
         intel_model: None,

@@ -18,7 +18,7 @@ use energy_export::level::Level;
 use energy_export::metrics;
 use energy_export::negotiate::Coding;
 use energy_export::page::Published;
-use energy_export::parse::{Sample, samples};
+use energy_export::parse::{ParsedSample, samples};
 use energy_export::self_metrics::SelfMetrics;
 use energy_export::text::{Format, Kind, Labels, Value, Writer};
 use energy_model::cpu::CpuInfo;
@@ -38,7 +38,7 @@ fn microjoules(value: &str) -> u64 {
 }
 
 /// Sum of a family's joules by (zone, source).
-fn sums(page: &[Sample], name: &str) -> BTreeMap<(String, String), u64> {
+fn sums(page: &[ParsedSample], name: &str) -> BTreeMap<(String, String), u64> {
     let mut sums = BTreeMap::new();
     for sample in page.iter().filter(|sample| sample.name == name) {
         let key = (sample.label("zone").to_owned(), sample.label("source").to_owned());
@@ -149,7 +149,7 @@ fn keplers_series_have_all_of_keplers_labels() {
 fn instances_of_a_named_container_are_one_series_under_the_current_id() {
     let page = page(named());
     let package = |name: &str| -> Vec<_> {
-        let of = |it: &&Sample| it.name == name && it.label("zone") == "package" && it.label("pod_id") == UID;
+        let of = |it: &&ParsedSample| it.name == name && it.label("zone") == "package" && it.label("pod_id") == UID;
         page.iter().filter(of).cloned().collect()
     };
     let containers = package("kepler_container_cpu_joules_total");

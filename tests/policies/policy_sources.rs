@@ -17,7 +17,7 @@ use clap::Parser as _;
 use energy_agent::config::Cli;
 use energy_agent::policies::start;
 use energy_model::capping::policy::{Amount, PolicyName};
-use energy_model::capping::source::{InForce, SourceState, Sourced};
+use energy_model::capping::source::{ActivePolicies, SourceState, Sourced};
 use tokio::sync::{oneshot, watch};
 
 /// A document of policies `NAME=WATTS`; a number that is none is refused.
@@ -41,10 +41,10 @@ fn replace(path: &Path, text: &str) {
 
 /// The sources, followed on a thread of their own, with everything they publish and log.
 struct Follower {
-    in_force: watch::Receiver<Arc<InForce>>,
+    in_force: watch::Receiver<Arc<ActivePolicies>>,
     /// The first value, before anything was published.
-    first: Arc<InForce>,
-    published: Arc<Mutex<Vec<Arc<InForce>>>>,
+    first: Arc<ActivePolicies>,
+    published: Arc<Mutex<Vec<Arc<ActivePolicies>>>>,
     log: Log,
     /// Ends the thread when dropped.
     _end: oneshot::Sender<()>,
@@ -100,7 +100,7 @@ impl Follower {
     }
 
     /// What was published last: [`Self::publications`] counts it.
-    fn now(&self) -> Arc<InForce> {
+    fn now(&self) -> Arc<ActivePolicies> {
         Arc::clone(self.published.lock().unwrap().last().unwrap_or(&self.first))
     }
 
@@ -145,7 +145,7 @@ impl Drop for Follower {
     }
 }
 
-fn policies(in_force: &InForce) -> Vec<String> {
+fn policies(in_force: &ActivePolicies) -> Vec<String> {
     let text = |(name, sourced): (&PolicyName, &Sourced)| match sourced.policy.budget.amount {
         Amount::Watts(watts) => format!("{name}={watts}"),
         Amount::PercentOfPeak { percent, .. } => format!("{name}={percent}%"),
@@ -161,7 +161,7 @@ fn at_most(time: Duration) -> usize {
 #[test]
 fn without_a_source_nothing_is_in_force_and_that_is_known() {
     let follower = Follower::start(&[]);
-    assert_eq!(*follower.now(), InForce { complete: true, ..InForce::default() });
+    assert_eq!(*follower.now(), ActivePolicies { complete: true, ..ActivePolicies::default() });
     thread::sleep(Duration::from_millis(300));
     assert!(follower.in_force.has_changed().is_ok(), "the channel stays open");
 }

@@ -57,12 +57,12 @@ pub struct Report {
     pub attribution: bool,
     /// One line for people: whether, from what energy, by what usage, among whom.
     pub summary: String,
-    pub checks: Vec<Row>,
+    pub checks: Vec<CheckRow>,
 }
 
 /// One source or feature.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Row {
+pub struct CheckRow {
     /// As in `energy_agent_meter_up{meter}` where it is a meter; never changes.
     pub name: &'static str,
     pub status: Status,
@@ -87,7 +87,7 @@ pub enum Status {
 
 energy_model::as_str!(Status { Ok => "ok", Fallback => "fallback", Missing => "missing", Off => "off" });
 
-impl Row {
+impl CheckRow {
     fn new(name: &'static str, status: Status, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { name, status, detail: detail.into(), remedy: remedy.into() }
     }
@@ -208,13 +208,13 @@ impl Report {
     }
 }
 
-fn gpu_rows(config: &Config) -> Vec<Row> {
+fn gpu_rows(config: &Config) -> Vec<CheckRow> {
     if config.host.gpu == GpuMode::Off {
-        return vec![Row::new("nvml", Status::Off, "switched off by --gpu=off", "")];
+        return vec![CheckRow::new("nvml", Status::Off, "switched off by --gpu=off", "")];
     }
     let row = |state: MeterState| {
         let name = state.meter.as_str();
-        if state.is_up() { Row::ok(name, state.detail) } else { Row::missing(name, &state.detail) }
+        if state.is_up() { CheckRow::ok(name, state.detail) } else { CheckRow::missing(name, &state.detail) }
     };
     gpu::probe(&config.host.nvml_library, &config.host.procfs).into_iter().map(row).collect()
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use energy_files::config_file::{self, Fault};
+use energy_files::config_file::{self, FileError};
 use energy_model::capping::policy::document::{Document, parse_at};
 use energy_model::capping::policy::unit::plain;
 use energy_model::capping::policy::yaml::MAX_BYTES;
@@ -160,7 +160,7 @@ fn is_policy_file(path: &Path) -> bool {
 }
 
 /// By the reader of the agent: what it would not read is not right either.
-fn read(path: &Path) -> Result<String, Fault> {
+fn read(path: &Path) -> Result<String, FileError> {
     // A manifest is a little larger than what is in it.
     let most = 4 * MAX_BYTES;
     if path != Path::new("-") {
@@ -168,5 +168,5 @@ fn read(path: &Path) -> Result<String, Fault> {
     }
     let mut text = Vec::new();
     io::stdin().take(u64::try_from(most).unwrap_or(u64::MAX)).read_to_end(&mut text)?;
-    String::from_utf8(text).map_err(|error| Fault::NotText(error.utf8_error().valid_up_to()))
+    String::from_utf8(text).map_err(|error| FileError::NotText(error.utf8_error().valid_up_to()))
 }

@@ -12,7 +12,7 @@ use energy_host::capping::actuator::{Actuator, Seen};
 use energy_host::capping::files::FileKnobs;
 use energy_host::capping::journal::known::Loss;
 use energy_host::config::GpuMode;
-use energy_host::meter::gpu::{GpuMeter, Options};
+use energy_host::meter::gpu::{GpuMeter, GpuOptions};
 use energy_host::static_build::IS_STATIC;
 use energy_model::capping::knob::{Found, Knob};
 use energy_model::capping::managed_knob::change::ChangeKind;
@@ -136,12 +136,12 @@ fn print(text: &str, all: bool) -> Result<ExitCode> {
 }
 
 /// The driver is loaded only for knobs of GPUs.
-fn gpu_options(config: &Config, actuator: &Actuator) -> Option<Options> {
+fn gpu_options(config: &Config, actuator: &Actuator) -> Option<GpuOptions> {
     let wanted = config.host.gpu == GpuMode::Auto && actuator.held().any(|track| is_gpu(&track.knob));
     let (library, procfs, interval) =
         (config.host.nvml_library.clone(), config.host.procfs.clone(), config.host.interval);
     let stated = config.host.gpu_clock_before.clone().unwrap_or_default();
-    wanted.then_some(Options { library, procfs, interval, stated })
+    wanted.then_some(GpuOptions { library, procfs, interval, stated })
 }
 
 /// Looks until every GPU in the journal is there, or time is over; returns the actuator's time.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use energy_cluster::events::Outbox;
-use energy_host::capping::actuator::{Actuator, Seen, Trouble, TroubleKind};
+use energy_host::capping::actuator::{Actuator, ActuatorTrouble, Seen, TroubleKind};
 use energy_host::capping::files::FileKnobs;
 use energy_host::meter::gpu::GpuMeter;
 use energy_host::workload::owners::Owners;
@@ -15,7 +15,7 @@ use energy_model::capping::controller::{self, Controller, Outcome};
 use energy_model::capping::knob::{Knob, Limits};
 use energy_model::capping::observation::{GpuDevice, Observation, PodNow};
 use energy_model::capping::policy::{Mode, Policy};
-use energy_model::capping::source::InForce;
+use energy_model::capping::source::ActivePolicies;
 use energy_model::capping::status::{CappingStatus, PodId, PolicyStatus};
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::snapshot::Snapshot;
@@ -44,8 +44,8 @@ const BUSY_CPUS: f64 = 0.05;
 
 /// Everything about capping that a tick changes.
 pub struct Capper {
-    policies: watch::Receiver<Arc<InForce>>,
-    in_force: Arc<InForce>,
+    policies: watch::Receiver<Arc<ActivePolicies>>,
+    in_force: Arc<ActivePolicies>,
     observer: Observer,
     controller: Controller,
     actuator: Actuator,
@@ -77,7 +77,7 @@ pub struct Tick<'a> {
 impl Capper {
     /// Takes the journal over; writes nothing.
     #[must_use]
-    pub fn open(config: &Config, policies: watch::Receiver<Arc<InForce>>, events: Option<Outbox>) -> Self {
+    pub fn open(config: &Config, policies: watch::Receiver<Arc<ActivePolicies>>, events: Option<Outbox>) -> Self {
         Self {
             policies,
             in_force: Arc::default(),
@@ -105,7 +105,7 @@ impl Capper {
             return None;
         }
         info!("capping is off, what an earlier run left limited is restored");
-        let none = InForce { complete: true, ..InForce::default() };
+        let none = ActivePolicies { complete: true, ..ActivePolicies::default() };
         let capper = Self { off: true, ..Self::open(config, watch::channel(Arc::new(none)).1, None) };
         // What is limited by an agent that runs is not left over.
         let is_other = capper.actuator.trouble().is_some_and(|trouble| trouble.kind == TroubleKind::OtherAgent);
@@ -227,7 +227,7 @@ impl Capper {
     pub fn states(&self) -> Vec<MeterState> {
         let journal = match self.actuator.trouble() {
             None => MeterState::up(MeterName::Capping, "limits can be written"),
-            Some(Trouble { kind, detail }) => {
+            Some(ActuatorTrouble { kind, detail }) => {
                 let reason = match kind {
                     TroubleKind::OtherAgent => Reason::OtherAgent,
                     TroubleKind::RunDirectory => Reason::RunDirectory,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use energy_host::workload::process::{Exe, Look, Processes as Names};
+use energy_host::workload::process::{Exe, ProcessLook, ProcessNames};
 use energy_model::attribution::process::{Charge, Part, ProcessShare, divide, position};
 use energy_model::attribution::usage::Usage;
 use energy_model::attribution::{Attribution, Interval};
@@ -24,7 +24,7 @@ const SWEEP_STEP: usize = 200;
 
 /// State of the process level.
 pub struct Processes {
-    names: Names,
+    names: ProcessNames,
     pub ledger: ProcessLedger,
     /// How far the sweep under way has come; `None` where nothing was lost.
     swept: Option<Process>,
@@ -33,7 +33,7 @@ pub struct Processes {
 impl Processes {
     #[must_use]
     pub fn new(procfs: &Path, limits: Limits) -> Self {
-        Self { names: Names::new(procfs), ledger: ProcessLedger::new(limits), swept: None }
+        Self { names: ProcessNames::new(procfs), ledger: ProcessLedger::new(limits), swept: None }
     }
 
     /// Living processes whose binary could not be told so far.
@@ -110,17 +110,17 @@ impl Processes {
         let mut ended = Vec::new();
         for process in step {
             match self.names.look(process) {
-                Look::Gone => {
+                ProcessLook::Gone => {
                     self.ledger.end(process, now);
                     ended.push(process);
                 }
-                Look::Alive { comm, exe: Exe::Link(exe) } => {
+                ProcessLook::Alive { comm, exe: Exe::Link(exe) } => {
                     let changed = |known: &Identity| *known.comm != *comm || *known.exe != *exe;
                     if self.ledger.identity(process).is_some_and(changed) {
                         self.ledger.rename(process, Identity { comm: comm.into(), exe: exe.into() });
                     }
                 }
-                Look::Alive { .. } | Look::Unknown => {}
+                ProcessLook::Alive { .. } | ProcessLook::Unknown => {}
             }
         }
         ended

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use energy_files::config_file::{self, Fault};
+use energy_files::config_file::{self, FileError};
 use energy_files::private;
 use energy_model::attribution::idle::IdleModel;
 use tracing::{info, warn};
@@ -32,7 +32,7 @@ impl StateFile {
     #[must_use]
     pub fn load(&self, boot_id: &str) -> IdleModel {
         let text = match config_file::text(&self.path, MAX_STATE_BYTES) {
-            Err(Fault::NotFound) => return IdleModel::new(boot_id),
+            Err(FileError::NotFound) => return IdleModel::new(boot_id),
             text => text.map_err(anyhow::Error::new),
         };
         match text.and_then(|text| IdleModel::load(&text, boot_id)) {

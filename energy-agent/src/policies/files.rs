@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::{fs, io};
 
 pub use energy_files::config_file::MAX_BYTES;
-use energy_files::config_file::{self, Fault};
+use energy_files::config_file::{self, FileError};
 use energy_files::mounted::{self, Unread, at};
 use energy_model::capping::status::Place;
 use energy_model::meter_state::Reason;
@@ -18,7 +18,7 @@ pub const MAX_DOCUMENTS: usize = 256;
 pub const MAX_TOTAL_BYTES: usize = 8 << 20;
 /// What keeps a source from being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct SourceError {
     pub reason: Reason,
     /// With the object and the remedy.
     pub message: String,
@@ -29,7 +29,7 @@ pub struct Failure {
 /// # Errors
 /// When it is something else or cannot be read, or when there is too much of it. A single file of a folder that cannot be
 /// read is an error in its place.
-pub fn read(path: &Path) -> Result<Documents, Failure> {
+pub fn read(path: &Path) -> Result<Documents, SourceError> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Documents::new()),
         Err(error) => return Err(unreadable(path, &error.into())),
@@ -42,10 +42,10 @@ pub fn read(path: &Path) -> Result<Documents, Failure> {
         };
     }
     match text(path) {
-        Err(Fault::NotFound) => Ok(Documents::new()),
-        Err(Fault::NotRegular(_)) => {
+        Err(FileError::NotFound) => Ok(Documents::new()),
+        Err(FileError::NotRegular(_)) => {
             let message = format!("{}: neither a file nor a folder; name one by --capping.policy", path.display());
-            Err(Failure { reason: Reason::Unreadable, message })
+            Err(SourceError { reason: Reason::Unreadable, message })
         }
         Err(fault) => Err(unreadable(path, &fault)),
         Ok(content) => Ok(Documents::from([(Place::File(path.display().to_string()), content)])),
@@ -56,14 +56,17 @@ pub fn read(path: &Path) -> Result<Documents, Failure> {
 ///
 /// # Errors
 /// With the limit that `title` is over.
-pub fn within_limits(title: &str, documents: Documents) -> Result<Documents, Failure> {
+pub fn within_limits(title: &str, documents: Documents) -> Result<Documents, SourceError> {
     let bytes: usize = documents.values().flatten().map(|text| text.len()).sum();
     let limit = match documents.len() {
         count if count > MAX_DOCUMENTS => format!("{count} documents, more than {MAX_DOCUMENTS}"),
         _ if bytes > MAX_TOTAL_BYTES => format!("{bytes} bytes, more than {} MiB", MAX_TOTAL_BYTES >> 20),
         _ => return Ok(documents),
     };
-    Err(Failure { reason: Reason::Limit, message: format!("{title}: {limit}; put policies together, or remove some") })
+    Err(SourceError {
+        reason: Reason::Limit,
+        message: format!("{title}: {limit}; put policies together, or remove some"),
+    })
 }
 
 /// The documents of `folder`, of which `version` is read.
@@ -93,8 +96,8 @@ fn read_folder(folder: &Path, version: &Path) -> Result<Documents, Unread> {
         }
         match text(&path) {
             // It went away; in a version of the kubelet's, the whole version did.
-            Err(Fault::NotFound) if version != folder => return Err((path, Fault::NotFound)),
-            Err(Fault::NotFound) => {}
+            Err(FileError::NotFound) if version != folder => return Err((path, FileError::NotFound)),
+            Err(FileError::NotFound) => {}
             Err(fault) => drop(documents.insert(place, Err(unreadable(&path, &fault).message))),
             Ok(content) => {
                 bytes += content.as_ref().map_or(0, |text| text.len());
@@ -112,23 +115,23 @@ pub fn is_document(name: &str) -> bool {
 }
 
 /// The text of a document, or why it is none.
-fn text(path: &Path) -> Result<Result<Arc<str>, String>, Fault> {
+fn text(path: &Path) -> Result<Result<Arc<str>, String>, FileError> {
     match config_file::text(path, MAX_BYTES) {
         Ok(text) => Ok(Ok(text.into())),
-        Err(Fault::TooLarge(_)) => Ok(Err(too_large())),
-        Err(fault @ Fault::NotText(_)) => Ok(Err(fault.to_string())),
+        Err(FileError::TooLarge(_)) => Ok(Err(too_large())),
+        Err(fault @ FileError::NotText(_)) => Ok(Err(fault.to_string())),
         Err(fault) => Err(fault),
     }
 }
 
 /// What is said of a document over [`MAX_BYTES`].
 pub fn too_large() -> String {
-    format!("{}; divide it", Fault::TooLarge(MAX_BYTES))
+    format!("{}; divide it", FileError::TooLarge(MAX_BYTES))
 }
 
-fn unreadable(path: &Path, fault: &Fault) -> Failure {
-    let remedy = if *fault == Fault::Denied { "; let the agent's user read it" } else { "" };
-    Failure { reason: Reason::Unreadable, message: format!("{}: {fault}{remedy}", path.display()) }
+fn unreadable(path: &Path, fault: &FileError) -> SourceError {
+    let remedy = if *fault == FileError::Denied { "; let the agent's user read it" } else { "" };
+    SourceError { reason: Reason::Unreadable, message: format!("{}: {fault}{remedy}", path.display()) }
 }
 
 #[cfg(test)]

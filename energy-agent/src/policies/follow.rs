@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use energy_cluster::configmaps::{self, Content, Told, Which};
+use energy_cluster::configmaps::{self, Content, KnownConfigMaps, Which};
 use energy_cluster::kubernetes::Credentials;
 use energy_export::self_metrics::SelfMetrics;
-use energy_files::config_file::Fault;
-use energy_files::log_limit::News;
-use energy_files::reader::{Lost, Reader};
+use energy_files::config_file::FileError;
+use energy_files::log_limit::LogLimit;
+use energy_files::reader::{FileReader, Lost};
 use energy_files::reload::Reload;
 use energy_files::stable_read::{self, Look};
-use energy_model::capping::source::InForce;
+use energy_model::capping::source::ActivePolicies;
 use energy_model::capping::status::Place;
 use energy_model::meter_state::Reason;
 use tokio::sync::{mpsc, watch};
@@ -21,8 +21,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 use tracing::{info, warn};
 
-use super::files::{self, Failure};
-use super::store::{Book, Documents};
+use super::files::{self, SourceError};
+use super::store::{Documents, PolicyStore};
 use crate::config::Config;
 
 /// Time between two looks at the file.
@@ -35,12 +35,12 @@ const PACE: Duration = Duration::from_millis(500);
 const LOGGED: usize = 10;
 
 /// The source of this number, and what it says now.
-type Message = (usize, Result<Documents, Failure>);
+type Message = (usize, Result<Documents, SourceError>);
 
 /// Follows what `--capping.policy`, `--capping.configmap` and `--capping.configmap-selector` name, in tasks of the current
 /// runtime that go on until nobody listens.
 #[must_use]
-pub fn start(config: &Config, own: &Arc<SelfMetrics>) -> watch::Receiver<Arc<InForce>> {
+pub fn start(config: &Config, own: &Arc<SelfMetrics>) -> watch::Receiver<Arc<ActivePolicies>> {
     let file = config.capping_policy.clone();
     let named = config.capping_configmap.clone().map(Which::Named);
     let labelled = config.capping_selector.clone().map(Which::Labelled);
@@ -48,7 +48,7 @@ pub fn start(config: &Config, own: &Arc<SelfMetrics>) -> watch::Receiver<Arc<InF
     let mut titles: Vec<String> = file.iter().map(|path| format!("file {}", path.display())).collect();
     let first_map = titles.len();
     titles.extend(maps.iter().map(Which::title));
-    let book = Book::new(&titles);
+    let book = PolicyStore::new(&titles);
     let (publish, in_force) = watch::channel(Arc::new(book.in_force()));
     let (tell, told) = mpsc::channel(16);
     if let Some(path) = file {
@@ -58,7 +58,7 @@ pub fn start(config: &Config, own: &Arc<SelfMetrics>) -> watch::Receiver<Arc<InF
         let credentials = Credentials::find(config.cluster.kubeconfig.as_deref());
         tokio::spawn(follow_maps(configmaps::start(credentials, &which), which, source, tell.clone()));
     }
-    let speaker = Speaker { before: Arc::clone(&in_force.borrow()), news: News::default() };
+    let speaker = Speaker { before: Arc::clone(&in_force.borrow()), news: LogLimit::default() };
     tokio::spawn(run(book, told, publish, speaker));
     in_force
 }
@@ -68,11 +68,11 @@ pub fn start(config: &Config, own: &Arc<SelfMetrics>) -> watch::Receiver<Arc<InF
 struct Latest {
     documents: Option<Documents>,
     /// Came after the documents.
-    failure: Option<Failure>,
+    failure: Option<SourceError>,
 }
 
 impl Latest {
-    fn hear(&mut self, said: Result<Documents, Failure>) {
+    fn hear(&mut self, said: Result<Documents, SourceError>) {
         match said {
             Ok(documents) => *self = Self { documents: Some(documents), failure: None },
             Err(failure) => self.failure = Some(failure),
@@ -81,9 +81,9 @@ impl Latest {
 }
 
 async fn run(
-    mut book: Book,
+    mut book: PolicyStore,
     mut told: mpsc::Receiver<Message>,
-    publish: watch::Sender<Arc<InForce>>,
+    publish: watch::Sender<Arc<ActivePolicies>>,
     mut speaker: Speaker,
 ) {
     let mut last = None;
@@ -101,7 +101,7 @@ async fn run(
                 if let Some(documents) = documents {
                     book.tell(source, documents);
                 }
-                if let Some(Failure { reason, message }) = failure {
+                if let Some(SourceError { reason, message }) = failure {
                     book.fail(source, reason, message);
                 }
             }
@@ -126,7 +126,7 @@ async fn run(
 async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>, own: Arc<SelfMetrics>) {
     own.count_lost_readings("policies");
     let title = path.display().to_string();
-    let reader = Reader::default();
+    let reader = FileReader::default();
     let mut seen = None;
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -143,7 +143,7 @@ async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>, 
                 Look::Found(said) => (Some(said.clone()), said),
                 Look::Changing => {
                     let message = format!("{title}: different at each reading; let it be written less often");
-                    let failure = Failure { reason: Reason::Changing, message };
+                    let failure = SourceError { reason: Reason::Changing, message };
                     (Some(Err(failure.clone())), Err(failure))
                 }
                 Look::Lost(lost) => {
@@ -151,7 +151,13 @@ async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>, 
                         own.lost_reading("policies");
                     }
                     // Whatever it answers next, is news.
-                    (None, Err(Failure { reason: Reason::Unreadable, message: format!("{title}: {}", Fault::Hangs) }))
+                    (
+                        None,
+                        Err(SourceError {
+                            reason: Reason::Unreadable,
+                            message: format!("{title}: {}", FileError::Hangs),
+                        }),
+                    )
                 }
             };
         seen = now;
@@ -161,11 +167,16 @@ async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>, 
     }
 }
 
-async fn follow_maps(mut told: watch::Receiver<Told>, which: Which, source: usize, tell: mpsc::Sender<Message>) {
+async fn follow_maps(
+    mut told: watch::Receiver<KnownConfigMaps>,
+    which: Which,
+    source: usize,
+    tell: mpsc::Sender<Message>,
+) {
     told.mark_changed();
     let mut known = BTreeSet::new();
     while told.changed().await.is_ok() {
-        let Told { maps, trouble } = told.borrow_and_update().clone();
+        let KnownConfigMaps { maps, trouble } = told.borrow_and_update().clone();
         if let Some(maps) = maps {
             let documents = documents(which.namespace(), &maps, &known);
             known = documents.keys().cloned().collect();
@@ -174,7 +185,7 @@ async fn follow_maps(mut told: watch::Receiver<Told>, which: Which, source: usiz
             }
         }
         if let Some(trouble) = trouble {
-            let failure = Failure { reason: trouble.reason, message: trouble.message };
+            let failure = SourceError { reason: trouble.reason, message: trouble.message };
             if tell.send((source, Err(failure))).await.is_err() {
                 return;
             }
@@ -207,12 +218,12 @@ fn documents(namespace: &str, maps: &BTreeMap<String, Arc<configmaps::Data>>, kn
 
 /// Writes changes to the log.
 struct Speaker {
-    before: Arc<InForce>,
-    news: News<Reason>,
+    before: Arc<ActivePolicies>,
+    news: LogLimit<Reason>,
 }
 
 impl Speaker {
-    fn say(&mut self, now: &Arc<InForce>) {
+    fn say(&mut self, now: &Arc<ActivePolicies>) {
         let before = std::mem::replace(&mut self.before, Arc::clone(now));
         for (state, before) in now.sources.iter().zip(&before.sources) {
             let (source, detail) = (&*state.source, &*state.detail);
@@ -263,8 +274,8 @@ impl Speaker {
 }
 
 /// Documents whose policies in force are others than before.
-fn changed_documents<'a>(before: &'a InForce, now: &'a InForce) -> BTreeSet<&'a Arc<str>> {
-    let differences = |one: &'a InForce, other: &'a InForce| {
+fn changed_documents<'a>(before: &'a ActivePolicies, now: &'a ActivePolicies) -> BTreeSet<&'a Arc<str>> {
+    let differences = |one: &'a ActivePolicies, other: &'a ActivePolicies| {
         one.policies
             .iter()
             .filter(|(name, sourced)| other.policies.get(*name) != Some(sourced))
@@ -279,7 +290,7 @@ mod tests {
 
     #[test]
     fn trouble_right_after_an_edit_does_not_lose_the_edit() {
-        let failure = Failure { reason: Reason::Unreachable, message: String::new() };
+        let failure = SourceError { reason: Reason::Unreachable, message: String::new() };
         let mut latest = Latest::default();
         latest.hear(Ok(Documents::new()));
         latest.hear(Err(failure.clone()));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use energy_model::capping::policy::document::{Document, parse};
 use energy_model::capping::policy::{Policy, PolicyName};
-use energy_model::capping::source::{InForce, SourceState, Sourced};
+use energy_model::capping::source::{ActivePolicies, SourceState, Sourced};
 use energy_model::capping::status::{Place, Problem};
 use energy_model::meter_state::Reason;
 
@@ -21,7 +21,7 @@ pub type Documents = BTreeMap<Place, Content>;
 
 /// What was said so far.
 #[derive(Clone, Debug)]
-pub struct Book {
+pub struct PolicyStore {
     sources: Vec<Source>,
 }
 
@@ -58,7 +58,7 @@ fn are_beside(one: &Place, other: &Place) -> bool {
     }
 }
 
-impl Book {
+impl PolicyStore {
     /// Of sources by these titles, none of which has answered.
     pub fn new(titles: &[String]) -> Self {
         let source = |title: &String| Source {
@@ -107,7 +107,7 @@ impl Book {
     }
 
     /// What follows from it all.
-    pub fn in_force(&self) -> InForce {
+    pub fn in_force(&self) -> ActivePolicies {
         // A ConfigMap that is followed by name and by label is one.
         let mut documents: BTreeMap<&Place, &Entry> = BTreeMap::new();
         for (place, entry) in self.sources.iter().flat_map(|source| &source.documents) {
@@ -137,7 +137,7 @@ impl Book {
                 }
             }
         }
-        InForce {
+        ActivePolicies {
             policies,
             problems,
             sources: self.sources.iter().map(|source| source.state.clone()).collect(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use energy_host::meter::gpu::{GpuMeter, Options, Written};
+use energy_host::meter::gpu::{GpuMeter, GpuOptions, Written};
 use energy_model::capping::knob::{Found, Knob, KnobError, Value};
 use energy_model::capping::stated::StatedClocks;
 use energy_model::gpu::GpuReading;
@@ -27,7 +27,7 @@ impl World {
         nvml.play();
         let library = nvml.library().display().to_string();
         let options =
-            Options { library, procfs: PathBuf::from("/proc"), interval: TICK, stated: StatedClocks::default() };
+            GpuOptions { library, procfs: PathBuf::from("/proc"), interval: TICK, stated: StatedClocks::default() };
         let mut world = Self { meter: GpuMeter::open(Some(options)), nvml };
         let knobs = 2 * world.nvml.state.gpus.len();
         world.until("every GPU to be probed", |world| world.meter.knobs().len() == knobs);

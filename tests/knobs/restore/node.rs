@@ -12,7 +12,7 @@ use energy_agent::config::{Cli, Config};
 use energy_host::capping::actuator::{Actuator, Seen};
 use energy_host::capping::files::FileKnobs;
 use energy_host::config::GpuMode;
-use energy_host::meter::gpu::{GpuMeter, Options};
+use energy_host::meter::gpu::{GpuMeter, GpuOptions};
 use energy_model::capping::knob::{Knob, Limit, Limits};
 use energy_model::capping::policy::PolicyName;
 use tempfile::TempDir;
@@ -160,7 +160,7 @@ pub struct Driver {
 
 impl Driver {
     pub fn open(config: &Config) -> Self {
-        let gpus = (config.host.gpu == GpuMode::Auto).then(|| Options {
+        let gpus = (config.host.gpu == GpuMode::Auto).then(|| GpuOptions {
             library: config.host.nvml_library.clone(),
             procfs: config.host.procfs.clone(),
             interval: config.host.interval,

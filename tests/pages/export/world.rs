@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use energy_export::metrics;
 use energy_export::negotiate::Coding;
 use energy_export::page::Published;
-use energy_export::parse::{Sample, samples};
-use energy_export::selection::{InForce, Selection};
+use energy_export::parse::{ParsedSample, samples};
+use energy_export::selection::{ActiveSelection, Selection};
 use energy_export::self_metrics::SelfMetrics;
 use energy_export::settings::Settings;
 use energy_export::text::Format;
@@ -22,7 +22,7 @@ use energy_model::units::{Microjoules, Watts};
 use energy_model::workload::holder::Holder;
 use energy_model::workload::labels::exported;
 use energy_model::workload::names::{Names, Pod, PodContainer, Pods};
-use energy_model::workload::sandbox::Firsts;
+use energy_model::workload::sandbox::Sandboxes;
 use energy_model::workload::{Runtime, Workload};
 use energy_model::zone::{Source, Zone, ZoneKind};
 
@@ -226,7 +226,7 @@ pub fn named() -> Snapshot {
         ..Pod::default()
     };
     let told = Pods { by_uid: [(Arc::from(UID), Arc::new(pod))].into(), ..Pods::default() };
-    let names = Names::default().after(&Arc::new(told), &Firsts::default(), [].into_iter()).unwrap();
+    let names = Names::default().after(&Arc::new(told), &Sandboxes::default(), [].into_iter()).unwrap();
     let mut snapshot = Snapshot { names: Arc::new(names), pod_labels: exported(&["app".to_owned()]).into(), ..rich() };
     snapshot.rows.push(row(container(UID, "c2"), State::Running, 2_000_000, 0));
     let ended = Workload::PodEnded { uid: UID.into(), name: Some("main".into()) };
@@ -235,17 +235,17 @@ pub fn named() -> Snapshot {
 }
 
 /// What these settings choose.
-pub fn export(entries: &[(&str, &str)]) -> Arc<InForce> {
+pub fn export(entries: &[(&str, &str)]) -> Arc<ActiveSelection> {
     let entries: Vec<_> = entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let settings = Settings::read(&entries, "in a test").unwrap();
-    Arc::new(InForce { selection: Selection::new(&settings, metrics::ALL, true).unwrap(), problem: None })
+    Arc::new(ActiveSelection { selection: Selection::new(&settings, metrics::ALL, true).unwrap(), problem: None })
 }
 
 pub fn published(snapshot: Snapshot) -> Published {
     Published::new(snapshot, export(&[("EXPORT_LEVELS", "node,pod,container,process")]))
 }
 
-pub fn page(snapshot: Snapshot) -> Vec<Sample> {
+pub fn page(snapshot: Snapshot) -> Vec<ParsedSample> {
     samples(std::str::from_utf8(&text(snapshot, Format::Text)).unwrap()).unwrap()
 }
 

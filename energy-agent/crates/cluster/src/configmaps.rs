@@ -11,8 +11,8 @@ use serde::{Deserialize, Deserializer};
 use tokio::sync::watch as channel;
 
 use crate::config::{LabelledObjects, ObjectName};
-use crate::kubernetes::watch::{self, Heard, Object, Query};
-use crate::kubernetes::{Credentials, Trouble};
+use crate::kubernetes::watch::{self, Heard, Query, Watched};
+use crate::kubernetes::{ClusterError, Credentials};
 
 /// A ConfigMap may have 1 MiB.
 const PAGE: u32 = 20;
@@ -39,11 +39,11 @@ pub enum Content {
 
 /// What is known of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct KnownConfigMaps {
     /// Those there are, by name. What was said last holds while the API server is away; `None`: it never answered.
     pub maps: Option<BTreeMap<String, Arc<Data>>>,
     /// What keeps it from being asked now.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<ClusterError>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -67,7 +67,7 @@ fn or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-impl Object for ConfigMap {
+impl Watched for ConfigMap {
     fn version(&self) -> &str {
         &self.metadata.resource_version
     }
@@ -107,12 +107,13 @@ impl Which {
 
 /// Follows them in a task of the current runtime.
 #[must_use]
-pub fn start(credentials: Option<Credentials>, which: &Which) -> channel::Receiver<Told> {
-    let (publish, told) = channel::channel(Told::default());
+pub fn start(credentials: Option<Credentials>, which: &Which) -> channel::Receiver<KnownConfigMaps> {
+    let (publish, told) = channel::channel(KnownConfigMaps::default());
     let Some(credentials) = credentials else {
         let remedy = "run in a pod with a service account, or name a file by --kubeconfig";
-        let trouble = Trouble { reason: Reason::Config, message: format!("no credentials for a cluster; {remedy}") };
-        publish.send_replace(Told { maps: None, trouble: Some(trouble) });
+        let trouble =
+            ClusterError { reason: Reason::Config, message: format!("no credentials for a cluster; {remedy}") };
+        publish.send_replace(KnownConfigMaps { maps: None, trouble: Some(trouble) });
         return told;
     };
     let mut maps = BTreeMap::new();
@@ -121,7 +122,7 @@ pub fn start(credentials: Option<Credentials>, which: &Which) -> channel::Receiv
         Heard::Applied(map) => maps.extend([entry(map)]),
         Heard::Deleted(map) => drop(maps.remove(&map.metadata.name)),
         Heard::Answered => {
-            let now = Told { maps: Some(maps.clone()), trouble: None };
+            let now = KnownConfigMaps { maps: Some(maps.clone()), trouble: None };
             publish.send_if_modified(|told| {
                 let is_other = *told != now;
                 *told = now;

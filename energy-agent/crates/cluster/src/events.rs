@@ -6,7 +6,7 @@ mod object;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use energy_files::log_limit::News;
+use energy_files::log_limit::LogLimit;
 use energy_model::capping::change::Change;
 use energy_model::meter_state::Reason;
 use k8s_openapi::api::events::v1::Event;
@@ -20,7 +20,7 @@ use tracing::{info, warn};
 
 use self::bucket::Bucket;
 use crate::kubernetes::backoff::Backoff;
-use crate::kubernetes::{Credentials, Server, Trouble};
+use crate::kubernetes::{ClusterError, Credentials, Server};
 
 /// What waits to be sent; the bucket lets fewer through.
 const QUEUE: usize = 64;
@@ -56,7 +56,7 @@ pub struct Sending(JoinHandle<()>);
 #[must_use]
 pub fn start(credentials: Credentials, node: Arc<str>, count: Count) -> (Outbox, Sending) {
     let (queue, noted) = mpsc::channel(QUEUE);
-    let poster = Poster { credentials, server: None, news: News::default(), failing: false };
+    let poster = Poster { credentials, server: None, news: LogLimit::default(), failing: false };
     let sending = tokio::spawn(run(poster, node, noted, Arc::clone(&count)));
     (Outbox { queue, bucket: Bucket::new(Instant::now()), count }, Sending(sending))
 }
@@ -91,16 +91,16 @@ async fn run(mut poster: Poster, node: Arc<str>, mut noted: mpsc::Receiver<Noted
 struct Poster {
     credentials: Credentials,
     server: Option<Server>,
-    news: News<Reason>,
+    news: LogLimit<Reason>,
     failing: bool,
 }
 
 /// Why an event was not taken.
 enum Failure {
     /// It never will be.
-    Final(Trouble),
+    Final(ClusterError),
     /// Perhaps later.
-    Passing(Trouble),
+    Passing(ClusterError),
 }
 
 impl Poster {
@@ -120,7 +120,7 @@ impl Poster {
                         Failure::Final(trouble) => (trouble, true),
                         Failure::Passing(trouble) => (trouble, false),
                     };
-                    let Trouble { reason, message } = &trouble;
+                    let ClusterError { reason, message } = &trouble;
                     if self.news.is(*reason, Instant::now()) {
                         warn!(
                             reason = reason.as_str(),

@@ -12,8 +12,8 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use std::{env, fmt, io, mem};
 
-use energy_files::config_file::{self, Fault};
-use energy_files::reader::Reader;
+use energy_files::config_file::{self, FileError};
+use energy_files::reader::FileReader;
 use energy_model::json_fault::json_fault;
 use energy_model::meter_state::Reason;
 use hyper::http::{Request, header};
@@ -38,16 +38,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const RENEWAL: Duration = Duration::from_secs(1);
 
 /// For credentials of every kind.
-static READER: LazyLock<Reader> = LazyLock::new(Reader::default);
+static READER: LazyLock<FileReader> = LazyLock::new(FileReader::default);
 
 /// What keeps the agent from the cluster: why, and for people the object and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct ClusterError {
     pub reason: Reason,
     pub message: String,
 }
 
-impl Trouble {
+impl ClusterError {
     /// Whether another client may be what helps: its token, its certificates or the files they are in may have been renewed.
     #[must_use]
     pub const fn needs_new_client(&self) -> bool {
@@ -88,7 +88,7 @@ impl Credentials {
     ///
     /// # Errors
     /// When one is missing or unusable, or tells not to verify the server.
-    pub async fn config(&self) -> Result<Config, Trouble> {
+    pub async fn config(&self) -> Result<Config, ClusterError> {
         let mut config = match self {
             Self::ServiceAccount => self.read(Config::incluster).await?.map_err(|error| {
                 let remedy = "set automountServiceAccountToken: true in the agent's pod";
@@ -123,15 +123,15 @@ impl Credentials {
     }
 
     /// Reads files, which must not hold up anything else.
-    async fn read<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, Trouble> {
-        READER.read(read).await.map_err(|_| unusable(format!("{self}: {}", Fault::Hangs)))
+    async fn read<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, ClusterError> {
+        READER.read(read).await.map_err(|_| unusable(format!("{self}: {}", FileError::Hangs)))
     }
 
     /// A client for the cluster; nothing is sent yet.
     ///
     /// # Errors
     /// As [`Self::config`], and when certificates, keys or the token cannot be used.
-    pub async fn client(&self) -> Result<Server, Trouble> {
+    pub async fn client(&self) -> Result<Server, ClusterError> {
         let (address, authority) = match self {
             Self::ServiceAccount => (
                 "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT".to_owned(),
@@ -175,7 +175,12 @@ impl Server {
     ///
     /// # Errors
     /// When certificates, keys or the token cannot be used, or there is none.
-    pub async fn new(mut config: Config, origin: &str, address: String, authority: String) -> Result<Self, Trouble> {
+    pub async fn new(
+        mut config: Config,
+        origin: &str,
+        address: String,
+        authority: String,
+    ) -> Result<Self, ClusterError> {
         let unusable = |problem: String| {
             unusable(format!("{origin}: {problem}; correct the certificates, key or token that it names"))
         };
@@ -188,7 +193,7 @@ impl Server {
             Some(file) => {
                 let named = file.clone();
                 let token = READER.read(move || TokenFile::open(file.into())).await;
-                let token = token.unwrap_or_else(|_| Err(format!("token file {named}: {}", Fault::Hangs)));
+                let token = token.unwrap_or_else(|_| Err(format!("token file {named}: {}", FileError::Hangs)));
                 Some(token.map_err(unusable)?)
             }
             None => None,
@@ -245,10 +250,10 @@ impl Server {
 
     /// A request that was not answered in time.
     #[must_use]
-    pub fn silence(&self, verb: &str, object: &str, after: Duration) -> Trouble {
+    pub fn silence(&self, verb: &str, object: &str, after: Duration) -> ClusterError {
         let (Self { url, .. }, remedy, after) = (self, self.reach(), after.as_secs());
         let message = format!("{verb} {object}: no answer from {url} within {after} s; {remedy}");
-        Trouble { reason: Reason::Unreachable, message }
+        ClusterError { reason: Reason::Unreachable, message }
     }
 
     fn reach(&self) -> String {
@@ -258,7 +263,7 @@ impl Server {
     /// What a failed request means. `verb` and `object` say what was asked for, in the words of RBAC: `list`, `pods at
     /// cluster scope`.
     #[must_use]
-    pub fn trouble(&self, error: &Error, verb: &str, object: &str) -> Trouble {
+    pub fn trouble(&self, error: &Error, verb: &str, object: &str) -> ClusterError {
         let (text, url) = (chain(error), &self.url);
         let text = text.strip_prefix("ServiceError: ").unwrap_or(&text);
         let (reason, message) = match error {
@@ -298,7 +303,7 @@ impl Server {
             }
             _ => (Reason::Error, format!("{verb} {object}: {text}")),
         };
-        Trouble { reason, message }
+        ClusterError { reason, message }
     }
 }
 
@@ -306,10 +311,11 @@ impl Server {
 ///
 /// # Errors
 /// When the file cannot be read or has none.
-pub async fn authority(file: &Path) -> Result<Vec<Vec<u8>>, Trouble> {
+pub async fn authority(file: &Path) -> Result<Vec<Vec<u8>>, ClusterError> {
     let path = file.to_owned();
     let read = READER.read(move || config_file::bytes(&path, config_file::MAX_BYTES)).await;
-    let bytes = read.unwrap_or(Err(Fault::Hangs)).map_err(|fault| unusable(format!("{}: {fault}", file.display())))?;
+    let bytes =
+        read.unwrap_or(Err(FileError::Hangs)).map_err(|fault| unusable(format!("{}: {fault}", file.display())))?;
     let found = CertificateDer::pem_slice_iter(&bytes).map(|found| found.map(|certificate| certificate.to_vec()));
     match found.collect::<Result<Vec<_>, _>>() {
         Ok(found) if !found.is_empty() => Ok(found),
@@ -327,8 +333,8 @@ const fn unfit(error: &Error) -> &'static str {
     }
 }
 
-fn unusable(message: String) -> Trouble {
-    Trouble { reason: Reason::Config, message }
+fn unusable(message: String) -> ClusterError {
+    ClusterError { reason: Reason::Config, message }
 }
 
 /// Whether a certificate or the handshake failed. An I/O error wraps what rustls says, and hyper-rustls wraps that error in

@@ -28,7 +28,7 @@ const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// What the kubelet said last.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct KnownDevices {
     pub resources: Arc<Resources>,
     /// `None` until it was asked.
     pub state: Option<MeterState>,
@@ -37,7 +37,7 @@ pub struct Told {
 /// The asker's end.
 #[derive(Clone, Debug)]
 pub struct PodResources {
-    told: watch::Receiver<Told>,
+    told: watch::Receiver<KnownDevices>,
     wanted: Arc<Notify>,
 }
 
@@ -45,7 +45,7 @@ impl PodResources {
     /// Starts the task that asks at `socket`; it must be called within a runtime.
     #[must_use]
     pub fn start(socket: &Path) -> Self {
-        let (publish, told) = watch::channel(Told::default());
+        let (publish, told) = watch::channel(KnownDevices::default());
         let wanted = Arc::new(Notify::new());
         tokio::spawn(answer(socket.to_owned(), Arc::clone(&wanted), publish));
         Self { told, wanted }
@@ -57,12 +57,12 @@ impl PodResources {
     }
 
     #[must_use]
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> KnownDevices {
         self.told.borrow().clone()
     }
 }
 
-async fn answer(socket: PathBuf, wanted: Arc<Notify>, publish: watch::Sender<Told>) {
+async fn answer(socket: PathBuf, wanted: Arc<Notify>, publish: watch::Sender<KnownDevices>) {
     loop {
         wanted.notified().await;
         if publish.is_closed() {
@@ -77,7 +77,7 @@ async fn answer(socket: PathBuf, wanted: Arc<Notify>, publish: watch::Sender<Tol
                 socket.display()
             );
             let state = MeterState::down(MeterName::PodResources, Reason::Absent, detail);
-            publish.send_replace(Told { resources: Arc::default(), state: Some(state) });
+            publish.send_replace(KnownDevices { resources: Arc::default(), state: Some(state) });
             continue;
         }
         let listed = timeout(DEADLINE, list(&socket)).await.context("no answer in 5 s").flatten();
@@ -90,7 +90,7 @@ async fn answer(socket: PathBuf, wanted: Arc<Notify>, publish: watch::Sender<Tol
                 let same = *before.resources == resources;
                 let resources = if same { before.resources } else { Arc::new(resources) };
                 let detail = format!("{} devices are allocated", resources.devices.len());
-                Told { resources, state: Some(MeterState::up(MeterName::PodResources, detail)) }
+                KnownDevices { resources, state: Some(MeterState::up(MeterName::PodResources, detail)) }
             }
             Err(error) => {
                 let detail = format!("{}: {error:#}", socket.display());
@@ -99,7 +99,7 @@ async fn answer(socket: PathBuf, wanted: Arc<Notify>, publish: watch::Sender<Tol
                 }
                 // What was given is hardly taken back at once.
                 let state = MeterState::down(MeterName::PodResources, Reason::Error, detail);
-                Told { resources: before.resources, state: Some(state) }
+                KnownDevices { resources: before.resources, state: Some(state) }
             }
         };
         publish.send_replace(told);

@@ -23,13 +23,13 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 pub use self::kubelet::Kubelet;
-use self::store::Book;
+use self::store::PodStore;
 use crate::config::{ClusterConfig, PodsSource};
-use crate::kubernetes::{Credentials, Trouble};
+use crate::kubernetes::{ClusterError, Credentials};
 
 /// What is known of the pods by now, and how well.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct KnownPods {
     pub pods: Arc<Pods>,
     /// The row `pods` of `energy_agent_meter_up`.
     pub state: MeterState,
@@ -37,7 +37,7 @@ pub struct Told {
 
 /// Where the names of pods come from.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum PodSource {
     /// A watch of the API server for the pods of this node.
     Api(Credentials),
     /// The pod list of the node's kubelet, asked for now and then.
@@ -46,7 +46,7 @@ pub enum Source {
     None { reason: Reason, detail: String },
 }
 
-impl Source {
+impl PodSource {
     /// What `--pods.source` and the credentials on this machine come to.
     #[must_use]
     pub fn choose(config: &ClusterConfig) -> Self {
@@ -73,7 +73,7 @@ impl Source {
     ///
     /// # Errors
     /// When the source cannot be reached or refuses.
-    pub async fn probe(&self, node: &str, patience: Duration) -> Result<usize, Trouble> {
+    pub async fn probe(&self, node: &str, patience: Duration) -> Result<usize, ClusterError> {
         match self {
             Self::Api(credentials) => {
                 let server = credentials.client().await?;
@@ -85,12 +85,12 @@ impl Source {
                 let answer = timeout(patience, kubelet.list(&server)).await;
                 Ok(answer.map_err(|_| server.silence("get", kubelet::OBJECT, patience))??.len())
             }
-            Self::None { reason, detail } => Err(Trouble { reason: *reason, message: detail.clone() }),
+            Self::None { reason, detail } => Err(ClusterError { reason: *reason, message: detail.clone() }),
         }
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for PodSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Api(credentials) => write!(f, "API server, {credentials}"),
@@ -103,10 +103,10 @@ impl fmt::Display for Source {
 /// Starts the task that asks `source` about the pods of `node`, in the current runtime. What it learns is read from the
 /// receiver; the notification asks a kubelet before its time, as a pod came up that nobody told of.
 #[must_use]
-pub fn start(source: Source, node: &str) -> (channel::Receiver<Told>, Option<Arc<Notify>>) {
+pub fn start(source: PodSource, node: &str) -> (channel::Receiver<KnownPods>, Option<Arc<Notify>>) {
     let node = node.to_owned();
     let state = match &source {
-        Source::None { reason, detail } => {
+        PodSource::None { reason, detail } => {
             match reason {
                 Reason::Config => warn!(problem = detail, "pods stay without names"),
                 _ => info!(why = detail, "pods are known by uid and containers by id, without names"),
@@ -118,15 +118,15 @@ pub fn start(source: Source, node: &str) -> (channel::Receiver<Told>, Option<Arc
             MeterState::down(MeterName::Pods, Reason::Connecting, format!("{source}: no answer yet"))
         }
     };
-    let (told, receiver) = channel::channel(Told { pods: Arc::default(), state });
-    let teller = Teller { told, book: Book::default() };
+    let (told, receiver) = channel::channel(KnownPods { pods: Arc::default(), state });
+    let teller = Teller { told, book: PodStore::default() };
     let unknown = match source {
-        Source::None { .. } => None,
-        Source::Api(credentials) => {
+        PodSource::None { .. } => None,
+        PodSource::Api(credentials) => {
             tokio::spawn(watch::run(credentials, node, teller));
             None
         }
-        Source::Kubelet(kubelet) => {
+        PodSource::Kubelet(kubelet) => {
             let unknown = Arc::new(Notify::new());
             tokio::spawn(kubelet.run(teller, Arc::clone(&unknown)));
             Some(unknown)
@@ -138,8 +138,8 @@ pub fn start(source: Source, node: &str) -> (channel::Receiver<Told>, Option<Arc
 /// The task's end of the channel. What was told stays through every trouble.
 #[derive(Debug)]
 struct Teller {
-    told: channel::Sender<Told>,
-    book: Book,
+    told: channel::Sender<KnownPods>,
+    book: PodStore,
 }
 
 impl Teller {
@@ -152,17 +152,17 @@ impl Teller {
     fn answered(&self, source: &str) {
         let pods = self.book.pods();
         let detail = format!("{source}: {} pods", pods.by_uid.len());
-        let before = self.told.send_replace(Told { pods, state: MeterState::up(MeterName::Pods, &*detail) });
+        let before = self.told.send_replace(KnownPods { pods, state: MeterState::up(MeterName::Pods, &*detail) });
         if !before.state.is_up() {
             info!(from = detail, "pods have names");
         }
     }
 
     /// It does not; said once for each reason in a row.
-    fn failed(&self, trouble: &Trouble) {
-        let Trouble { reason, message } = trouble;
+    fn failed(&self, trouble: &ClusterError) {
+        let ClusterError { reason, message } = trouble;
         let state = MeterState::down(MeterName::Pods, *reason, &**message);
-        let before = self.told.send_replace(Told { pods: self.book.pods(), state });
+        let before = self.told.send_replace(KnownPods { pods: self.book.pods(), state });
         if before.state.reason != *reason {
             warn!(
                 reason = reason.as_str(),

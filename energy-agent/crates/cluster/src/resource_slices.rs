@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use crate::config::{ClusterConfig, PodsSource};
 use crate::kubernetes::watch::{self, Heard, Query};
-use crate::kubernetes::{Credentials, Trouble};
+use crate::kubernetes::{ClusterError, Credentials};
 
 /// Versions of the API, the newest first.
 const VERSIONS: [&str; 3] = ["v1", "v1beta2", "v1beta1"];
@@ -34,7 +34,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is known of the slices.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct KnownSlices {
     pub uuids: Arc<Uuids>,
     /// `None` until they were asked for.
     pub state: Option<MeterState>,
@@ -43,7 +43,7 @@ pub struct Told {
 /// The asker's end.
 #[derive(Clone, Debug)]
 pub struct ResourceSlices {
-    told: channel::Receiver<Told>,
+    told: channel::Receiver<KnownSlices>,
     wanted: Arc<Notify>,
 }
 
@@ -53,15 +53,18 @@ impl ResourceSlices {
     pub fn start(config: &ClusterConfig, node: &str) -> Self {
         let credentials = match config.pods_source {
             PodsSource::None => {
-                Err(Trouble { reason: Reason::Off, message: "switched off by --pods.source=none".to_owned() })
+                Err(ClusterError { reason: Reason::Off, message: "switched off by --pods.source=none".to_owned() })
             }
             PodsSource::Auto | PodsSource::Api | PodsSource::Kubelet => Credentials::find(config.kubeconfig.as_deref())
                 .ok_or_else(|| {
                     let remedy = "run in a pod with a service account, or name a file by --kubeconfig";
-                    Trouble { reason: Reason::Config, message: format!("no credentials for the cluster; {remedy}") }
+                    ClusterError {
+                        reason: Reason::Config,
+                        message: format!("no credentials for the cluster; {remedy}"),
+                    }
                 }),
         };
-        let (publish, told) = channel::channel(Told::default());
+        let (publish, told) = channel::channel(KnownSlices::default());
         let wanted = Arc::new(Notify::new());
         let teller = Teller { publish, slices: HashMap::new(), node: node.to_owned() };
         tokio::spawn(run(credentials, Arc::clone(&wanted), teller));
@@ -74,12 +77,12 @@ impl ResourceSlices {
     }
 
     #[must_use]
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> KnownSlices {
         self.told.borrow().clone()
     }
 }
 
-async fn run(credentials: Result<Credentials, Trouble>, wanted: Arc<Notify>, mut teller: Teller) {
+async fn run(credentials: Result<Credentials, ClusterError>, wanted: Arc<Notify>, mut teller: Teller) {
     wanted.notified().await;
     let credentials = match credentials {
         Ok(credentials) => credentials,
@@ -122,7 +125,7 @@ fn query(version: &str, node: &str) -> Query {
 }
 
 /// The newest version that the API server has.
-async fn version(credentials: &Credentials, node: &str) -> Result<&'static str, Trouble> {
+async fn version(credentials: &Credentials, node: &str) -> Result<&'static str, ClusterError> {
     let server = credentials.client().await?;
     for version in VERSIONS {
         let Query { path, fields, .. } = query(version, node);
@@ -142,7 +145,7 @@ async fn version(credentials: &Credentials, node: &str) -> Result<&'static str, 
         server.url,
         VERSIONS.join(", ")
     );
-    Err(Trouble { reason: Reason::Absent, message })
+    Err(ClusterError { reason: Reason::Absent, message })
 }
 
 /// As far as it is used. Source: <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-slice-v1/>.
@@ -199,7 +202,7 @@ struct Attribute {
     string: Option<String>,
 }
 
-impl watch::Object for Slice {
+impl watch::Watched for Slice {
     fn version(&self) -> &str {
         &self.metadata.resource_version
     }
@@ -249,7 +252,7 @@ fn uuids<'a>(slices: impl Iterator<Item = &'a Spec> + Clone, node: &str) -> Uuid
 
 /// The task's end of the channel. What was told stays through every trouble.
 struct Teller {
-    publish: channel::Sender<Told>,
+    publish: channel::Sender<KnownSlices>,
     /// By the object's name.
     slices: HashMap<String, Spec>,
     node: String,
@@ -285,11 +288,12 @@ impl Teller {
         if before.state.is_none_or(|state| !state.is_up()) {
             info!(found = detail, "claimed GPUs are known by the cluster's resource slices");
         }
-        self.publish.send_replace(Told { uuids, state: Some(MeterState::up(MeterName::ResourceSlices, detail)) });
+        self.publish
+            .send_replace(KnownSlices { uuids, state: Some(MeterState::up(MeterName::ResourceSlices, detail)) });
     }
 
     /// Said once for each reason in a row.
-    fn failed(&self, Trouble { reason, message }: &Trouble) {
+    fn failed(&self, ClusterError { reason, message }: &ClusterError) {
         let before = self.publish.borrow().clone();
         if before.state.is_none_or(|state| state.reason != *reason) {
             warn!(
@@ -299,7 +303,7 @@ impl Teller {
             );
         }
         let now = MeterState::down(MeterName::ResourceSlices, *reason, &**message);
-        self.publish.send_replace(Told { uuids: before.uuids, state: Some(now) });
+        self.publish.send_replace(KnownSlices { uuids: before.uuids, state: Some(now) });
     }
 }
 

@@ -35,14 +35,14 @@ const CALM: Duration = Duration::from_secs(60);
 
 /// Why a connection was closed before its client wanted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum CloseReason {
     /// It made no request in time, or gave way to a new one.
     Idle,
     /// It did not read its answer in time, or kept old pages in memory.
     Slow,
 }
 
-impl Reason {
+impl CloseReason {
     pub const ALL: [Self; 2] = [Self::Idle, Self::Slow];
 
     pub const fn name(self) -> &'static str {
@@ -155,7 +155,7 @@ impl Connections {
         true
     }
 
-    fn close(&self, table: &mut Table, name: u64, reason: Reason, now: Instant) {
+    fn close(&self, table: &mut Table, name: u64, reason: CloseReason, now: Instant) {
         let Some(entry) = table.open.remove(&name) else { return };
         if let Some(task) = entry.task {
             task.abort();
@@ -222,7 +222,7 @@ impl Connection {
         let mut table = self.all.table();
         set(&mut table, self.name, Place::reading(now));
         for name in table.pages.read(self.name, page, MOST_BYTES) {
-            self.all.close(&mut table, name, Reason::Slow, now);
+            self.all.close(&mut table, name, CloseReason::Slow, now);
         }
     }
 

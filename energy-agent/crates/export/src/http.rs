@@ -37,9 +37,9 @@ use crate::handshake::handshake;
 use crate::negotiate::{self, Coding};
 use crate::page::Published;
 use crate::policies;
-use crate::selection::InForce;
+use crate::selection::ActiveSelection;
 use crate::self_metrics::SelfMetrics;
-use crate::web_config::Protection;
+use crate::web_config::WebConfig;
 
 /// A client has this long to send the headers of its next request. More than the usual minute between two scrapes.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
@@ -64,7 +64,7 @@ pub struct Web {
     pub interval: Duration,
     pub snapshots: watch::Receiver<Arc<Published>>,
     pub own: Arc<SelfMetrics>,
-    pub protection: watch::Receiver<Arc<Protection>>,
+    pub protection: watch::Receiver<Arc<WebConfig>>,
 }
 
 /// Serves until `shutdown` is done, and returns at most [`GRACE`] later.
@@ -131,7 +131,7 @@ async fn accept(listener: &TcpListener, open: &Connections) -> Result<TcpStream>
 
 async fn serve_connection(
     stream: TcpStream,
-    protection: &Protection,
+    protection: &WebConfig,
     router: Router,
     connection: &Arc<Connection>,
     ended: watch::Receiver<bool>,
@@ -218,7 +218,7 @@ fn router(web: Web) -> Router {
 
 /// Lets a request pass or not, as is in force at this moment, whenever the connection was made.
 async fn guard(
-    State(protection): State<watch::Receiver<Arc<Protection>>>,
+    State(protection): State<watch::Receiver<Arc<WebConfig>>>,
     Extension(connection): Extension<Arc<Connection>>,
     request: Request,
     next: Next,
@@ -330,7 +330,7 @@ async fn landing(State(web): State<Arc<Pages>>) -> Html<String> {
     Html(page)
 }
 
-fn exported(export: &InForce) -> String {
+fn exported(export: &ActiveSelection) -> String {
     let text = export.selection.text();
     export.problem.as_ref().map_or_else(|| text.to_owned(), |problem| format!("{text}. Not in force: {problem}"))
 }

@@ -3,12 +3,12 @@
 
 use crate::level::Level;
 use crate::metrics;
-use crate::selection::{Refusal, Selection};
+use crate::selection::{Selection, SelectionError};
 use crate::settings::{Settings, Term};
 
 /// A place whose settings may change while the agent runs; the later goes over the earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum LayerSource {
     File,
     ConfigMap,
 }
@@ -64,7 +64,7 @@ impl Layers {
     }
 
     /// Takes what a place says now, or why it says nothing.
-    pub fn update(&mut self, place: Place, said: Result<Settings, String>) {
+    pub fn update(&mut self, place: LayerSource, said: Result<Settings, String>) {
         let layer = self.layer(place);
         match said {
             Err(problem) => {
@@ -81,11 +81,11 @@ impl Layers {
     }
 
     /// Takes the newest of both places, else the newest of `place` beside what is in force of the other.
-    fn choose(&mut self, place: Place) {
+    fn choose(&mut self, place: LayerSource) {
         let [file, configmap] = [&self.file, &self.configmap];
         let alone = match place {
-            Place::File => [&file.newest, &configmap.good],
-            Place::ConfigMap => [&file.good, &configmap.newest],
+            LayerSource::File => [&file.newest, &configmap.good],
+            LayerSource::ConfigMap => [&file.good, &configmap.newest],
         };
         let outcome = match self.resolve([&file.newest, &configmap.newest]) {
             Ok(selection) => Ok((selection, true)),
@@ -104,15 +104,15 @@ impl Layers {
         }
     }
 
-    fn resolve(&self, layers: [&Settings; 2]) -> Result<Selection, Refusal> {
+    fn resolve(&self, layers: [&Settings; 2]) -> Result<Selection, SelectionError> {
         let settings = layers.into_iter().fold(self.base.clone(), |below, layer| below.below(layer));
         Selection::new(&settings, metrics::ALL, self.processes)
     }
 
-    const fn layer(&mut self, place: Place) -> &mut Layer {
+    const fn layer(&mut self, place: LayerSource) -> &mut Layer {
         match place {
-            Place::File => &mut self.file,
-            Place::ConfigMap => &mut self.configmap,
+            LayerSource::File => &mut self.file,
+            LayerSource::ConfigMap => &mut self.configmap,
         }
     }
 }
@@ -150,12 +150,12 @@ mod tests {
     #[test]
     fn the_configmap_goes_over_the_file_and_that_over_the_flags() {
         let mut layers = Layers::new(settings(&[("EXPORT_LEVELS", "node"), ("SOURCE.GPU", "disabled")]), true);
-        layers.update(Place::ConfigMap, Ok(settings(&[("EXPORT_LEVELS", "pod")])));
-        layers.update(Place::File, Ok(settings(&[("EXPORT_LEVELS", "container"), ("SOURCE.GPU", "enabled")])));
+        layers.update(LayerSource::ConfigMap, Ok(settings(&[("EXPORT_LEVELS", "pod")])));
+        layers.update(LayerSource::File, Ok(settings(&[("EXPORT_LEVELS", "container"), ("SOURCE.GPU", "enabled")])));
         assert_eq!(text(&layers), "levels pod (EXPORT_LEVELS in a test)");
-        layers.update(Place::ConfigMap, Ok(Settings::default()));
+        layers.update(LayerSource::ConfigMap, Ok(Settings::default()));
         assert_eq!(text(&layers), "levels container (EXPORT_LEVELS in a test)");
-        layers.update(Place::File, Ok(Settings::default()));
+        layers.update(LayerSource::File, Ok(Settings::default()));
         assert_eq!(text(&layers), "levels node (EXPORT_LEVELS in a test); without SOURCE.GPU in a test");
         assert_eq!(layers.problem(), None);
     }
@@ -163,29 +163,30 @@ mod tests {
     #[test]
     fn what_cannot_be_read_or_had_keeps_what_was_in_force() {
         let mut layers = Layers::new(Settings::default(), true);
-        layers.update(Place::File, Ok(settings(&[("EXPORT_LEVELS", "pod")])));
+        layers.update(LayerSource::File, Ok(settings(&[("EXPORT_LEVELS", "pod")])));
         let before = layers.selection().clone();
-        layers.update(Place::File, Err("gone".to_owned()));
+        layers.update(LayerSource::File, Err("gone".to_owned()));
         assert_eq!((layers.selection(), layers.problem().as_deref()), (&before, Some("gone")));
-        layers.update(Place::File, Ok(settings(&[("EXPORT_METRICS", "nonsense")])));
+        layers.update(LayerSource::File, Ok(settings(&[("EXPORT_METRICS", "nonsense")])));
         assert_eq!(layers.selection(), &before);
         assert!(layers.problem().unwrap().contains("nonsense"));
         // The other place goes on.
-        layers.update(Place::ConfigMap, Ok(settings(&[("SOURCE.CGROUP", "disabled")])));
+        layers.update(LayerSource::ConfigMap, Ok(settings(&[("SOURCE.CGROUP", "disabled")])));
         assert_eq!(text(&layers), "levels pod (EXPORT_LEVELS in a test); without SOURCE.CGROUP in a test");
         assert!(layers.problem().unwrap().contains("nonsense"));
-        layers.update(Place::File, Ok(settings(&[("EXPORT_LEVELS", "pod")])));
+        layers.update(LayerSource::File, Ok(settings(&[("EXPORT_LEVELS", "pod")])));
         assert_eq!(layers.problem(), None);
     }
 
     #[test]
     fn places_that_contradict_each_other_agree_later_in_any_order() {
         let mut layers = Layers::new(Settings::default(), true);
-        layers.update(Place::File, Ok(settings(&[("SOURCE.CGROUP", "disabled")])));
-        layers.update(Place::ConfigMap, Ok(settings(&[("EXPORT_METRICS", "kepler_container_cpu_seconds_total")])));
+        layers.update(LayerSource::File, Ok(settings(&[("SOURCE.CGROUP", "disabled")])));
+        layers
+            .update(LayerSource::ConfigMap, Ok(settings(&[("EXPORT_METRICS", "kepler_container_cpu_seconds_total")])));
         assert!(layers.problem().unwrap().contains("turned off by SOURCE.CGROUP"));
         assert!(!layers.selection().shows("kepler_container_cpu_seconds_total"));
-        layers.update(Place::File, Ok(Settings::default()));
+        layers.update(LayerSource::File, Ok(Settings::default()));
         assert_eq!(layers.problem(), None);
         assert!(layers.selection().shows("kepler_container_cpu_seconds_total"));
         assert!(!layers.selection().shows("kepler_pod_cpu_joules_total"));

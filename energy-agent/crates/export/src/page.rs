@@ -9,7 +9,7 @@ use energy_model::snapshot::Snapshot;
 
 use crate::gzip::{gunzip, gzip};
 use crate::negotiate::Coding;
-use crate::selection::InForce;
+use crate::selection::ActiveSelection;
 use crate::self_metrics::SelfMetrics;
 use crate::series;
 use crate::text::{Format, Writer};
@@ -21,7 +21,7 @@ pub struct Published {
     /// When the tick was completed, for liveness.
     pub completed: Instant,
     /// What of it is exported.
-    pub export: Arc<InForce>,
+    pub export: Arc<ActiveSelection>,
     text: Page,
     open_metrics: Page,
 }
@@ -36,7 +36,7 @@ struct Page {
 
 impl Published {
     #[must_use]
-    pub fn new(mut snapshot: Snapshot, export: Arc<InForce>) -> Self {
+    pub fn new(mut snapshot: Snapshot, export: Arc<ActiveSelection>) -> Self {
         if !export.selection.names() {
             snapshot.names = Arc::default();
         }

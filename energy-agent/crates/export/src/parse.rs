@@ -7,13 +7,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 /// One sample line. The value stays text, so that exact decimals stay exact.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct ParsedSample {
     pub name: String,
     pub labels: Vec<(String, String)>,
     pub value: String,
 }
 
-impl Sample {
+impl ParsedSample {
     /// Value of a label; empty where the sample does not have it.
     #[must_use]
     pub fn label(&self, name: &str) -> &str {
@@ -31,7 +31,7 @@ impl Sample {
 ///
 /// # Errors
 /// When a line is neither a comment nor a well-formed sample with a finite value.
-pub fn samples(page: &str) -> Result<Vec<Sample>> {
+pub fn samples(page: &str) -> Result<Vec<ParsedSample>> {
     ensure!(page.is_empty() || page.ends_with('\n'), "last line has no end");
     let mut samples = Vec::new();
     for (index, line) in page.split_terminator('\n').enumerate() {
@@ -42,7 +42,7 @@ pub fn samples(page: &str) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-fn sample(line: &str) -> Result<Sample> {
+fn sample(line: &str) -> Result<ParsedSample> {
     let (name, mut rest) = split_name(line)?;
     let mut labels = Vec::new();
     if let Some(inside) = rest.strip_prefix('{') {
@@ -64,7 +64,7 @@ fn sample(line: &str) -> Result<Sample> {
     }
     let value = rest.strip_prefix(' ').context("no value")?;
     ensure!(value.parse::<f64>().is_ok_and(f64::is_finite), "value {value:?} is no number");
-    Ok(Sample { name: name.to_owned(), labels, value: value.to_owned() })
+    Ok(ParsedSample { name: name.to_owned(), labels, value: value.to_owned() })
 }
 
 fn split_name(text: &str) -> Result<(&str, &str)> {

@@ -8,7 +8,7 @@ use energy_model::workload::units::Units;
 
 use crate::level::Level;
 use crate::metrics::Metric;
-use crate::settings::{Setting, Settings, Source, Term};
+use crate::settings::{Setting, Settings, SourceSwitch, Term};
 
 /// What is exported. The agent's own metrics always are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Selection {
     /// # Errors
     /// One line that names the setting, its value and a remedy: a word that is neither level nor metric, or a set that
     /// cannot be had, such as a metric whose level or source is off.
-    pub fn new(settings: &Settings, table: &[Metric], processes: bool) -> Result<Self, Refusal> {
+    pub fn new(settings: &Settings, table: &[Metric], processes: bool) -> Result<Self, SelectionError> {
         let request = Request::new(settings);
         if let Some(metrics) = &settings.metrics {
             for term in &metrics.value {
@@ -49,7 +49,7 @@ impl Selection {
         let mut hidden: Vec<_> = table.iter().filter(hides).map(|metric| metric.name).collect();
         hidden.sort_unstable();
         let units = settings.units.as_ref().map(|set| set.value.clone()).unwrap_or_default();
-        Ok(Self { hidden, levels, names: request.on(Source::Kubelet), units, text: request.text() })
+        Ok(Self { hidden, levels, names: request.on(SourceSwitch::Kubelet), units, text: request.text() })
     }
 
     /// Whether the family is on the page.
@@ -85,25 +85,25 @@ impl Selection {
 
 /// Why settings make no selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct SelectionError {
     /// A word is neither a level nor the name of a metric.
     pub names_nothing: bool,
     text: String,
 }
 
-impl Refusal {
+impl SelectionError {
     fn of(self, what: &str) -> Self {
         Self { text: format!("{what}: {}", self.text), ..self }
     }
 }
 
-impl From<String> for Refusal {
+impl From<String> for SelectionError {
     fn from(text: String) -> Self {
         Self { names_nothing: false, text }
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for SelectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -141,7 +141,7 @@ impl<'a> Request<'a> {
         self.settings.metrics.iter().flat_map(|set| &set.value)
     }
 
-    fn on(&self, source: Source) -> bool {
+    fn on(&self, source: SourceSwitch) -> bool {
         self.settings.source(source).is_none_or(|set| set.value)
     }
 
@@ -160,7 +160,7 @@ impl<'a> Request<'a> {
     }
 
     /// Whether the word means something, and something that can be had.
-    fn check(&self, term: &Term, table: &[Metric]) -> Result<(), Refusal> {
+    fn check(&self, term: &Term, table: &[Metric]) -> Result<(), SelectionError> {
         if let Some(level) = term.level {
             let toggle = if level == Level::Process { &self.settings.processes } else { &self.settings.containers };
             return match toggle {
@@ -176,7 +176,7 @@ impl<'a> Request<'a> {
             let words = table.iter().map(|metric| metric.name).chain(Level::ALL.map(Level::as_str));
             let hint = nearest(&term.name, words).map_or(String::new(), |name| format!(", did you mean {name}?"));
             let text = format!("is no level ({}) and names no metric{hint}", levels());
-            return Err(Refusal { names_nothing: true, text });
+            return Err(SelectionError { names_nothing: true, text });
         }
         let own = found.iter().all(|metric| metric.level.is_none());
         if own && term.without {
@@ -235,16 +235,16 @@ fn names(term: &Term, metric: &Metric) -> bool {
 }
 
 /// The source that a metric comes from, where turning it off hides the metric.
-fn source(metric: &Metric) -> Option<Source> {
+fn source(metric: &Metric) -> Option<SourceSwitch> {
     let ends = |end: &str| metric.name.ends_with(end);
     if metric.level.is_none() {
         None
     } else if metric.name.contains("_gpu_") {
-        Some(Source::Gpu)
+        Some(SourceSwitch::Gpu)
     } else if ends("_cpu_cycles_total") {
-        Some(Source::Counter)
+        Some(SourceSwitch::Counter)
     } else if metric.level != Some(Level::Process) && (ends("_cpu_seconds_total") || ends("_context_switches_total")) {
-        Some(Source::Cgroup)
+        Some(SourceSwitch::Cgroup)
     } else {
         None
     }
@@ -264,7 +264,7 @@ fn glob(pattern: &str, name: &str) -> bool {
 
 /// The selection as it is at present.
 #[derive(Clone, Debug, Default)]
-pub struct InForce {
+pub struct ActiveSelection {
     pub selection: Selection,
     /// What was asked for and could not be had, if anything.
     pub problem: Option<String>,

@@ -11,7 +11,7 @@ use prometheus::proto::{Counter, MetricFamily, MetricType};
 use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::connections::Reason;
+use crate::connections::CloseReason;
 use crate::metrics::{self, Metric};
 use crate::text::{Kind, Labels, Value, Writer};
 
@@ -49,7 +49,7 @@ impl SelfMetrics {
             IntCounter::new(metrics::DUPLICATES.name, metrics::DUPLICATES.help).expect("the table has valid names");
         let Metric { name, help, labels, .. } = metrics::CONNECTIONS_CLOSED;
         let connections_closed = IntCounterVec::new(Opts::new(name, help), labels).expect("the table has valid names");
-        for reason in Reason::ALL {
+        for reason in CloseReason::ALL {
             connections_closed.with_label_values(&[reason.name()]);
         }
         let export_valid = gauge(&metrics::EXPORT_VALID);
@@ -91,7 +91,7 @@ impl SelfMetrics {
     }
 
     /// A connection was closed before its client wanted it.
-    pub fn connection_closed(&self, reason: Reason) {
+    pub fn connection_closed(&self, reason: CloseReason) {
         self.connections_closed.with_label_values(&[reason.name()]).inc();
     }
 

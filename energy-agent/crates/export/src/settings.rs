@@ -12,7 +12,7 @@ use crate::level::Level;
 
 /// What the old Kepler called a source of metrics, and what turning it off hides here. Attribution stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SourceSwitch {
     /// Hardware counters: the families of CPU cycles.
     Counter,
     /// What is accounted per cgroup beside energy: CPU time and context switches of units, pods and containers.
@@ -23,11 +23,11 @@ pub enum Source {
     Gpu,
 }
 
-impl Source {
+impl SourceSwitch {
     pub const ALL: [Self; 4] = [Self::Counter, Self::Cgroup, Self::Kubelet, Self::Gpu];
 }
 
-energy_model::as_str!(Source {
+energy_model::as_str!(SourceSwitch {
     Counter => "SOURCE.COUNTER",
     Cgroup => "SOURCE.CGROUP",
     Kubelet => "SOURCE.KUBELET",
@@ -40,7 +40,7 @@ enum Key {
     Metrics,
     Levels,
     Units,
-    Source(Source),
+    Source(SourceSwitch),
     Level(Level),
 }
 
@@ -51,14 +51,14 @@ const NAMES: [(&str, Key); 13] = [
     ("EXPORT_METRICS", Key::Metrics),
     ("EXPORT_LEVELS", Key::Levels),
     ("EXPORT_UNITS", Key::Units),
-    ("SOURCE.COUNTER", Key::Source(Source::Counter)),
-    ("SOURCE.CGROUP", Key::Source(Source::Cgroup)),
-    ("SOURCE.KUBELET", Key::Source(Source::Kubelet)),
-    ("SOURCE.GPU", Key::Source(Source::Gpu)),
-    ("EXPOSE_HW_COUNTER_METRICS", Key::Source(Source::Counter)),
-    ("EXPOSE_CGROUP_METRICS", Key::Source(Source::Cgroup)),
-    ("EXPOSE_KUBELET_METRICS", Key::Source(Source::Kubelet)),
-    ("ENABLE_GPU", Key::Source(Source::Gpu)),
+    ("SOURCE.COUNTER", Key::Source(SourceSwitch::Counter)),
+    ("SOURCE.CGROUP", Key::Source(SourceSwitch::Cgroup)),
+    ("SOURCE.KUBELET", Key::Source(SourceSwitch::Kubelet)),
+    ("SOURCE.GPU", Key::Source(SourceSwitch::Gpu)),
+    ("EXPOSE_HW_COUNTER_METRICS", Key::Source(SourceSwitch::Counter)),
+    ("EXPOSE_CGROUP_METRICS", Key::Source(SourceSwitch::Cgroup)),
+    ("EXPOSE_KUBELET_METRICS", Key::Source(SourceSwitch::Kubelet)),
+    ("ENABLE_GPU", Key::Source(SourceSwitch::Gpu)),
     ("ENABLE_PROCESS_METRICS", Key::Level(Level::Process)),
     ("EXPOSE_CONTAINER_METRICS", Key::Level(Level::Container)),
 ];
@@ -117,7 +117,7 @@ pub struct Settings {
     pub levels: Option<Setting<Vec<Level>>>,
     pub metrics: Option<Setting<Vec<Term>>>,
     pub units: Option<Setting<Units>>,
-    /// In the order of [`Source::ALL`].
+    /// In the order of [`SourceSwitch::ALL`].
     pub sources: [Option<Setting<bool>>; 4],
     /// Whether the levels of containers and processes are added or taken away.
     pub containers: Option<Setting<bool>>,
@@ -191,17 +191,17 @@ impl Settings {
     }
 
     #[must_use]
-    pub const fn source(&self, source: Source) -> Option<&Setting<bool>> {
+    pub const fn source(&self, source: SourceSwitch) -> Option<&Setting<bool>> {
         self.sources[index(source)].as_ref()
     }
 }
 
-const fn index(source: Source) -> usize {
+const fn index(source: SourceSwitch) -> usize {
     match source {
-        Source::Counter => 0,
-        Source::Cgroup => 1,
-        Source::Kubelet => 2,
-        Source::Gpu => 3,
+        SourceSwitch::Counter => 0,
+        SourceSwitch::Cgroup => 1,
+        SourceSwitch::Kubelet => 2,
+        SourceSwitch::Gpu => 3,
     }
 }
 
@@ -290,13 +290,13 @@ mod tests {
     #[test]
     fn a_source_is_known_by_keplers_names_in_any_case() {
         for (key, value, source, on) in [
-            ("SOURCE.COUNTER", "enabled", Source::Counter, true),
-            ("SOURCE_COUNTER", "Disabled", Source::Counter, false),
-            ("source.gpu", " FALSE\n", Source::Gpu, false),
-            ("ENABLE_GPU", "true", Source::Gpu, true),
-            ("EXPOSE_HW_COUNTER_METRICS", "false", Source::Counter, false),
-            ("EXPOSE_CGROUP_METRICS", "True", Source::Cgroup, true),
-            ("EXPOSE_KUBELET_METRICS", "disabled", Source::Kubelet, false),
+            ("SOURCE.COUNTER", "enabled", SourceSwitch::Counter, true),
+            ("SOURCE_COUNTER", "Disabled", SourceSwitch::Counter, false),
+            ("source.gpu", " FALSE\n", SourceSwitch::Gpu, false),
+            ("ENABLE_GPU", "true", SourceSwitch::Gpu, true),
+            ("EXPOSE_HW_COUNTER_METRICS", "false", SourceSwitch::Counter, false),
+            ("EXPOSE_CGROUP_METRICS", "True", SourceSwitch::Cgroup, true),
+            ("EXPOSE_KUBELET_METRICS", "disabled", SourceSwitch::Kubelet, false),
         ] {
             let settings = read(&[(key, value)]).unwrap();
             let set = settings.source(source).unwrap();
@@ -375,9 +375,9 @@ mod tests {
         let both = lower.below(&upper);
         assert_eq!(both.levels, lower.levels);
         assert_eq!(both.metrics, upper.metrics);
-        assert_eq!(both.source(Source::Gpu).map(|set| set.value), Some(true));
-        assert_eq!(both.source(Source::Cgroup).map(|set| set.value), Some(false));
-        assert_eq!(both.source(Source::Counter), None);
+        assert_eq!(both.source(SourceSwitch::Gpu).map(|set| set.value), Some(true));
+        assert_eq!(both.source(SourceSwitch::Cgroup).map(|set| set.value), Some(false));
+        assert_eq!(both.source(SourceSwitch::Counter), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use energy_files::config_file::{self, Fault, MAX_BYTES};
+use energy_files::config_file::{self, FileError, MAX_BYTES};
 use energy_files::mounted::{self, Unread, at};
 
 /// Most keys of a folder; there are far fewer.
@@ -15,7 +15,7 @@ const MAX_KEYS: usize = 256;
 /// # Errors
 /// One line with the path and what is wrong: it is not there or not readable, is no text, or a line is no pair.
 pub fn read(path: &Path) -> Result<Vec<(String, String)>, String> {
-    let metadata = fs::metadata(path).map_err(|error| format!("{}: {}", path.display(), Fault::from(error)))?;
+    let metadata = fs::metadata(path).map_err(|error| format!("{}: {}", path.display(), FileError::from(error)))?;
     if !metadata.is_dir() {
         let text = config_file::text(path, MAX_BYTES).map_err(|fault| format!("{}: {fault}", path.display()))?;
         return pairs(&text).map_err(|problem| format!("{} {problem}", path.display()));
@@ -37,7 +37,7 @@ fn version(version: &Path) -> Result<Vec<(String, String)>, Unread> {
         pairs.push((name, text));
         // A ConfigMap has no more in all.
         if bytes > MAX_BYTES || pairs.len() > MAX_KEYS {
-            return Err((version.to_owned(), Fault::TooLarge(MAX_BYTES)));
+            return Err((version.to_owned(), FileError::TooLarge(MAX_BYTES)));
         }
     }
     pairs.sort();

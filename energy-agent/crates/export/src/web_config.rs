@@ -16,8 +16,8 @@ use std::time::Duration;
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use energy_files::config_file::{self, Fault, MAX_BYTES};
-use energy_files::reader::{self, Lost, Reader};
+use energy_files::config_file::{self, FileError, MAX_BYTES};
+use energy_files::reader::{self, FileReader, Lost};
 use energy_files::reload::Reload;
 use energy_files::stable_read::{self, Look};
 use ring::digest::{Context, SHA256};
@@ -39,7 +39,7 @@ const FILE: &str = "web_config";
 
 /// What a client has to get past. The default is plain HTTP for everyone.
 #[derive(Default)]
-pub struct Protection {
+pub struct WebConfig {
     /// `None`: plain HTTP.
     pub tls: Option<Arc<ServerConfig>>,
     /// `None`: everyone may read.
@@ -49,13 +49,13 @@ pub struct Protection {
 }
 
 /// Without the keys and hashes.
-impl fmt::Debug for Protection {
+impl fmt::Debug for WebConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text())
     }
 }
 
-impl Protection {
+impl WebConfig {
     /// The answer to a request that may not pass.
     pub async fn refuse(&self, request: &HeaderMap, connection: &Connection) -> Option<Response> {
         let Some(users) = &self.users else {
@@ -92,8 +92,8 @@ impl Protection {
 /// What a file asks for, and from when to when its certificate counts, where it names one and that can be told.
 ///
 /// # Errors
-/// As [`ProtectionSource::open`].
-pub fn inspect(file: &Path) -> Result<(Protection, Option<Validity>), Refusal> {
+/// As [`WebConfigSource::open`].
+pub fn inspect(file: &Path) -> Result<(WebConfig, Option<Validity>), WebConfigError> {
     let found = at_start(file)?;
     let protection = found.protection()?;
     let tls = found.document.iter().find_map(|document| document.tls_server_config.as_ref());
@@ -101,66 +101,66 @@ pub fn inspect(file: &Path) -> Result<(Protection, Option<Validity>), Refusal> {
     Ok((protection, pem.and_then(Validity::of)))
 }
 
-fn at_start(file: &Path) -> Result<Found, Refusal> {
+fn at_start(file: &Path) -> Result<Found, WebConfigError> {
     let path = file.to_owned();
-    reader::at_start(move || Found::read(&path)).map_err(|fault| Refusal::from(fault).of(file))
+    reader::at_start(move || Found::read(&path)).map_err(|fault| WebConfigError::from(fault).of(file))
 }
 
 /// Why a web configuration cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct WebConfigError {
     /// Why a file of it cannot be read, if that is why.
-    pub fault: Option<Fault>,
+    pub fault: Option<FileError>,
     /// One line with the file, what is wrong, and the remedy where it is not plain.
     pub text: String,
 }
 
-impl Refusal {
+impl WebConfigError {
     fn of(self, file: &Path) -> Self {
         Self { text: format!("{}: {}", file.display(), self.text), ..self }
     }
 }
 
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
+impl From<FileError> for WebConfigError {
+    fn from(fault: FileError) -> Self {
         Self { text: fault.to_string(), fault: Some(fault) }
     }
 }
 
-impl From<Refusal> for String {
-    fn from(refusal: Refusal) -> Self {
+impl From<WebConfigError> for String {
+    fn from(refusal: WebConfigError) -> Self {
         refusal.text
     }
 }
 
-impl From<String> for Refusal {
+impl From<String> for WebConfigError {
     fn from(text: String) -> Self {
         Self { fault: None, text }
     }
 }
 
 /// Follows the file and those that it names.
-pub struct ProtectionSource {
+pub struct WebConfigSource {
     file: Option<PathBuf>,
     /// Of what the files had when they were last looked at.
     seen: Sum,
     /// Why what they have is not in force.
-    problem: Option<Refusal>,
+    problem: Option<WebConfigError>,
     /// Why they cannot be looked at.
     unseen: Option<String>,
-    publish: watch::Sender<Arc<Protection>>,
+    publish: watch::Sender<Arc<WebConfig>>,
     own: Arc<SelfMetrics>,
 }
 
 type Sum = [u8; 32];
 
-impl ProtectionSource {
+impl WebConfigSource {
     /// Reads the file, if there is one.
     ///
     /// # Errors
     /// One line with the file, what is wrong, and the remedy where it is not plain.
     pub fn open(file: Option<&Path>, own: Arc<SelfMetrics>) -> Result<Self, String> {
-        let mut protection = Protection::default();
+        let mut protection = WebConfig::default();
         let mut seen = Sum::default();
         if let Some(file) = file {
             let found = at_start(file)?;
@@ -177,14 +177,14 @@ impl ProtectionSource {
     }
 
     #[must_use]
-    pub fn in_force(&self) -> watch::Receiver<Arc<Protection>> {
+    pub fn in_force(&self) -> watch::Receiver<Arc<WebConfig>> {
         self.publish.subscribe()
     }
 
     /// Follows the files until the program ends.
     pub async fn follow(mut self) {
         let Some(file) = self.file.clone() else { return };
-        let reader = Reader::default();
+        let reader = FileReader::default();
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut reload = Reload::subscribe();
@@ -211,7 +211,7 @@ impl ProtectionSource {
                     if lost == Lost::GivenUp {
                         self.own.lost_reading(FILE);
                     }
-                    self.unseen(Some(format!("{} or a file that it names: {}", file.display(), Fault::Hangs)));
+                    self.unseen(Some(format!("{} or a file that it names: {}", file.display(), FileError::Hangs)));
                 }
             }
         }
@@ -249,7 +249,7 @@ impl ProtectionSource {
 
 /// A file that is cut off must not open the door: what was asked for at the start can be changed, but goes only with a
 /// restart. Whether the port speaks TLS is what its clients have to know beforehand.
-fn not_lifted(before: &Protection, mut now: Protection) -> Result<Protection, Refusal> {
+fn not_lifted(before: &WebConfig, mut now: WebConfig) -> Result<WebConfig, WebConfigError> {
     match (before.tls.is_some(), now.tls.is_some()) {
         (true, false) => {
             return Err("tls_server_config is gone; restart the agent to serve plain HTTP".to_owned().into());
@@ -270,8 +270,8 @@ fn not_lifted(before: &Protection, mut now: Protection) -> Result<Protection, Re
 /// The file, and the bytes of those that it names.
 struct Found {
     file: PathBuf,
-    document: Result<Document, Refusal>,
-    bytes: BTreeMap<PathBuf, Result<Vec<u8>, Fault>>,
+    document: Result<Document, WebConfigError>,
+    bytes: BTreeMap<PathBuf, Result<Vec<u8>, FileError>>,
     /// The same for the same bytes and the same errors; keys are not kept to compare with.
     sum: Sum,
 }
@@ -285,8 +285,8 @@ impl PartialEq for Found {
 impl Found {
     fn read(file: &Path) -> Self {
         let folder = file.parent().unwrap_or(Path::new(""));
-        let text = config_file::text(file, MAX_BYTES).map_err(Refusal::from);
-        let read = |text: &String| Document::read(text, folder).map_err(Refusal::from);
+        let text = config_file::text(file, MAX_BYTES).map_err(WebConfigError::from);
+        let read = |text: &String| Document::read(text, folder).map_err(WebConfigError::from);
         let document = text.as_ref().map_err(Clone::clone).and_then(read);
         let named = document.iter().filter_map(|document| document.tls_server_config.as_ref());
         let bytes = named
@@ -297,35 +297,35 @@ impl Found {
         Self { file: file.to_owned(), document, bytes, sum }
     }
 
-    fn protection(&self) -> Result<Protection, Refusal> {
+    fn protection(&self) -> Result<WebConfig, WebConfigError> {
         self.build().map_err(|refusal| refusal.of(&self.file))
     }
 
-    fn build(&self) -> Result<Protection, Refusal> {
+    fn build(&self) -> Result<WebConfig, WebConfigError> {
         let document = self.document.as_ref().map_err(Clone::clone)?;
         let tls = document.tls_server_config.as_ref();
         let tls = tls.map(|asked| tls::server(asked, |pem| self.pem(pem))).transpose()?;
         let hashes = document.basic_auth_users.clone().filter(|hashes| !hashes.is_empty());
-        Ok(Protection {
+        Ok(WebConfig {
             tls: tls.map(Arc::new),
             users: hashes.map(Users::new).transpose()?,
             headers: document.headers()?,
         })
     }
 
-    fn pem<'a>(&'a self, pem: Pem<'a>) -> Result<&'a [u8], Refusal> {
+    fn pem<'a>(&'a self, pem: Pem<'a>) -> Result<&'a [u8], WebConfigError> {
         match pem {
             Pem::Text(text) => Ok(text.as_bytes()),
             Pem::File(path) => match self.bytes.get(path) {
                 Some(Ok(bytes)) => Ok(bytes),
-                Some(Err(fault)) => Err(Refusal::from(fault.clone()).of(path)),
+                Some(Err(fault)) => Err(WebConfigError::from(fault.clone()).of(path)),
                 None => Err(format!("{}: not read", path.display()).into()),
             },
         }
     }
 }
 
-fn sum(text: &str, bytes: &BTreeMap<PathBuf, Result<Vec<u8>, Fault>>) -> Sum {
+fn sum(text: &str, bytes: &BTreeMap<PathBuf, Result<Vec<u8>, FileError>>) -> Sum {
     let mut context = Context::new(&SHA256);
     let mut add = |part: &[u8]| {
         context.update(&part.len().to_le_bytes());

@@ -13,7 +13,7 @@ pub const MAX_BYTES: usize = 1 << 20;
 
 /// Why a file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum FileError {
     NotFound,
     Denied,
     /// What it is in place of a regular file.
@@ -28,7 +28,7 @@ pub enum Fault {
     System(String),
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotFound => write!(f, "{}", io::Error::from_raw_os_error(libc::ENOENT)),
@@ -43,9 +43,9 @@ impl fmt::Display for Fault {
     }
 }
 
-impl error::Error for Fault {}
+impl error::Error for FileError {}
 
-impl From<io::Error> for Fault {
+impl From<io::Error> for FileError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::NotFound => Self::NotFound,
@@ -64,7 +64,7 @@ fn hangs() -> String {
 ///
 /// # Errors
 /// When it is not there, is not a regular file, has more than `limit` bytes, or cannot be read.
-pub fn bytes(path: &Path, limit: usize) -> Result<Vec<u8>, Fault> {
+pub fn bytes(path: &Path, limit: usize) -> Result<Vec<u8>, FileError> {
     // A device is not even opened: some act on that.
     regular(fs::metadata(path)?.file_type())?;
     // It may be another file by now. None of these flags matters to a regular file, unless another program has a lease on it.
@@ -73,29 +73,29 @@ pub fn bytes(path: &Path, limit: usize) -> Result<Vec<u8>, Fault> {
     regular(metadata.file_type())?;
     let most = u64::try_from(limit).unwrap_or(u64::MAX);
     if metadata.len() > most {
-        return Err(Fault::TooLarge(limit));
+        return Err(FileError::TooLarge(limit));
     }
     read(file, limit, most)
 }
 
-fn read(file: File, limit: usize, most: u64) -> Result<Vec<u8>, Fault> {
+fn read(file: File, limit: usize, most: u64) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() > limit { Err(Fault::TooLarge(limit)) } else { Ok(bytes) }
+    if bytes.len() > limit { Err(FileError::TooLarge(limit)) } else { Ok(bytes) }
 }
 
 /// The same as text.
 ///
 /// # Errors
 /// As [`bytes`], and when it is not UTF-8.
-pub fn text(path: &Path, limit: usize) -> Result<String, Fault> {
-    String::from_utf8(bytes(path, limit)?).map_err(|error| Fault::NotText(error.utf8_error().valid_up_to()))
+pub fn text(path: &Path, limit: usize) -> Result<String, FileError> {
+    String::from_utf8(bytes(path, limit)?).map_err(|error| FileError::NotText(error.utf8_error().valid_up_to()))
 }
 
-fn regular(kind: FileType) -> Result<(), Fault> {
+fn regular(kind: FileType) -> Result<(), FileError> {
     match what(kind) {
         None => Ok(()),
-        Some(kind) => Err(Fault::NotRegular(kind)),
+        Some(kind) => Err(FileError::NotRegular(kind)),
     }
 }
 
@@ -132,23 +132,23 @@ mod tests {
         File::create(at("sparse")).unwrap().set_len(1 << 40).unwrap();
         for name in ["file", "link"] {
             assert_eq!(bytes(&at(name), 8), Ok(b"12345678".to_vec()));
-            assert_eq!(bytes(&at(name), 7), Err(Fault::TooLarge(7)));
+            assert_eq!(bytes(&at(name), 7), Err(FileError::TooLarge(7)));
         }
         for (name, fault) in [
-            ("pipe", Fault::NotRegular("a pipe")),
-            ("socket", Fault::NotRegular("a socket")),
-            ("", Fault::NotRegular("a folder")),
-            ("/dev/zero", Fault::NotRegular("a device")),
-            ("none", Fault::NotFound),
-            ("file/none", Fault::System("Not a directory (os error 20)".to_owned())),
-            ("loop", Fault::System("Too many levels of symbolic links (os error 40)".to_owned())),
-            ("sparse", Fault::TooLarge(1 << 20)),
+            ("pipe", FileError::NotRegular("a pipe")),
+            ("socket", FileError::NotRegular("a socket")),
+            ("", FileError::NotRegular("a folder")),
+            ("/dev/zero", FileError::NotRegular("a device")),
+            ("none", FileError::NotFound),
+            ("file/none", FileError::System("Not a directory (os error 20)".to_owned())),
+            ("loop", FileError::System("Too many levels of symbolic links (os error 40)".to_owned())),
+            ("sparse", FileError::TooLarge(1 << 20)),
         ] {
             assert_eq!(bytes(&at(name), 1 << 20), Err(fault), "{name}");
         }
         // One of the kernel's, whose size is not known beforehand.
         assert!(!text(Path::new("/proc/self/status"), 1 << 20).unwrap().is_empty());
         fs::write(at("file"), [b'a', 0xff]).unwrap();
-        assert_eq!(text(&at("file"), 8), Err(Fault::NotText(1)));
+        assert_eq!(text(&at("file"), 8), Err(FileError::NotText(1)));
     }
 }

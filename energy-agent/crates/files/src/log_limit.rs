@@ -9,17 +9,17 @@ const QUIET: Duration = Duration::from_secs(600);
 
 /// When which kind of trouble was said.
 #[derive(Clone, Debug)]
-pub struct News<K> {
+pub struct LogLimit<K> {
     said: BTreeMap<K, Instant>,
 }
 
-impl<K> Default for News<K> {
+impl<K> Default for LogLimit<K> {
     fn default() -> Self {
         Self { said: BTreeMap::new() }
     }
 }
 
-impl<K: Copy + Ord> News<K> {
+impl<K: Copy + Ord> LogLimit<K> {
     /// Whether trouble of this kind, which comes now, is to be said.
     pub fn is(&mut self, kind: K, now: Instant) -> bool {
         let is = self.said.get(&kind).is_none_or(|said| now.saturating_duration_since(*said) >= QUIET);

@@ -5,13 +5,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::config_file::Fault;
+use crate::config_file::FileError;
 
 /// Times to start over when files go away while they are read: the kubelet has put a new version in place.
 const TRIES: usize = 3;
 
 /// A file or folder, and why it could not be read.
-pub type Unread = (PathBuf, Fault);
+pub type Unread = (PathBuf, FileError);
 
 /// Reads one version of `folder` as a whole by `version`, which is given the folder to read: the version's, or `folder`
 /// itself where there are no versions.
@@ -22,14 +22,14 @@ pub fn read<T>(folder: &Path, version: impl Fn(&Path) -> Result<T, Unread>) -> R
     let mut tries = 1;
     loop {
         match current(folder).and_then(|current| version(&current)) {
-            Err((_, Fault::NotFound)) if tries < TRIES => tries += 1,
+            Err((_, FileError::NotFound)) if tries < TRIES => tries += 1,
             outcome => return outcome,
         }
     }
 }
 
 /// Names the file or folder in an error.
-pub fn at<E: Into<Fault>>(path: &Path) -> impl Fn(E) -> Unread {
+pub fn at<E: Into<FileError>>(path: &Path) -> impl Fn(E) -> Unread {
     let path = path.to_owned();
     move |error| (path.clone(), error.into())
 }

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::config_file::Fault;
+use crate::config_file::FileError;
 
 /// A file system that does not answer for this long is in trouble.
 pub const HANGS: Duration = Duration::from_secs(5);
@@ -28,18 +28,18 @@ pub enum Lost {
 
 /// The threads of one source. A clone shares them.
 #[derive(Clone, Debug)]
-pub struct Reader {
+pub struct FileReader {
     turns: Arc<Semaphore>,
     limit: Duration,
 }
 
-impl Default for Reader {
+impl Default for FileReader {
     fn default() -> Self {
         Self { turns: Arc::new(Semaphore::new(THREADS)), limit: HANGS }
     }
 }
 
-impl Reader {
+impl FileReader {
     /// What `read` gives. What it gives after it was given up, is dropped.
     ///
     /// # Errors
@@ -70,14 +70,14 @@ impl Reader {
 ///
 /// # Errors
 /// When `read` does not return in time.
-pub fn at_start<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
+pub fn at_start<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, FileError> {
     let (tell, told) = mpsc::channel();
     let reading = thread::Builder::new().name("config".to_owned()).spawn(move || {
         // Nobody listens any more when it comes too late.
         let _ = tell.send(read());
     });
-    reading.map_err(Fault::from)?;
-    told.recv_timeout(HANGS).map_err(|_| Fault::Hangs)
+    reading.map_err(FileError::from)?;
+    told.recv_timeout(HANGS).map_err(|_| FileError::Hangs)
 }
 
 #[cfg(test)]
@@ -90,13 +90,13 @@ mod tests {
     #[test]
     fn a_reading_that_hangs_is_begun_anew_on_a_few_more_threads_and_then_waits() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let reader = Reader { limit: Duration::from_millis(50), ..Reader::default() };
+        let reader = FileReader { limit: Duration::from_millis(50), ..FileReader::default() };
         // For what does return, however long that takes on this machine.
-        let patient = Reader { limit: Duration::from_secs(60), ..reader.clone() };
+        let patient = FileReader { limit: Duration::from_secs(60), ..reader.clone() };
         let begun = Arc::new(AtomicUsize::new(0));
         // Held: every reading hangs.
         let lock = Arc::new(Mutex::new(()));
-        let read = |reader: &Reader| {
+        let read = |reader: &FileReader| {
             let reader = reader.clone();
             let (begun, lock) = (Arc::clone(&begun), Arc::clone(&lock));
             async move {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::reader::{Lost, Reader};
+use crate::reader::{FileReader, Lost};
 
 /// Time between two readings of a file that has changed.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -25,7 +25,7 @@ pub enum Look<T> {
 /// Calls `read` until it gives the same twice or what was `seen` last, on a thread of `reader`'s: a file system that hangs
 /// must stop nobody else.
 pub async fn look<T>(
-    reader: &Reader,
+    reader: &FileReader,
     seen: impl Fn(&T) -> bool,
     read: impl Fn() -> T + Clone + Send + 'static,
 ) -> Look<T>
@@ -64,7 +64,7 @@ mod tests {
         let readings = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&readings);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let reader = Reader::default();
+        let reader = FileReader::default();
         let look = look(&reader, |found| seen == Some(*found), move || content(counted.fetch_add(1, Ordering::SeqCst)));
         (runtime.block_on(look), readings.load(Ordering::SeqCst))
     }

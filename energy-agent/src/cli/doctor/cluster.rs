@@ -2,29 +2,34 @@
 
 use std::time::Duration;
 
-use energy_cluster::kubernetes::Trouble;
-use energy_cluster::pods::Source;
+use energy_cluster::kubernetes::ClusterError;
+use energy_cluster::pods::PodSource;
 use energy_model::meter_state::Reason;
 
-use super::{Machine, Row, Status, plural};
+use super::{CheckRow, Machine, Status, plural};
 use crate::node::node_name;
 
 /// A source that takes longer is reported as silent; `run` waits longer and tries again.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-pub fn kubernetes(machine: &Machine<'_>) -> Row {
+pub fn kubernetes(machine: &Machine<'_>) -> CheckRow {
     let name = "kubernetes";
-    let source = Source::choose(&machine.config.cluster);
+    let source = PodSource::choose(&machine.config.cluster);
     let pods = machine.found.as_ref().map_or(0, |found| found.pods);
     match &source {
-        Source::None { reason: Reason::Off, detail } => return Row::new(name, Status::Off, detail, ""),
-        Source::None { reason: Reason::Absent, .. } if pods > 0 => {
+        PodSource::None { reason: Reason::Off, detail } => return CheckRow::new(name, Status::Off, detail, ""),
+        PodSource::None { reason: Reason::Absent, .. } if pods > 0 => {
             let detail =
                 format!("not in a cluster, but {} by cgroup: known by uid, without names", plural(pods, "pod"));
-            return Row::new(name, Status::Fallback, detail, "run the agent as a DaemonSet, or set KUBECONFIG");
+            return CheckRow::new(name, Status::Fallback, detail, "run the agent as a DaemonSet, or set KUBECONFIG");
         }
-        Source::None { reason: Reason::Absent, .. } => {
-            return Row::new(name, Status::Missing, "not in a cluster: containers and units are the workloads", "");
+        PodSource::None { reason: Reason::Absent, .. } => {
+            return CheckRow::new(
+                name,
+                Status::Missing,
+                "not in a cluster: containers and units are the workloads",
+                "",
+            );
         }
         _ => {}
     }
@@ -33,20 +38,21 @@ pub fn kubernetes(machine: &Machine<'_>) -> Row {
         Ok(0) => {
             let detail = format!("{source} answers, but knows no pod on node {node}");
             let remedy = "give --node.name the name of the Node object (in a pod: env NODE_NAME from spec.nodeName)";
-            Row::new(name, Status::Fallback, detail, remedy)
+            CheckRow::new(name, Status::Fallback, detail, remedy)
         }
-        Ok(told) => Row::ok(name, format!("{source}: {} on node {node}", plural(told, "pod"))),
-        Err(Trouble { reason, message }) => {
+        Ok(told) => CheckRow::ok(name, format!("{source}: {} on node {node}", plural(told, "pod"))),
+        Err(ClusterError { reason, message }) => {
             let names_source = message.contains(&source.to_string());
             let detail = if names_source { message } else { format!("{source}: {}: {message}", reason.as_str()) };
-            Row::missing(name, &detail)
+            CheckRow::missing(name, &detail)
         }
     }
 }
 
-fn ask(source: &Source, node: &str) -> Result<usize, Trouble> {
+fn ask(source: &PodSource, node: &str) -> Result<usize, ClusterError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Trouble { reason: Reason::Error, message: format!("tokio: {error}") })?;
+    let runtime =
+        runtime.map_err(|error| ClusterError { reason: Reason::Error, message: format!("tokio: {error}") })?;
     let outcome = runtime.block_on(source.probe(node, PATIENCE));
     // A name server that is silent is not waited for.
     runtime.shutdown_background();

@@ -4,15 +4,15 @@ use energy_host::config::CpuMeter;
 use energy_host::meter::cpu::CpuModel;
 use energy_host::meter::hwmon::Hwmon;
 use energy_host::meter::perf::PerfPower;
-use energy_host::meter::powercap::{self, Entry};
+use energy_host::meter::powercap::{self, PowercapZone};
 use energy_host::meter::rapl::Rapl;
 use energy_host::meter::watch::PATIENCE;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::zone::{Source, Zone, ZoneKind};
 
-use super::{Machine, Row, Status, plural};
+use super::{CheckRow, Machine, Status, plural};
 
-pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
+pub fn rows(machine: &Machine<'_>) -> Vec<CheckRow> {
     let sysfs = &machine.config.host.sysfs;
     let mirrored_dies = CpuModel::read(&machine.config.host.procfs).mirrors_dies();
     let perf = || PerfPower::open(sysfs, mirrored_dies).map_or_else(|state| state, |perf| perf.state());
@@ -25,27 +25,27 @@ pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
     }
     let mut rows = vec![rapl, measured(machine, MeterName::Perf, perf), measured(machine, MeterName::Hwmon, hwmon)];
     rows.extend(machine.state(MeterName::Board).map(|state| match state.is_up() {
-        true => Row::ok("board", format!("exported beside the CPU's energy: {}", state.detail)),
-        false => Row::missing("board", &state.detail),
+        true => CheckRow::ok("board", format!("exported beside the CPU's energy: {}", state.detail)),
+        false => CheckRow::missing("board", &state.detail),
     }));
     rows.push(estimate(machine));
     rows
 }
 
 /// A source that measures. One that was not tried because a better one works is tried now by `probe`.
-fn measured(machine: &Machine<'_>, meter: MeterName, probe: impl Fn() -> MeterState) -> Row {
+fn measured(machine: &Machine<'_>, meter: MeterName, probe: impl Fn() -> MeterState) -> CheckRow {
     let name = meter.as_str();
-    let Some(state) = machine.state(meter) else { return Row::new(name, Status::Missing, "not tried", "") };
+    let Some(state) = machine.state(meter) else { return CheckRow::new(name, Status::Missing, "not tried", "") };
     match state.reason {
-        Reason::Ok => Row::ok(name, format!("used: {}", state.detail)),
-        Reason::Off => Row::new(name, Status::Off, "switched off by --meter.cpu=none", ""),
+        Reason::Ok => CheckRow::ok(name, format!("used: {}", state.detail)),
+        Reason::Off => CheckRow::new(name, Status::Off, "switched off by --meter.cpu=none", ""),
         Reason::Unused if machine.config.host.meter_cpu != CpuMeter::Auto => {
-            Row::new(name, Status::Off, "--meter.cpu names another meter", "")
+            CheckRow::new(name, Status::Off, "--meter.cpu names another meter", "")
         }
         Reason::Unused => {
             let state = probe();
             if state.is_up() {
-                return Row::ok(name, format!("works, not used: a better meter does too ({})", state.detail));
+                return CheckRow::ok(name, format!("works, not used: a better meter does too ({})", state.detail));
             }
             down(&state)
         }
@@ -53,13 +53,13 @@ fn measured(machine: &Machine<'_>, meter: MeterName, probe: impl Fn() -> MeterSt
     }
 }
 
-fn down(state: &MeterState) -> Row {
+fn down(state: &MeterState) -> CheckRow {
     let name = state.meter.as_str();
     if state.meter != MeterName::Hwmon || matches!(state.reason, Reason::Permission | Reason::Hanging) {
-        return Row::missing(name, &state.detail);
+        return CheckRow::missing(name, &state.detail);
     }
     let remedy = "load the driver of the machine's power sensor, such as acpi_power_meter; many machines have none";
-    Row::new(name, Status::Missing, &state.detail, if state.reason == Reason::Absent { remedy } else { "" })
+    CheckRow::new(name, Status::Missing, &state.detail, if state.reason == Reason::Absent { remedy } else { "" })
 }
 
 /// Which zones are measured, by which folder, and which are there but unreadable.
@@ -70,7 +70,7 @@ fn zones(machine: &Machine<'_>, mirrored_dies: bool) -> String {
     let class = machine.config.host.sysfs.join("class/powercap");
     let mut text =
         format!("used: {} in {}: {}", plural(named.len(), "readable zone"), class.display(), named.join(", "));
-    let unread = scan.entries.iter().filter_map(|Entry { dir, name, .. }| {
+    let unread = scan.entries.iter().filter_map(|PowercapZone { dir, name, .. }| {
         let error = powercap::read_number(&dir.join("energy_uj")).err()?;
         Some(format!("{name}: {}", error.root_cause()))
     });
@@ -100,22 +100,22 @@ fn folder(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-fn estimate(machine: &Machine<'_>) -> Row {
+fn estimate(machine: &Machine<'_>) -> CheckRow {
     let name = MeterName::Estimate.as_str();
     if let Some(error) = &machine.coefficients {
         let remedy = "correct the file given by --meter.estimate-coefficients, or leave the flag out; the agent does not start with it";
-        return Row::new(name, Status::Missing, error, remedy);
+        return CheckRow::new(name, Status::Missing, error, remedy);
     }
     match (machine.state(MeterName::Estimate), machine.config.host.meter_cpu) {
         (Some(MeterState { reason: Reason::Ok, detail, .. }), CpuMeter::Auto) => {
             let remedy = "get rapl, perf or hwmon to work, or turn estimates off with --meter.cpu=none";
-            Row::new(name, Status::Fallback, format!("used, a model and no measurement: {detail}"), remedy)
+            CheckRow::new(name, Status::Fallback, format!("used, a model and no measurement: {detail}"), remedy)
         }
         (Some(MeterState { reason: Reason::Ok, detail, .. }), _) => {
-            Row::ok(name, format!("used as --meter.cpu asks, a model and no measurement: {detail}"))
+            CheckRow::ok(name, format!("used as --meter.cpu asks, a model and no measurement: {detail}"))
         }
-        (_, CpuMeter::Auto) => Row::ok(name, "not used: energy is measured"),
-        (_, CpuMeter::None) => Row::new(name, Status::Off, "switched off by --meter.cpu=none", ""),
-        _ => Row::new(name, Status::Off, "--meter.cpu names another meter", ""),
+        (_, CpuMeter::Auto) => CheckRow::ok(name, "not used: energy is measured"),
+        (_, CpuMeter::None) => CheckRow::new(name, Status::Off, "switched off by --meter.cpu=none", ""),
+        _ => CheckRow::new(name, Status::Off, "--meter.cpu names another meter", ""),
     }
 }

@@ -6,17 +6,17 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use energy_host::capping::files::{FileKnobs, Hierarchy};
-use energy_host::capping::lock::{self, NotLocked, State};
+use energy_host::capping::lock::{self, LockState, NotLocked};
 use energy_host::meter::powercap;
 use energy_host::workload::pid_namespace;
 use energy_model::attribution::method::IdleMethod;
 use energy_model::zone::ZoneKind;
 
 use super::cluster::kubernetes;
-use super::{Machine, Row, Status, plural};
+use super::{CheckRow, Machine, Status, plural};
 use crate::config::{Capping, Config};
 
-pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
+pub fn rows(machine: &Machine<'_>) -> Vec<CheckRow> {
     let Machine { config, .. } = machine;
     vec![
         cpufreq(&config.host.sysfs),
@@ -29,7 +29,7 @@ pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
     ]
 }
 
-fn cpufreq(sysfs: &Path) -> Row {
+fn cpufreq(sysfs: &Path) -> CheckRow {
     let name = "cpufreq";
     let policies = cpufreq_policies(sysfs);
     let mut drivers: Vec<String> =
@@ -46,7 +46,7 @@ fn cpufreq(sysfs: &Path) -> Row {
     }
     let folder = sysfs.join("devices/system/cpu/cpufreq");
     let detail = format!("no scaling_max_freq below {}: no capping by CPU clock", folder.display());
-    Row::new(
+    CheckRow::new(
         name,
         Status::Missing,
         detail,
@@ -71,7 +71,7 @@ fn cpufreq_policies(sysfs: &Path) -> Vec<PathBuf> {
 }
 
 /// The quota files of the top cgroups stand for those of the pods below them.
-fn cpu_quota(config: &Config) -> Row {
+fn cpu_quota(config: &Config) -> CheckRow {
     let name = "cpu_quota";
     let file_knobs = FileKnobs::open(&config.host.sysfs, &config.host.cgroupfs);
     let (root, file, is_v1) = match file_knobs.quota_hierarchy() {
@@ -80,7 +80,7 @@ fn cpu_quota(config: &Config) -> Row {
         None => {
             let detail = format!("no cpu controller below {}: no capping by CPU quota", config.host.cgroupfs.display());
             let remedy = "mount the host's cgroup hierarchy and name it with --path.cgroupfs; the kernel needs CONFIG_CFS_BANDWIDTH";
-            return Row::new(name, Status::Missing, detail, remedy);
+            return CheckRow::new(name, Status::Missing, detail, remedy);
         }
     };
     let folders = [vec![root.clone()], list(root)].concat().into_iter();
@@ -89,17 +89,17 @@ fn cpu_quota(config: &Config) -> Row {
         let detail = format!("no cgroup below {} has {file}: no capping by CPU quota", root.display());
         let remedy =
             "none where the kubelet runs: it adds them with its pods; elsewhere, write +cpu to cgroup.subtree_control";
-        return Row::new(name, Status::Missing, detail, remedy);
+        return CheckRow::new(name, Status::Missing, detail, remedy);
     }
     let row = knobs(name, &format!("{file} below {}", root.display()), &files, CGROUPFS_WRITABLE);
     if is_v1 && row.status == Status::Ok {
         let detail = format!("{}, in cgroup v1: a pod gets no less than any of its containers' own limit", row.detail);
-        return Row::new(name, Status::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1");
+        return CheckRow::new(name, Status::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1");
     }
     row
 }
 
-fn power_limits(sysfs: &Path) -> Row {
+fn power_limits(sysfs: &Path) -> CheckRow {
     let name = "powercap";
     let scan = powercap::scan(sysfs);
     let packages: Vec<_> = scan.entries.iter().filter(|entry| entry.kind == ZoneKind::Package).collect();
@@ -117,7 +117,7 @@ fn power_limits(sysfs: &Path) -> Row {
             count => format!("{} without limit files: no capping of the node by power limit", plural(count, "package")),
         };
         let remedy = if packages.is_empty() { "see rapl" } else { "none: this processor shows no limits (as AMD's)" };
-        return Row::new(name, Status::Missing, detail, remedy);
+        return CheckRow::new(name, Status::Missing, detail, remedy);
     }
     let what = format!("{} on {}", plural(limits.len(), "power limit"), plural(packages.len(), "package"));
     knobs(name, &what, &limits, SYSFS_WRITABLE)
@@ -130,73 +130,82 @@ const CGROUPFS_WRITABLE: &str =
     "for capping, mount the host's /sys/fs/cgroup read-write into the container and name it with --path.cgroupfs";
 
 /// Files that capping writes to; they are opened for writing and left as they are.
-fn knobs(name: &'static str, what: &str, files: &[PathBuf], writable: &str) -> Row {
+fn knobs(name: &'static str, what: &str, files: &[PathBuf], writable: &str) -> CheckRow {
     let refusal = files.iter().find_map(|file| Some((file, OpenOptions::new().write(true).open(file).err()?)));
-    let Some((file, error)) = refusal else { return Row::ok(name, format!("{what} writable")) };
+    let Some((file, error)) = refusal else { return CheckRow::ok(name, format!("{what} writable")) };
     let detail = format!("{what} not writable: {}: {error}; metering works without", file.display());
     let remedy = match error.kind() {
         ErrorKind::PermissionDenied => "for capping, run as root",
         ErrorKind::ReadOnlyFilesystem => writable,
         _ => "",
     };
-    Row::new(name, Status::Missing, detail, remedy)
+    CheckRow::new(name, Status::Missing, detail, remedy)
 }
 
 /// Who caps on this node.
-fn capping_lock(config: &Config) -> Row {
+fn capping_lock(config: &Config) -> CheckRow {
     let name = "capping_lock";
     let path = lock::path(&config.host.run_directory);
     let path = path.display();
     let unusable = match lock::look(&config.host.run_directory) {
-        Ok(State::Held(None)) => return Row::ok(name, format!("an agent caps by {path}, and has not said who it is")),
-        Ok(State::Held(Some(holder))) => {
+        Ok(LockState::Held(None)) => {
+            return CheckRow::ok(name, format!("an agent caps by {path}, and has not said who it is"));
+        }
+        Ok(LockState::Held(Some(holder))) => {
             let state = holder.state_directory.display();
             let detail = format!("{holder} caps by {path}, with --state.directory {state}");
             if config.capping == Capping::Off || holder.state_directory == config.host.state_directory {
-                return Row::ok(name, detail);
+                return CheckRow::ok(name, detail);
             }
             let detail = format!("{detail}; an agent with {} only meters", config.host.state_directory.display());
             let remedy = "one is enough: end one of them, or start it with --capping=off";
-            return Row::new(name, Status::Fallback, detail, remedy);
+            return CheckRow::new(name, Status::Fallback, detail, remedy);
         }
-        Ok(State::Free) => None,
+        Ok(LockState::Free) => None,
         Err(NotLocked::Held(why) | NotLocked::Unshared(why)) => Some(why),
         Err(NotLocked::Unusable(error)) => {
             Some(format!("{error:#}; set --run.directory to a folder that only root can open"))
         }
     };
     match (config.capping, unusable) {
-        (Capping::Off, None) => Row::new(name, Status::Off, format!("--capping=off, and no agent caps by {path}"), ""),
+        (Capping::Off, None) => {
+            CheckRow::new(name, Status::Off, format!("--capping=off, and no agent caps by {path}"), "")
+        }
         (Capping::Off, Some(why)) => {
             let why = why.split("; ").next().unwrap_or_default();
-            Row::new(name, Status::Off, format!("--capping=off; whether another agent caps is not known: {why}"), "")
+            CheckRow::new(
+                name,
+                Status::Off,
+                format!("--capping=off; whether another agent caps is not known: {why}"),
+                "",
+            )
         }
-        (Capping::On, None) => Row::ok(name, format!("no agent caps by {path} at present")),
-        (Capping::On, Some(why)) => Row::missing(name, &why),
+        (Capping::On, None) => CheckRow::ok(name, format!("no agent caps by {path} at present")),
+        (Capping::On, Some(why)) => CheckRow::missing(name, &why),
     }
 }
 
-fn pid_namespace(procfs: &Path) -> Row {
+fn pid_namespace(procfs: &Path) -> CheckRow {
     let name = "pid_namespace";
     match pid_namespace::restriction(procfs) {
-        None => Row::ok(name, "that of the host"),
-        Some(detail) => Row::new(name, Status::Fallback, detail, pid_namespace::REMEDY),
+        None => CheckRow::ok(name, "that of the host"),
+        Some(detail) => CheckRow::new(name, Status::Fallback, detail, pid_namespace::REMEDY),
     }
 }
 
-fn state_directory(config: &Config) -> Row {
+fn state_directory(config: &Config) -> CheckRow {
     let name = "state_directory";
     let directory = &config.host.state_directory;
     if config.idle != IdleMethod::Learned {
         let detail = "nothing to keep: --attribution.idle learns nothing";
-        return Row::new(name, Status::Off, detail, "");
+        return CheckRow::new(name, Status::Off, detail, "");
     }
     // The agent makes the folder; what has to be writable then is the one it is made in.
     let existing = directory.ancestors().find(|folder| folder.exists()).unwrap_or(directory);
     match write_probe(existing) {
-        Ok(()) if existing == directory => Row::ok(name, format!("{} is writable", directory.display())),
-        Ok(()) => Row::ok(name, format!("{} can be made", directory.display())),
-        Err(error) => Row::new(
+        Ok(()) if existing == directory => CheckRow::ok(name, format!("{} is writable", directory.display())),
+        Ok(()) => CheckRow::ok(name, format!("{} can be made", directory.display())),
+        Err(error) => CheckRow::new(
             name,
             Status::Missing,
             format!(

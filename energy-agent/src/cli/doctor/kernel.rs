@@ -8,13 +8,13 @@ use energy_host::meter::cgroupfs::CgroupFiles;
 use energy_host::meter::ebpf::btf_path;
 use energy_model::meter_state::{MeterName, MeterState, Program, Reason, UsageMeter};
 
-use super::{Machine, Row, Status, plural};
+use super::{CheckRow, Machine, Status, plural};
 
-pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
+pub fn rows(machine: &Machine<'_>) -> Vec<CheckRow> {
     let Machine { config, .. } = machine;
     let mut rows = vec![btf(machine)];
     if config.host.ebpf == EbpfMode::Off {
-        let off = |name| Row::new(name, Status::Off, "switched off by --ebpf=off", "");
+        let off = |name| CheckRow::new(name, Status::Off, "switched off by --ebpf=off", "");
         rows.extend([off("sched_switch"), off("cgroup_events"), off("cycles")]);
     } else {
         rows.extend([sched_switch(machine), cgroup_events(machine), cycles(machine)]);
@@ -23,25 +23,25 @@ pub fn rows(machine: &Machine<'_>) -> Vec<Row> {
     rows
 }
 
-fn btf(machine: &Machine<'_>) -> Row {
+fn btf(machine: &Machine<'_>) -> CheckRow {
     let path = btf_path(&machine.config.host.sysfs);
     let remedy = "use a kernel built with CONFIG_DEBUG_INFO_BTF=y (Linux 5.10 or later; every current distribution)";
     match fs::read(&path) {
         Ok(image) => match Types::parse(&image) {
-            Ok(_) => Row::ok("btf", path.display().to_string()),
-            Err(error) => Row::new("btf", Status::Missing, format!("{}: {error:#}", path.display()), remedy),
+            Ok(_) => CheckRow::ok("btf", path.display().to_string()),
+            Err(error) => CheckRow::new("btf", Status::Missing, format!("{}: {error:#}", path.display()), remedy),
         },
-        Err(error) => Row::new("btf", Status::Missing, format!("{}: {error}", path.display()), remedy),
+        Err(error) => CheckRow::new("btf", Status::Missing, format!("{}: {error}", path.display()), remedy),
     }
 }
 
-fn sched_switch(machine: &Machine<'_>) -> Row {
+fn sched_switch(machine: &Machine<'_>) -> CheckRow {
     let name = "sched_switch";
     let demanded =
         if machine.config.host.ebpf == EbpfMode::On { "; --ebpf=on makes the agent end with this error" } else { "" };
     match (machine.state(MeterName::Ebpf), &machine.reading) {
         (Some(MeterState { reason: Reason::Ok, .. }), Err(error)) => {
-            Row::new(name, Status::Missing, format!("loaded, but unreadable: {error}"), "use --ebpf=off")
+            CheckRow::new(name, Status::Missing, format!("loaded, but unreadable: {error}"), "use --ebpf=off")
         }
         (Some(MeterState { reason: Reason::Ok, detail: program, .. }), Ok(cgroups)) => {
             let detail = format!(
@@ -49,18 +49,18 @@ fn sched_switch(machine: &Machine<'_>) -> Row {
                 plural(*cgroups, "cgroup")
             );
             if machine.usage.0 == UsageMeter::Ebpf(Program::TpBtf) {
-                return Row::ok(name, detail);
+                return CheckRow::ok(name, detail);
             }
             let remedy = "counts without cycles, and time only as tasks leave the CPU; a kernel whose BTF describes task_struct and cgroup allows tp_btf";
-            Row::new(name, Status::Fallback, detail, remedy)
+            CheckRow::new(name, Status::Fallback, detail, remedy)
         }
         (Some(state), _) => refused(state, demanded),
-        (None, _) => Row::new(name, Status::Missing, "not tried", ""),
+        (None, _) => CheckRow::new(name, Status::Missing, "not tried", ""),
     }
 }
 
 /// The message of a refused load: what is wrong and the remedy, then after a colon the kernel's words.
-fn refused(state: &MeterState, demanded: &str) -> Row {
+fn refused(state: &MeterState, demanded: &str) -> CheckRow {
     let text = &state.detail;
     let (detail, remedy) = match text.split_once("; ") {
         Some((what, rest)) if matches!(state.reason, Reason::Permission | Reason::Absent) => {
@@ -70,19 +70,19 @@ fn refused(state: &MeterState, demanded: &str) -> Row {
         }
         _ => (text.clone(), "use Linux 5.10 or later with BTF; on such a kernel, report this message".to_owned()),
     };
-    Row::new("sched_switch", Status::Missing, format!("{detail}{demanded}"), remedy)
+    CheckRow::new("sched_switch", Status::Missing, format!("{detail}{demanded}"), remedy)
 }
 
-fn cgroup_events(machine: &Machine<'_>) -> Row {
+fn cgroup_events(machine: &Machine<'_>) -> CheckRow {
     let meter = MeterName::CgroupEvents;
     let name = meter.as_str();
     let loss = "a cgroup that comes and goes between two ticks is charged to its parent";
     match machine.state(meter) {
         Some(state) if state.is_up() => {
-            Row::ok(name, "cgroup_mkdir and cgroup_rmdir: short-lived containers have a name")
+            CheckRow::ok(name, "cgroup_mkdir and cgroup_rmdir: short-lived containers have a name")
         }
-        Some(state) => Row::new(name, Status::Fallback, format!("{}: {loss}", state.detail), ""),
-        None => Row::new(
+        Some(state) => CheckRow::new(name, Status::Fallback, format!("{}: {loss}", state.detail), ""),
+        None => CheckRow::new(
             name,
             Status::Fallback,
             format!("the cgroup tree is walked at every tick: {loss}"),
@@ -91,65 +91,68 @@ fn cgroup_events(machine: &Machine<'_>) -> Row {
     }
 }
 
-fn cycles(machine: &Machine<'_>) -> Row {
+fn cycles(machine: &Machine<'_>) -> CheckRow {
     let meter = MeterName::Cycles;
     let name = meter.as_str();
     let instead = "work is weighed by CPU time";
     match machine.state(meter) {
         Some(MeterState { reason: Reason::Ok, detail, .. }) => {
-            Row::ok(name, format!("{} on every online CPU: work is weighed by them", detail.replace('_', " ")))
+            CheckRow::ok(name, format!("{} on every online CPU: work is weighed by them", detail.replace('_', " ")))
         }
         Some(MeterState { reason: Reason::Off, detail, .. }) => {
-            Row::new(name, Status::Off, format!("{detail}: {instead}"), "")
+            CheckRow::new(name, Status::Off, format!("{detail}: {instead}"), "")
         }
         Some(MeterState { reason: Reason::Absent, detail, .. }) => {
             let what = detail.strip_suffix(&format!("; {instead}")).unwrap_or(detail);
             let remedy = "none needed; a virtual PMU would also tell fast clocks from slow ones";
-            Row::new(name, Status::Fallback, format!("{what}: {instead}"), remedy)
+            CheckRow::new(name, Status::Fallback, format!("{what}: {instead}"), remedy)
         }
         Some(MeterState { reason: Reason::Permission, detail, .. }) => {
-            Row { status: Status::Fallback, ..Row::missing(name, detail) }
+            CheckRow { status: Status::Fallback, ..CheckRow::missing(name, detail) }
         }
-        Some(MeterState { detail, .. }) => Row::new(name, Status::Fallback, detail, ""),
-        None => {
-            Row::new(name, Status::Fallback, format!("counted by sched_switch only: {instead}"), "see sched_switch")
-        }
+        Some(MeterState { detail, .. }) => CheckRow::new(name, Status::Fallback, detail, ""),
+        None => CheckRow::new(
+            name,
+            Status::Fallback,
+            format!("counted by sched_switch only: {instead}"),
+            "see sched_switch",
+        ),
     }
 }
 
-fn cgroup_files(machine: &Machine<'_>) -> Row {
+fn cgroup_files(machine: &Machine<'_>) -> CheckRow {
     let meter = MeterName::Cgroupfs;
     let name = meter.as_str();
     let off = machine.config.host.ebpf == EbpfMode::Off;
     match (machine.state(meter), &machine.v2_root) {
         (Some(MeterState { reason: Reason::Ok, .. }), _) if off => {
-            Row::ok(name, "cpu.stat of every cgroup is read, as --ebpf=off asks")
+            CheckRow::ok(name, "cpu.stat of every cgroup is read, as --ebpf=off asks")
         }
         (Some(MeterState { reason: Reason::Ok, .. }), _) => {
             let detail = "cpu.stat of every cgroup is read instead of eBPF: exact totals, but no cycles, no context switches, and not per package";
-            Row::new(name, Status::Fallback, detail, "see sched_switch")
+            CheckRow::new(name, Status::Fallback, detail, "see sched_switch")
         }
         (Some(MeterState { reason: Reason::Unused, .. }), Some(root)) => match CgroupFiles::open(root) {
-            Ok(_) => Row::ok(name, "cpu.stat is readable, not used: eBPF works"),
-            Err(error) => Row::new(name, Status::Missing, format!("{error:#}"), "none needed: eBPF works"),
+            Ok(_) => CheckRow::ok(name, "cpu.stat is readable, not used: eBPF works"),
+            Err(error) => CheckRow::new(name, Status::Missing, format!("{error:#}"), "none needed: eBPF works"),
         },
-        _ => Row::new(name, Status::Missing, "no cpu.stat without cgroup v2", "see cgroup"),
+        _ => CheckRow::new(name, Status::Missing, "no cpu.stat without cgroup v2", "see cgroup"),
     }
 }
 
-fn hierarchy(machine: &Machine<'_>) -> Row {
+fn hierarchy(machine: &Machine<'_>) -> CheckRow {
     let name = "cgroup";
     match (&machine.found, &machine.v2_root) {
         (Ok(found), Some(root)) => {
             let detail = format!("v2 at {}, {} walked", root.display(), plural(found.cgroups, "cgroup"));
             if *root == machine.config.host.cgroupfs {
-                return Row::ok(name, detail);
+                return CheckRow::ok(name, detail);
             }
             let detail =
                 format!("hybrid: {detail}; containers that a runtime keeps in cgroup v1 alone do not show there");
-            Row::new(name, Status::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1")
+            CheckRow::new(name, Status::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1")
         }
-        (Err(error), _) => Row::missing(name, error),
-        (Ok(_), None) => Row::new(name, Status::Missing, "cgroup v2 came and went", "run doctor again"),
+        (Err(error), _) => CheckRow::missing(name, error),
+        (Ok(_), None) => CheckRow::new(name, Status::Missing, "cgroup v2 came and went", "run doctor again"),
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal as _, Write};
 use energy_model::printable::steers;
 use ratatui::crossterm::terminal;
 
-use super::{Report, Row, Status};
+use super::{CheckRow, Report, Status};
 
 /// Widths of the first two columns with the blanks after them; the longest name and the longest status word fit.
 const NAME: usize = 17;
@@ -38,8 +38,8 @@ fn write_at(out: &mut impl Write, report: &Report, width: usize, colour: bool) -
     wrap(&report.summary, width).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
-fn write_row(out: &mut impl Write, row: &Row, width: usize, colour: Option<u8>) -> io::Result<()> {
-    let Row { name, status, detail, remedy } = row;
+fn write_row(out: &mut impl Write, row: &CheckRow, width: usize, colour: Option<u8>) -> io::Result<()> {
+    let CheckRow { name, status, detail, remedy } = row;
     let room = width - NAME - STATUS;
     let mut lines = wrap(detail, room);
     if !remedy.is_empty() {
@@ -100,8 +100,8 @@ mod tests {
     fn report() -> Report {
         let detail = "a\u{1b}b is there, and its detail is longer than fits into the line that it has";
         let checks = vec![
-            Row::ok("rapl", "used"),
-            Row::new("perf", Status::Missing, detail, "do this, then that, and look again"),
+            CheckRow::ok("rapl", "used"),
+            CheckRow::new("perf", Status::Missing, detail, "do this, then that, and look again"),
         ];
         Report {
             attribution: false,

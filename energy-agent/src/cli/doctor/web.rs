@@ -4,57 +4,57 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use energy_export::web_config::{self, Refusal, Validity};
-use energy_files::config_file::Fault;
+use energy_export::web_config::{self, Validity, WebConfigError};
+use energy_files::config_file::FileError;
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Row, Status};
+use super::{CheckRow, Status};
 use crate::config::Config;
 
 /// A certificate that ends sooner should have been renewed by now, or one of a shorter life in the last third of it. Managers
 /// renew at a third of 90 days.
 const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
-pub fn rows(config: &Config) -> [Row; 2] {
+pub fn rows(config: &Config) -> [CheckRow; 2] {
     [web_config(config.web_config.as_deref()), listen_address(config)]
 }
 
-fn web_config(file: Option<&Path>) -> Row {
+fn web_config(file: Option<&Path>) -> CheckRow {
     let name = "web_config";
     let Some(file) = file else {
-        return Row::ok(name, "no --web.config.file: plain HTTP, whoever reaches the port may read");
+        return CheckRow::ok(name, "no --web.config.file: plain HTTP, whoever reaches the port may read");
     };
     let (asked, validity) = match web_config::inspect(file) {
         Ok(found) => found,
         Err(refusal) => return refused(name, &refusal),
     };
     let asked = format!("{}: {}", file.display(), asked.text());
-    let Some(Validity { begins, ends }) = validity else { return Row::ok(name, asked) };
+    let Some(Validity { begins, ends }) = validity else { return CheckRow::ok(name, asked) };
     let renew = "renew it; the agent takes new files without a restart";
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     if now.as_secs() > ends {
         let detail = format!("{asked}; the certificate ended at {}, clients refuse it", date(ends));
-        Row::new(name, Status::Missing, detail, renew)
+        CheckRow::new(name, Status::Missing, detail, renew)
     } else if now.as_secs() < begins {
         let detail = format!("{asked}; the certificate begins at {}, until then clients refuse it", date(begins));
-        Row::new(name, Status::Missing, detail, "set this machine's clock, or have the certificate made anew")
+        CheckRow::new(name, Status::Missing, detail, "set this machine's clock, or have the certificate made anew")
     } else if ends - now.as_secs() < SOON.as_secs().min(ends.saturating_sub(begins) / 3) {
-        Row::new(name, Status::Fallback, format!("{asked}; the certificate ends at {}", date(ends)), renew)
+        CheckRow::new(name, Status::Fallback, format!("{asked}; the certificate ends at {}", date(ends)), renew)
     } else {
-        Row::ok(name, format!("{asked}; the certificate counts until {}", date(ends)))
+        CheckRow::ok(name, format!("{asked}; the certificate counts until {}", date(ends)))
     }
 }
 
 /// A message of the form `FILE: what is wrong; the remedy`, with or without the latter.
-fn refused(name: &'static str, refusal: &Refusal) -> Row {
-    let mut row = Row::missing(name, &refusal.text);
+fn refused(name: &'static str, refusal: &WebConfigError) -> CheckRow {
+    let mut row = CheckRow::missing(name, &refusal.text);
     row.detail.push_str(" (the agent does not start with it)");
     if row.remedy.is_empty() {
         let remedy = match refusal.fault {
-            Some(Fault::Denied) => {
+            Some(FileError::Denied) => {
                 "give the file to root (chown root, chmod 0400): in a pod root too has to be let in by the file's mode"
             }
-            Some(Fault::NotFound) => {
+            Some(FileError::NotFound) => {
                 "name a file that is there; paths in it are relative to its own folder, in a pod they are where a volume is mounted"
             }
             _ => {
@@ -71,7 +71,7 @@ fn date(seconds: u64) -> String {
     time.map_or_else(|| "a time beyond all calendars".to_owned(), |time| time.to_string())
 }
 
-fn listen_address(config: &Config) -> Row {
+fn listen_address(config: &Config) -> CheckRow {
     let (name, address) = ("listen_address", config.listen_address);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     let bound = match runtime {
@@ -79,16 +79,16 @@ fn listen_address(config: &Config) -> Row {
         Err(error) => Err(error.into()),
     };
     match (bound, config.web_config.is_some()) {
-        (Ok(()), _) => Row::ok(name, format!("{address} is free")),
+        (Ok(()), _) => CheckRow::ok(name, format!("{address} is free")),
         (Err(error), protected) => match answer(address).as_deref() {
             Some(page) if page.contains("<h1>energy-agent</h1>") => {
-                Row::ok(name, format!("{address}: an energy-agent answers there"))
+                CheckRow::ok(name, format!("{address}: an energy-agent answers there"))
             }
             // What an agent with this file says to who asks by plain HTTP and without a password.
             Some(page) if protected && REFUSALS.contains(&page.trim_end()) => {
-                Row::ok(name, format!("{address}: who answers there asks for what --web.config.file asks for"))
+                CheckRow::ok(name, format!("{address}: who answers there asks for what --web.config.file asks for"))
             }
-            _ => Row::missing(name, &format!("{error:#}")),
+            _ => CheckRow::missing(name, &format!("{error:#}")),
         },
     }
 }

@@ -6,7 +6,7 @@ use energy_model::zone::Source;
 
 /// The node's totals.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Node {
+pub struct NodeFigures {
     pub name: String,
     /// Watts by (zone, source), summed over sockets.
     pub zones: BTreeMap<(String, String), f64>,
@@ -44,7 +44,7 @@ impl Gpus {
     }
 }
 
-impl Node {
+impl NodeFigures {
     /// One line: the node and the power of its zones, with how it is known.
     #[must_use]
     pub fn meters(&self) -> String {

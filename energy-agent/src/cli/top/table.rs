@@ -4,11 +4,11 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
-use energy_export::parse::Sample;
+use energy_export::parse::ParsedSample;
 use energy_model::printable::printable;
 use energy_model::snapshot::State;
 
-use super::node::Node;
+use super::node::NodeFigures;
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,15 +141,15 @@ impl Memory {
 /// One refresh.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    pub node: Node,
+    pub node: NodeFigures,
     pub entries: Vec<Entry>,
 }
 
 impl Table {
     /// Reads a page; `memory` is that of the pages before it.
     #[must_use]
-    pub fn read(samples: &[Sample], memory: &mut Memory) -> Self {
-        let mut node = Node::default();
+    pub fn read(samples: &[ParsedSample], memory: &mut Memory) -> Self {
+        let mut node = NodeFigures::default();
         let mut entries = BTreeMap::<Key, Entry>::new();
         let mut counters = HashMap::new();
         let mut tick = None;
@@ -260,7 +260,7 @@ fn workload(name: &str) -> Option<(Kind, What)> {
 }
 
 /// What tells entries apart, and what people call them.
-fn identity(kind: Kind, sample: &Sample) -> (Key, String) {
+fn identity(kind: Kind, sample: &ParsedSample) -> (Key, String) {
     let [pod, container, unit] = ["pod_id", "container_id", "unit"].map(|label| sample.label(label));
     match kind {
         Kind::Pod => {
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
     use energy_export::parse::samples;
 
-    fn page(tick: u32, seconds: u32, unattributed: u32) -> Vec<Sample> {
+    fn page(tick: u32, seconds: u32, unattributed: u32) -> Vec<ParsedSample> {
         samples(&format!(
             "kepler_node_cpu_watts{{zone=\"package\",source=\"rapl\",node_name=\"n\",socket=\"0\"}} 20\n\
              kepler_node_cpu_watts{{zone=\"package\",source=\"rapl\",node_name=\"n\",socket=\"1\"}} 22.5\n\

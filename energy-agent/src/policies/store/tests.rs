@@ -36,7 +36,7 @@ fn said(documents: &[(Place, &str)]) -> Documents {
 }
 
 /// Name, watts and source of what is in force.
-fn in_force(book: &Book) -> Vec<String> {
+fn in_force(book: &PolicyStore) -> Vec<String> {
     let text = |(name, sourced): (&PolicyName, &Sourced)| match sourced.policy.budget.amount {
         Amount::Watts(watts) => format!("{name}={watts} {}", sourced.source),
         Amount::PercentOfPeak { .. } => unreachable!(),
@@ -45,7 +45,7 @@ fn in_force(book: &Book) -> Vec<String> {
 }
 
 /// Whose, and whether an earlier version is kept.
-fn problems(book: &Book) -> Vec<(String, bool)> {
+fn problems(book: &PolicyStore) -> Vec<(String, bool)> {
     let text = |problem: &Problem| {
         let policy = problem.policy.as_ref().map_or_else(|| "-".to_owned(), PolicyName::to_string);
         (policy, problem.kept)
@@ -59,8 +59,8 @@ fn problem(policy: &str, kept: bool) -> (String, bool) {
     (policy.to_owned(), kept)
 }
 
-fn one_file() -> Book {
-    Book::new(&["file /policies".to_owned()])
+fn one_file() -> PolicyStore {
+    PolicyStore::new(&["file /policies".to_owned()])
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_document_that_moves_within_its_object_and_is_refused_loses_no_policy_fc_135
 
 #[test]
 fn a_source_that_is_away_keeps_all_and_shows() {
-    let mut book = Book::new(&["file /policies".to_owned(), "ConfigMap energy/p".to_owned()]);
+    let mut book = PolicyStore::new(&["file /policies".to_owned(), "ConfigMap energy/p".to_owned()]);
     assert!(!book.in_force().complete);
     book.tell(0, Documents::new());
     book.fail(1, Reason::Unreachable, "no answer".to_owned());
@@ -181,7 +181,7 @@ fn of_two_policies_of_one_name_the_first_source_counts_and_the_other_is_named() 
     let titles = ["file /policies", "ConfigMap energy/z", "ConfigMaps energy with p=1"].map(str::to_owned);
     // Whatever answers first.
     for order in [[0, 1, 2], [2, 1, 0]] {
-        let mut book = Book::new(&titles);
+        let mut book = PolicyStore::new(&titles);
         for source in order {
             let documents = match source {
                 0 => said(&[(file("p"), "a=1")]),

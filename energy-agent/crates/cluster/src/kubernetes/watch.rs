@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use super::backoff::Backoff;
-use super::{Credentials, Server, Trouble};
+use super::{ClusterError, Credentials, Server};
 
 /// A list, and the beginning of a watch, are answered sooner.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -42,7 +42,7 @@ pub struct Query {
 }
 
 /// As far as the watch itself looks into an object.
-pub trait Object: Clone + DeserializeOwned {
+pub trait Watched: Clone + DeserializeOwned {
     fn version(&self) -> &str;
 }
 
@@ -57,7 +57,7 @@ pub enum Heard<T> {
     /// The server answers: what it told until now is whole.
     Answered,
     /// It does not; what it told before holds.
-    Failed(Trouble),
+    Failed(ClusterError),
 }
 
 /// How fresh a list has to be.
@@ -75,12 +75,12 @@ enum End {
     Resume,
     /// The version is too old (410).
     Expired,
-    Failed(Trouble),
+    Failed(ClusterError),
 }
 
 /// Lists, watches and goes on for ever. A new client is made whenever credentials or certificates were refused: they may
 /// have been renewed.
-pub async fn run<T: Object>(credentials: Credentials, query: Query, mut tell: impl FnMut(Heard<T>)) {
+pub async fn run<T: Watched>(credentials: Credentials, query: Query, mut tell: impl FnMut(Heard<T>)) {
     let mut backoff = Backoff::new();
     let mut age = Age::Any;
     // The cluster's server, and the version that the next watch starts from.
@@ -137,7 +137,7 @@ pub async fn run<T: Object>(credentials: Credentials, query: Query, mut tell: im
 ///
 /// # Errors
 /// When the server does not answer, refuses, or answers with something else.
-pub async fn list<T: Object>(server: &Server, query: &Query, age: Age) -> Result<(Vec<T>, String), Trouble> {
+pub async fn list<T: Watched>(server: &Server, query: &Query, age: Age) -> Result<(Vec<T>, String), ClusterError> {
     #[derive(Deserialize)]
     struct List<T> {
         metadata: Metadata,
@@ -182,7 +182,7 @@ pub async fn list<T: Object>(server: &Server, query: &Query, age: Age) -> Result
 }
 
 /// One watch, from its first byte to its end; `version` moves on with it.
-async fn watch<T: Object>(
+async fn watch<T: Watched>(
     server: &Server,
     query: &Query,
     version: &mut String,
@@ -229,7 +229,7 @@ async fn watch<T: Object>(
                     "watch at {} ended at once, without an event; a proxy before the API server that cuts it?",
                     server.url
                 );
-                End::Failed(Trouble { reason: Reason::Unreachable, message })
+                End::Failed(ClusterError { reason: Reason::Unreachable, message })
             };
         }
         // What has arrived together is told together.
@@ -255,7 +255,7 @@ async fn watch<T: Object>(
 }
 
 /// Takes in one event; whether it was one.
-fn take<T: Object>(
+fn take<T: Watched>(
     event: Result<WatchEvent<T>, Error>,
     version: &mut String,
     tell: &mut impl FnMut(Heard<T>),

@@ -18,9 +18,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Teller;
-use super::object::Object;
+use super::object::PodObject;
 use crate::kubernetes::backoff::Backoff;
-use crate::kubernetes::{Credentials, Server, Trouble, authority};
+use crate::kubernetes::{ClusterError, Credentials, Server, authority};
 
 /// What is asked for, in the words of RBAC: the kubelet asks the API server whether the agent may.
 /// <https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/>
@@ -67,8 +67,8 @@ impl Kubelet {
     ///
     /// # Errors
     /// When the address, the token or the authority's certificate cannot be used.
-    pub async fn client(&self) -> Result<Server, Trouble> {
-        let unusable = |message: String| Trouble { reason: Reason::Config, message };
+    pub async fn client(&self) -> Result<Server, ClusterError> {
+        let unusable = |message: String| ClusterError { reason: Reason::Config, message };
         let url: http::Uri =
             self.url.parse().map_err(|error| unusable(format!("--pods.kubelet-url={}: {error}", self.url)))?;
         let plain = url.scheme_str() == Some("http");
@@ -81,7 +81,7 @@ impl Kubelet {
         config.proxy_url = None;
         config.default_retry = false;
         if let Some(ca) = &self.ca {
-            let named = |trouble: Trouble| unusable(format!("--pods.kubelet-ca={}", trouble.message));
+            let named = |trouble: ClusterError| unusable(format!("--pods.kubelet-ca={}", trouble.message));
             config.root_cert = Some(authority(ca).await.map_err(named)?);
         }
         let signer = match &self.ca {
@@ -98,11 +98,11 @@ impl Kubelet {
     ///
     /// # Errors
     /// When it does not answer, refuses, or answers with something else.
-    pub async fn list(&self, server: &Server) -> Result<Vec<Pod>, Trouble> {
+    pub async fn list(&self, server: &Server) -> Result<Vec<Pod>, ClusterError> {
         #[derive(Deserialize)]
         struct List {
             #[serde(default)]
-            items: Option<Vec<Object>>,
+            items: Option<Vec<PodObject>>,
             kind: String,
         }
         let request = http::Request::get("/pods").body(Vec::new()).map_err(Error::HttpError);
@@ -115,13 +115,13 @@ impl Kubelet {
             Ok(List { items, kind }) if kind == "PodList" => {
                 Ok(items.unwrap_or_default().into_iter().map(Pod::from).collect())
             }
-            Ok(List { kind, .. }) => Err(Trouble {
+            Ok(List { kind, .. }) => Err(ClusterError {
                 reason: Reason::Error,
                 message: format!("{}/pods: a {} in place of a PodList", self.url, cut(&kind)),
             }),
             Err(error) => {
                 let message = format!("{}/pods: no list of pods: {}", self.url, json_fault(&error));
-                Err(Trouble { reason: Reason::Error, message })
+                Err(ClusterError { reason: Reason::Error, message })
             }
         }
     }
@@ -161,7 +161,7 @@ impl Kubelet {
         }
     }
 
-    async fn ask(&self, server: &mut Option<Server>) -> Result<Vec<Pod>, Trouble> {
+    async fn ask(&self, server: &mut Option<Server>) -> Result<Vec<Pod>, ClusterError> {
         if server.as_ref().is_none_or(Server::is_expiring) {
             *server = Some(self.client().await?);
         }

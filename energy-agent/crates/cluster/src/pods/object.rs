@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Field names are those of <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/>.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Object {
+pub struct PodObject {
     pub metadata: Metadata,
     spec: Spec,
     status: Status,
@@ -131,9 +131,9 @@ fn or_null<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(deserialize
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-impl From<Object> for Pod {
-    fn from(object: Object) -> Self {
-        let Object { metadata, spec, status } = object;
+impl From<PodObject> for Pod {
+    fn from(object: PodObject) -> Self {
+        let PodObject { metadata, spec, status } = object;
         let cpu_request_milli = spec.cpu_request_milli();
         let config_hash = metadata.mirrored_hash(&spec.node_name).map(Arc::from);
         let statuses =
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     fn pod(text: &str) -> Pod {
-        serde_json::from_str::<Object>(text).unwrap().into()
+        serde_json::from_str::<PodObject>(text).unwrap().into()
     }
 
     #[test]

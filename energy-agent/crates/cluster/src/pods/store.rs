@@ -16,13 +16,13 @@ const MAX_PAST_IDS: usize = 8;
 
 /// What was told so far.
 #[derive(Debug, Default)]
-pub struct Book {
+pub struct PodStore {
     pods: Arc<Pods>,
     /// Oldest first; void if the pod came back.
     gone: VecDeque<(Instant, Arc<str>)>,
 }
 
-impl Book {
+impl PodStore {
     /// All pods as of now; later changes make a new value.
     #[must_use]
     pub fn pods(&self) -> Arc<Pods> {
@@ -108,14 +108,14 @@ mod tests {
         Pod { uid: uid.into(), name: "web".into(), containers, ..Pod::default() }
     }
 
-    fn known(book: &Book) -> (Vec<String>, Vec<String>) {
+    fn known(book: &PodStore) -> (Vec<String>, Vec<String>) {
         let names = |pods: &BTreeMap<Arc<str>, Arc<Pod>>| pods.keys().map(|uid| uid.to_string()).collect();
         (names(&book.pods().by_uid), names(&book.pods().gone))
     }
 
     #[test]
     fn a_deleted_pod_is_known_for_three_minutes() {
-        let (mut book, start) = (Book::default(), Instant::now());
+        let (mut book, start) = (PodStore::default(), Instant::now());
         book.apply(pod("a", None), start);
         book.delete("a", start);
         book.delete("a", start);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn fc_105_a_pod_that_is_missing_in_a_new_list_is_gone() {
-        let (mut book, now) = (Book::default(), Instant::now());
+        let (mut book, now) = (PodStore::default(), Instant::now());
         book.replace(vec![pod("a", None)], now);
         book.replace(vec![pod("b", None)], now);
         book.apply(pod("c", None), now);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn fc_106_the_same_pod_told_twice_changes_nothing() {
-        let (mut book, now) = (Book::default(), Instant::now());
+        let (mut book, now) = (PodStore::default(), Instant::now());
         book.apply(pod("a", Some("1")), now);
         let before = book.pods();
         book.apply(pod("a", Some("1")), now);
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_container_keeps_its_id_and_remembers_earlier_ones() {
-        let (mut book, now) = (Book::default(), Instant::now());
+        let (mut book, now) = (PodStore::default(), Instant::now());
         for id in [Some("1"), None, Some("2"), Some("3")] {
             book.apply(pod("a", id), now);
         }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn churn_leaves_a_bounded_number_of_deleted_pods() {
-        let (mut book, now) = (Book::default(), Instant::now());
+        let (mut book, now) = (PodStore::default(), Instant::now());
         for number in 0..MAX_GONE + 100 {
             book.apply(pod(&number.to_string(), None), now);
             book.delete(&number.to_string(), now);

@@ -6,14 +6,14 @@ use energy_model::workload::names::Pod;
 use tracing::warn;
 
 use super::Teller;
-use super::object::Object;
+use super::object::PodObject;
 use crate::kubernetes::watch::{self, Heard, Query};
-use crate::kubernetes::{Credentials, Server, Trouble};
+use crate::kubernetes::{ClusterError, Credentials, Server};
 
 /// What is asked for, in the words of RBAC.
 pub const OBJECT: &str = "pods at cluster scope";
 
-impl watch::Object for Object {
+impl watch::Watched for PodObject {
     fn version(&self) -> &str {
         &self.metadata.resource_version
     }
@@ -35,7 +35,7 @@ pub async fn run(credentials: Credentials, node: String, mut teller: Teller) {
     let in_pod = credentials == Credentials::ServiceAccount;
     let tell = |heard| match heard {
         Heard::All(objects) => {
-            let pods: Vec<Pod> = objects.into_iter().map(|object: Object| object.into()).collect();
+            let pods: Vec<Pod> = objects.into_iter().map(|object: PodObject| object.into()).collect();
             if pods.is_empty() && in_pod {
                 warn!(
                     node,
@@ -56,6 +56,6 @@ pub async fn run(credentials: Credentials, node: String, mut teller: Teller) {
 ///
 /// # Errors
 /// When the server does not answer, refuses, or answers with something else.
-pub async fn count(server: &Server, node: &str) -> Result<usize, Trouble> {
-    Ok(watch::list::<Object>(server, &query(node), watch::Age::Any).await?.0.len())
+pub async fn count(server: &Server, node: &str) -> Result<usize, ClusterError> {
+    Ok(watch::list::<PodObject>(server, &query(node), watch::Age::Any).await?.0.len())
 }

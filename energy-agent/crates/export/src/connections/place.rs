@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Reason, Standing};
+use super::{CloseReason, Standing};
 
 /// A connection has this long before it is taken for one that does nothing.
 const FRESH: Duration = Duration::from_secs(2);
@@ -76,10 +76,10 @@ impl Place {
         (class, self.since)
     }
 
-    pub(super) const fn reason(&self) -> Reason {
+    pub(super) const fn reason(&self) -> CloseReason {
         match self.doing {
-            Doing::Reading { .. } => Reason::Slow,
-            _ => Reason::Idle,
+            Doing::Reading { .. } => CloseReason::Slow,
+            _ => CloseReason::Idle,
         }
     }
 
@@ -90,11 +90,13 @@ impl Place {
         first_request: Duration,
         unread: Duration,
         longest: Duration,
-    ) -> Option<Reason> {
+    ) -> Option<CloseReason> {
         let lasts = |since, limit| now.saturating_duration_since(since) > limit;
         match self.doing {
-            Doing::Silent | Doing::Opening => lasts(self.since, first_request).then_some(Reason::Idle),
-            Doing::Reading { began } => (lasts(self.since, unread) || lasts(began, longest)).then_some(Reason::Slow),
+            Doing::Silent | Doing::Opening => lasts(self.since, first_request).then_some(CloseReason::Idle),
+            Doing::Reading { began } => {
+                (lasts(self.since, unread) || lasts(began, longest)).then_some(CloseReason::Slow)
+            }
             Doing::Asking | Doing::HeldBack | Doing::Idle => None,
         }
     }
@@ -132,13 +134,13 @@ mod tests {
         let late = |place: &Place, seconds: u32| {
             place.is_late(start + SECOND * seconds, 10 * SECOND, 15 * SECOND, 60 * SECOND)
         };
-        assert_eq!((late(&place, 15), late(&place, 16)), (None, Some(Reason::Slow)));
+        assert_eq!((late(&place, 15), late(&place, 16)), (None, Some(CloseReason::Slow)));
         for seconds in [14, 28, 42, 56] {
             place.goes_on(start + SECOND * seconds);
         }
-        assert_eq!((late(&place, 60), late(&place, 61)), (None, Some(Reason::Slow)));
+        assert_eq!((late(&place, 60), late(&place, 61)), (None, Some(CloseReason::Slow)));
         let silent = Place::silent(start);
-        assert_eq!((late(&silent, 10), late(&silent, 11)), (None, Some(Reason::Idle)));
+        assert_eq!((late(&silent, 10), late(&silent, 11)), (None, Some(CloseReason::Idle)));
         assert_eq!(late(&Place::asking(start), 1000), None);
     }
 }

@@ -169,15 +169,15 @@ fn a_star_stands_for_any_text() {
 /// So that a new family does not change sides unseen. Those about GPUs have `_gpu_` in their names.
 #[test]
 fn the_sources_of_the_exported_families() {
-    let of = |wanted: Source| {
+    let of = |wanted: SourceSwitch| {
         let found = crate::metrics::ALL.iter().filter(|metric| source(metric) == Some(wanted));
         found.map(|metric| metric.name).collect::<Vec<_>>()
     };
     for name in ["energy_agent_pod_cpu_cycles_total", "energy_agent_system_cpu_cycles_total"] {
-        assert!(of(Source::Counter).contains(&name));
+        assert!(of(SourceSwitch::Counter).contains(&name));
     }
     assert_eq!(
-        of(Source::Cgroup),
+        of(SourceSwitch::Cgroup),
         [
             "energy_agent_pod_cpu_seconds_total",
             "energy_agent_pod_context_switches_total",

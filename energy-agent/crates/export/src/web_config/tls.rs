@@ -10,7 +10,7 @@ use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use webpki::{EndEntityCert, Error, KeyUsage};
 
-use super::Refusal;
+use super::WebConfigError;
 use super::clients::ClientCertificates;
 use super::document::{ClientAuth, Pem, TlsServer, Version, unknown};
 
@@ -56,8 +56,8 @@ impl Validity {
 /// One line that names the key or file, and the remedy where it is not plain.
 pub fn server<'a>(
     asked: &'a TlsServer,
-    bytes: impl Fn(Pem<'a>) -> Result<&'a [u8], Refusal>,
-) -> Result<ServerConfig, Refusal> {
+    bytes: impl Fn(Pem<'a>) -> Result<&'a [u8], WebConfigError>,
+) -> Result<ServerConfig, WebConfigError> {
     let mut provider = ring::default_provider();
     choose_suites(&mut provider, asked.cipher_suites.as_deref())?;
     choose_curves(&mut provider, asked.curve_preferences.as_deref())?;
@@ -65,7 +65,7 @@ pub fn server<'a>(
 
     let (certificate, key) = (asked.certificate()?, asked.key()?);
     let authority = asked.client_authority()?;
-    let authority = authority.map(|pem| Ok::<_, Refusal>(roots(pem, bytes(pem)?)?)).transpose()?;
+    let authority = authority.map(|pem| Ok::<_, WebConfigError>(roots(pem, bytes(pem)?)?)).transpose()?;
     let clients =
         ClientCertificates::new(asked.client_auth_type, authority, asked.client_allowed_sans.as_deref(), &provider)?;
     let chain = certificates(certificate, bytes(certificate)?)?;

@@ -39,7 +39,7 @@ pub struct Actuator {
     boot_id: String,
     /// `None`: nothing may be written.
     journal: Option<Journal>,
-    trouble: Option<Trouble>,
+    trouble: Option<ActuatorTrouble>,
     loss: Loss,
     /// How often somebody else had removed or changed the journal or its record.
     journal_repairs: u64,
@@ -54,7 +54,7 @@ pub struct Actuator {
 
 /// Why nothing new is limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct ActuatorTrouble {
     pub kind: TroubleKind,
     /// With the remedy.
     pub detail: String,
@@ -161,24 +161,24 @@ impl Actuator {
             Refused::Held(by) => (TroubleKind::OtherAgent, by),
             Refused::Unusable(why) => (TroubleKind::RunDirectory, why),
         };
-        self.set_trouble(Some(Trouble { kind, detail }));
+        self.set_trouble(Some(ActuatorTrouble { kind, detail }));
     }
 
     /// Says when the journal begins or ceases to be writable.
     fn see_journal(&mut self) {
         let Some(journal) = &self.journal else { return };
         let trouble =
-            journal.problem().map(|problem| Trouble { kind: TroubleKind::Journal, detail: problem.to_owned() });
+            journal.problem().map(|problem| ActuatorTrouble { kind: TroubleKind::Journal, detail: problem.to_owned() });
         self.set_trouble(trouble);
     }
 
-    fn set_trouble(&mut self, trouble: Option<Trouble>) {
+    fn set_trouble(&mut self, trouble: Option<ActuatorTrouble>) {
         match &trouble {
             Some(_) if trouble == self.trouble => {}
-            Some(Trouble { kind: TroubleKind::OtherAgent, detail }) => {
+            Some(ActuatorTrouble { kind: TroubleKind::OtherAgent, detail }) => {
                 warn!(detail, "nothing is capped: another agent caps on this node");
             }
-            Some(Trouble { detail, .. }) => {
+            Some(ActuatorTrouble { detail, .. }) => {
                 warn!(error = detail, "nothing new is capped: what a limit was before could not be kept");
             }
             None if self.trouble.is_some() => info!("the capping journal can be written"),
@@ -484,7 +484,7 @@ impl Actuator {
 
     /// Why nothing new can be limited.
     #[must_use]
-    pub const fn trouble(&self) -> Option<&Trouble> {
+    pub const fn trouble(&self) -> Option<&ActuatorTrouble> {
         self.trouble.as_ref()
     }
 

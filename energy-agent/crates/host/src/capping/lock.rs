@@ -50,14 +50,14 @@ pub enum NotLocked {
 
 /// Who holds it, for people; written by the holder.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Holder {
+pub struct LockHolder {
     pid: u32,
     /// A process id means nothing elsewhere.
     pid_namespace: String,
     pub state_directory: PathBuf,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.pid_namespace == pid_namespace() {
             return write!(f, "process {}", self.pid);
@@ -69,10 +69,10 @@ impl fmt::Display for Holder {
 
 /// The lock as it is at the moment.
 #[derive(Debug)]
-pub enum State {
+pub enum LockState {
     Free,
     /// `None`: the holder has not said who it is.
-    Held(Option<Holder>),
+    Held(Option<LockHolder>),
 }
 
 /// The file in the run folder that is locked.
@@ -85,14 +85,14 @@ pub fn path(run: &Path) -> PathBuf {
 ///
 /// # Errors
 /// As [`NodeLock::take`], but for a lock that is held.
-pub fn look(run: &Path) -> Result<State, NotLocked> {
+pub fn look(run: &Path) -> Result<LockState, NotLocked> {
     check_shared(run)?;
     let path = path(run);
-    let Some(mut file) = private::open(&path).map_err(NotLocked::Unusable)? else { return Ok(State::Free) };
+    let Some(mut file) = private::open(&path).map_err(NotLocked::Unusable)? else { return Ok(LockState::Free) };
     // Shared with others who look, and for a moment only: see `lock`.
     match file.try_lock_shared() {
-        Ok(()) => Ok(State::Free),
-        Err(TryLockError::WouldBlock) => Ok(State::Held(read_holder(&mut file))),
+        Ok(()) => Ok(LockState::Free),
+        Err(TryLockError::WouldBlock) => Ok(LockState::Held(read_holder(&mut file))),
         Err(TryLockError::Error(error)) => {
             Err(NotLocked::Unusable(anyhow::Error::new(error).context(format!("locking {}", path.display()))))
         }
@@ -122,7 +122,7 @@ impl NodeLock {
             }
         }
         let holder =
-            Holder { pid: std::process::id(), pid_namespace: pid_namespace(), state_directory: state.to_owned() };
+            LockHolder { pid: std::process::id(), pid_namespace: pid_namespace(), state_directory: state.to_owned() };
         let text = serde_json::to_string(&holder).expect("texts and numbers are always JSON");
         // Only people miss it.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{text}"));
@@ -171,7 +171,7 @@ fn held(path: &Path, file: &mut File) -> String {
     format!("{who} caps by {}; end that energy-agent first, which restores everything", path.display())
 }
 
-fn read_holder(file: &mut File) -> Option<Holder> {
+fn read_holder(file: &mut File) -> Option<LockHolder> {
     let mut text = String::new();
     file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()

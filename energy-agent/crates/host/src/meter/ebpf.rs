@@ -60,7 +60,7 @@ use self::cycles::Cycles;
 pub use self::load::{btf_path, reason};
 use self::maps::Slots;
 use self::process_level::ProcessPrograms;
-use self::processes::Processes;
+use self::processes::ProcessMap;
 use self::tally::Tally;
 use self::visit::Visits;
 use super::cpu::Topology;
@@ -72,7 +72,7 @@ const IDLE_NOISE_NS: u64 = 30_000_000;
 
 /// What decides how the programs are loaded.
 #[derive(Clone, Copy, Debug)]
-pub struct Options<'a> {
+pub struct EbpfOptions<'a> {
     pub sysfs: &'a Path,
     pub cycles: CyclesEvent,
     /// Model number of an Intel family 6 CPU.
@@ -85,7 +85,7 @@ pub struct Options<'a> {
 
 /// What the kernel side counted since the previous reading.
 #[derive(Debug, Default)]
-pub struct Reading {
+pub struct UsageReading {
     pub work: Vec<Work>,
     /// Run time that found the map full, by domain; nanoseconds.
     pub dropped_ns: Vec<u64>,
@@ -124,7 +124,7 @@ pub struct Ebpf {
     program: Program,
     usage: maps::HashMap<Key, Usage>,
     /// `None` while processes are not accounted.
-    processes: Option<Processes>,
+    processes: Option<ProcessMap>,
     process_programs: ProcessPrograms,
     slots: Slots,
     events: Option<RingBuf<MapData>>,
@@ -149,11 +149,11 @@ impl Ebpf {
     ///
     /// # Errors
     /// When the kernel's map can't be read; nothing is lost, the next reading has it all.
-    pub fn read(&mut self, topology: &Topology, idle_ns: &[u64]) -> Result<Reading> {
-        let mut reading = Reading {
+    pub fn read(&mut self, topology: &Topology, idle_ns: &[u64]) -> Result<UsageReading> {
+        let mut reading = UsageReading {
             dropped_ns: vec![0; topology.domains.len()],
             cycles: vec![self.cycles.is_some(); topology.domains.len()],
-            ..Reading::default()
+            ..UsageReading::default()
         };
         let before = self.slots.read_all();
         for (key, usage) in self.usage.read()? {

@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(15);
 
 /// What the choice depends on; fields as the flags of the same meaning.
 #[derive(Clone, Copy, Debug)]
-pub struct Options<'a> {
+pub struct EnergyOptions<'a> {
     pub sysfs: &'a Path,
     pub procfs: &'a Path,
     pub meter: CpuMeter,
@@ -70,8 +70,8 @@ impl EnergyMeter {
     ///
     /// # Errors
     /// When the file of coefficients is unusable.
-    pub fn open(options: &Options<'_>) -> anyhow::Result<Self> {
-        let Options { sysfs, procfs, meter, trust_guest, coefficients, patience } = *options;
+    pub fn open(options: &EnergyOptions<'_>) -> anyhow::Result<Self> {
+        let EnergyOptions { sysfs, procfs, meter, trust_guest, coefficients, patience } = *options;
         let model = CpuModel::read(procfs);
         let guest = cpu::is_guest(procfs, sysfs) && !trust_guest;
         let estimate = Estimate::open(&model, coefficients)?;

@@ -47,7 +47,7 @@ pub use self::probe::probe;
 use self::session::{Command, Known, KnownGpu, Message, Opener, Session, Started};
 use self::worker::{Device, Worker};
 use super::counter::ZoneCounts;
-use super::told::Told;
+use super::told::StateLog;
 use super::watch::{PATIENCE, Watch};
 
 /// The library, and GPUs that are missing, are looked for this often; more often where ticks are close.
@@ -57,7 +57,7 @@ const RETRY_TICKS: u32 = 10;
 
 /// Where GPUs are read from.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct GpuOptions {
     /// Name or path of the library.
     pub library: String,
     pub procfs: PathBuf,
@@ -92,7 +92,7 @@ pub struct GpuMeter {
 impl GpuMeter {
     /// Starts to look for GPUs; `None` reads none (`--gpu=off`).
     #[must_use]
-    pub fn open(options: Option<Options>) -> Self {
+    pub fn open(options: Option<GpuOptions>) -> Self {
         let (send, messages) = channel();
         let (reason, detail) = match &options {
             Some(options) => (Reason::Starting, format!("{} is being loaded", options.library)),
@@ -101,7 +101,7 @@ impl GpuMeter {
         let named = options.iter().flat_map(|options| options.stated.uuids()).map(str::to_owned).collect();
         let interval = options.as_ref().map_or(RETRY, |options| options.interval);
         let retry = RETRY.min(interval * RETRY_TICKS);
-        let commands = options.and_then(|Options { library, procfs, interval, stated }| {
+        let commands = options.and_then(|GpuOptions { library, procfs, interval, stated }| {
             let (commands, incoming) = channel();
             let opener =
                 Opener { library, procfs, interval, stated, retry, answers: send, nvml: None, found: None, workers: 0 };
@@ -326,7 +326,7 @@ impl GpuMeter {
                 gpu: Arc::clone(&gpu),
                 worker: None,
                 fault: None,
-                told: Told::default(),
+                told: StateLog::default(),
                 doubtful: false,
                 source: None,
                 xids: 0,

@@ -14,12 +14,12 @@ use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::units::{Microjoules, nanos};
 use energy_model::zone::{Zone, ZoneEnergy, ZoneKind};
 
-use self::find::{Found, Identity, find, text};
+use self::find::{FoundSensors, SensorIdentity, find, text};
 use self::slow_file::SlowFile;
 use super::counter::{Counter, ZoneCounts};
 use super::denial::{self, Need};
 use super::still::{self, Still};
-use super::told::Told;
+use super::told::StateLog;
 use super::trapezoid::Trapezoid;
 use super::watch::DEADLINE;
 
@@ -39,7 +39,7 @@ const LOOK_SOONER: Duration = Duration::from_secs(5);
 struct Sensor {
     /// As it was found first: a sensor that comes back under another number goes on with its series.
     zone: Arc<Zone>,
-    identity: Identity,
+    identity: SensorIdentity,
     file: SlowFile,
     reading: Reading,
     /// Why the last reading failed; `None` while it works.
@@ -48,7 +48,7 @@ struct Sensor {
     /// It stands still, and cannot have used nothing.
     frozen: bool,
     /// Why it is not used: it stands still, or it could not be read.
-    told: Told<Option<Reason>>,
+    told: StateLog<Option<Reason>>,
 }
 
 #[derive(Debug)]
@@ -121,14 +121,14 @@ impl Hwmon {
         // Those that are where they were first, so that of two alike each keeps its own.
         let mut moved: Vec<&mut Sensor> = Vec::new();
         for sensor in &mut self.sensors {
-            let same = |it: &Found| it.file == sensor.file.path && it.identity == sensor.identity;
+            let same = |it: &FoundSensors| it.file == sensor.file.path && it.identity == sensor.identity;
             match found.iter().position(same) {
                 Some(place) => _ = found.remove(place),
                 None => moved.push(sensor),
             }
         }
         for sensor in moved {
-            let alike = |it: &Found| it.identity == sensor.identity && it.zone.socket == sensor.zone.socket;
+            let alike = |it: &FoundSensors| it.identity == sensor.identity && it.zone.socket == sensor.zone.socket;
             if let Some(place) = found.iter().position(alike) {
                 sensor.move_to(&found.remove(place).file, self.patience);
             }
@@ -297,7 +297,7 @@ impl Hwmon {
 impl Sensor {
     /// Whether `later` would measure again what this sensor measures. Sensors of one kind in different chips that name
     /// no socket are one per socket (fam15h_power) or power supply.
-    fn covers(&self, later: &Found) -> bool {
+    fn covers(&self, later: &FoundSensors) -> bool {
         let (ours, theirs) = (&self.zone, &later.zone);
         let same = ours.socket == theirs.socket;
         let counter = matches!(self.reading, Reading::Energy(_)) && !later.counts;
@@ -309,11 +309,11 @@ impl Sensor {
             }
     }
 
-    fn new(found: Found, patience: Duration) -> Self {
-        let Found { file, identity, counts, zone } = found;
+    fn new(found: FoundSensors, patience: Duration) -> Self {
+        let FoundSensors { file, identity, counts, zone } = found;
         let reading = if counts { Reading::Energy(Counter::new(None)) } else { Reading::Power(Integral::new()) };
         let file = SlowFile::new(&file, patience);
-        let (failure, still, told) = (None, Still::default(), Told::default());
+        let (failure, still, told) = (None, Still::default(), StateLog::default());
         Self { zone: Arc::new(zone), identity, file, reading, failure, still, frozen: false, told }
     }
 

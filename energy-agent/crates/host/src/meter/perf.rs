@@ -15,7 +15,7 @@ use energy_model::zone::{Source, Zone, ZoneEnergy, ZoneKind};
 use super::counter::{Counter, Delta, ZoneCounts};
 use super::denial::{self, Need};
 use super::still::{self, Still};
-use super::told::Told;
+use super::told::StateLog;
 use super::{cpu, perf_event};
 
 const PMU: &str = "bus/event_source/devices/power";
@@ -61,7 +61,7 @@ struct Reader {
     /// It stands still, and cannot have used nothing.
     frozen: bool,
     /// Why it is not used.
-    told: Told<Option<Reason>>,
+    told: StateLog<Option<Reason>>,
 }
 
 /// The opened events of the `power` PMU.
@@ -92,7 +92,7 @@ impl PerfPower {
             match event.open(pmu.kind, cpu) {
                 Ok(reading) => {
                     let (zone, counter) = (Arc::new(zone), Counter::new(None));
-                    let (still, frozen, told) = (Still::default(), false, Told::default());
+                    let (still, frozen, told) = (Still::default(), false, StateLog::default());
                     let opened_event = Some(reading);
                     opened.readers.push(Reader {
                         zone,

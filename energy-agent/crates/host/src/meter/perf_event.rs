@@ -41,7 +41,7 @@ pub struct Counter(File);
 
 /// A reading; all of it since the counter was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct CounterReading {
     pub count: u64,
     pub enabled_ns: u64,
     /// How long it really counted; less than `enabled_ns` where counters of others needed the hardware.
@@ -79,7 +79,7 @@ impl Counter {
 
     /// # Errors
     /// The kernel's, and `UnexpectedEof` for a counter in error state.
-    pub fn read(&self) -> io::Result<Reading> {
+    pub fn read(&self) -> io::Result<CounterReading> {
         let mut buffer = [0; 24];
         (&self.0).read_exact(&mut buffer)?;
         let word = |at: usize| {
@@ -87,7 +87,7 @@ impl Counter {
             bytes.copy_from_slice(&buffer[at..at + 8]);
             u64::from_ne_bytes(bytes)
         };
-        Ok(Reading { count: word(0), enabled_ns: word(8), running_ns: word(16) })
+        Ok(CounterReading { count: word(0), enabled_ns: word(8), running_ns: word(16) })
     }
 }
 

@@ -18,7 +18,7 @@ const CONTROL_TYPES: [(&str, Source); 2] = [("intel-rapl", Source::Rapl), ("inte
 /// One zone folder. The order is that of preference among copies: the MSR interface before the memory-mapped one, the
 /// lowest die first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
+pub struct PowercapZone {
     pub kind: ZoneKind,
     pub socket: Option<u32>,
     pub die: Option<u32>,
@@ -32,8 +32,8 @@ pub struct Entry {
 /// What the tree offers, and what stood in the way.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// In order of [`Entry`].
-    pub entries: Vec<Entry>,
+    /// In order of [`PowercapZone`].
+    pub entries: Vec<PowercapZone>,
     /// Zone folders whose name this program does not know, with that name.
     pub unknown: Vec<(PathBuf, String)>,
     /// Folders and files that exist but could not be read.
@@ -68,7 +68,7 @@ pub fn scan(sysfs: &Path) -> Scan {
                 } else {
                     (socket, die)
                 };
-                scan.entries.push(Entry { kind, socket, die, source, dir, name });
+                scan.entries.push(PowercapZone { kind, socket, die, source, dir, name });
             }
             None => scan.unknown.push((dir, label)),
         }
@@ -79,7 +79,7 @@ pub fn scan(sysfs: &Path) -> Scan {
 }
 
 /// Where a socket has a `psys` of its own, such as `psys-1`, the one without a number is that of socket 0.
-fn number_platforms(entries: &mut [Entry]) {
+fn number_platforms(entries: &mut [PowercapZone]) {
     let numbered: Vec<Source> =
         entries.iter().filter(|it| it.kind == ZoneKind::Psys && it.socket.is_some()).map(|it| it.source).collect();
     for entry in entries.iter_mut().filter(|it| it.kind == ZoneKind::Psys && numbered.contains(&it.source)) {

@@ -16,9 +16,9 @@ use tracing::{info, warn};
 
 use super::counter::{Counter, Delta, ZoneCounts};
 use super::denial::{self, Need};
-use super::powercap::{self, Entry};
+use super::powercap::{self, PowercapZone};
 use super::still::{self, Still};
-use super::told::Told;
+use super::told::StateLog;
 use crate::errand::{self, Errand};
 
 /// Between two looks for zones that appeared (module loaded, socket brought online).
@@ -225,7 +225,7 @@ struct Tracked {
     /// Why the last read failed.
     fault: Option<Fault>,
     still: Still,
-    told: Told<Option<Reason>>,
+    told: StateLog<Option<Reason>>,
     /// Why it is not known where the counter wraps.
     no_range: Option<String>,
 }
@@ -245,7 +245,7 @@ impl Tracked {
             counter: Counter::new(range),
             fault: None,
             still: Still::default(),
-            told: Told::default(),
+            told: StateLog::default(),
             no_range,
         };
         let asked = tracked.ask();
@@ -354,12 +354,12 @@ impl fmt::Display for Fault {
 const STEP_UJ: u64 = 500_000;
 
 /// Whether these can be the zones of an AMD or Hygon processor: packages and cores only, and the dies of a socket alike.
-fn shown_by_amd(entries: &[Entry]) -> bool {
-    let known = |entry: &Entry| matches!(entry.kind, ZoneKind::Package | ZoneKind::Core);
+fn shown_by_amd(entries: &[PowercapZone]) -> bool {
+    let known = |entry: &PowercapZone| matches!(entry.kind, ZoneKind::Package | ZoneKind::Core);
     let dies = |socket| entries.iter().filter(move |entry| entry.kind == ZoneKind::Package && entry.socket == socket);
-    let mirrored = |entry: &Entry| {
+    let mirrored = |entry: &PowercapZone| {
         let first = dies(entry.socket).next().unwrap_or(entry);
-        let read = |entry: &Entry| powercap::read_number(&entry.dir.join("energy_uj"));
+        let read = |entry: &PowercapZone| powercap::read_number(&entry.dir.join("energy_uj"));
         match (read(first), read(entry), read(first)) {
             (Ok(before), Ok(other), Ok(after)) => {
                 (before.saturating_sub(STEP_UJ)..=after.saturating_add(STEP_UJ)).contains(&other)
@@ -373,8 +373,8 @@ fn shown_by_amd(entries: &[Entry]) -> bool {
 }
 
 /// The identity under which the energy of `entry` is exported.
-fn zone_of(entry: Entry, mirrored_dies: bool) -> Zone {
-    let Entry { kind, socket, die, source, dir: _, name } = entry;
+fn zone_of(entry: PowercapZone, mirrored_dies: bool) -> Zone {
+    let PowercapZone { kind, socket, die, source, dir: _, name } = entry;
     // The path that every host shows, and Kepler too, whatever way the folder was found.
     let path = format!("/sys/class/powercap/{name}");
     Zone { kind, socket, die: die.filter(|_| !mirrored_dies), source, path }

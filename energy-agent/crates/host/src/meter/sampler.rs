@@ -22,7 +22,7 @@ use super::energy::{self, EnergyMeter};
 use super::gpu::{self, GpuMeter};
 use super::interrupts::Interrupts;
 use super::sockets::Numbering;
-use super::told::Told;
+use super::told::StateLog;
 use super::watch::PATIENCE;
 use crate::clock::{boottime_ns, monotonic_ns};
 use crate::config::{EbpfMode, GpuMode, HostConfig};
@@ -52,14 +52,14 @@ pub struct Sampler {
     metered: BTreeSet<u32>,
     numbering: Numbering,
     stat: Option<CpuStat>,
-    stat_told: Told<bool>,
+    stat_told: StateLog<bool>,
     energy: EnergyMeter,
     usage: UsageSource,
     processes_wanted: bool,
     pub gpus: GpuMeter,
     /// Why the last reading of usage failed.
     usage_error: Option<String>,
-    usage_told: Told<bool>,
+    usage_told: StateLog<bool>,
     /// Where cgroup v2 is; `None` where there is none.
     pub v2_root: Option<PathBuf>,
     states: Vec<MeterState>,
@@ -91,7 +91,7 @@ impl Sampler {
             }
         }
         let topology = Topology::read(&config.sysfs, &config.procfs);
-        let energy = EnergyMeter::open(&energy::Options {
+        let energy = EnergyMeter::open(&energy::EnergyOptions {
             sysfs: &config.sysfs,
             procfs: &config.procfs,
             meter: config.meter_cpu,
@@ -115,7 +115,7 @@ impl Sampler {
             );
         }
         let usage = open_usage(config, &topology, v2_root.as_deref(), &mut states)?;
-        let gpus = GpuMeter::open((config.gpu == GpuMode::Auto).then(|| gpu::Options {
+        let gpus = GpuMeter::open((config.gpu == GpuMode::Auto).then(|| gpu::GpuOptions {
             library: config.nvml_library.clone(),
             procfs: config.procfs.clone(),
             interval: config.interval,
@@ -132,13 +132,13 @@ impl Sampler {
             numbering: Numbering::Same,
             topology,
             stat: stat.ok(),
-            stat_told: Told::default(),
+            stat_told: StateLog::default(),
             energy,
             usage,
             processes_wanted: false,
             gpus,
             usage_error: None,
-            usage_told: Told::default(),
+            usage_told: StateLog::default(),
             v2_root,
             states,
             last: Instant::now(),
@@ -398,7 +398,7 @@ fn open_usage(
     states: &mut Vec<MeterState>,
 ) -> Result<UsageSource> {
     if config.ebpf != EbpfMode::Off {
-        let options = ebpf::Options {
+        let options = ebpf::EbpfOptions {
             sysfs: &config.sysfs,
             cycles: config.cycles_event,
             intel_model: CpuModel::read(&config.procfs).intel_model(),

@@ -42,18 +42,18 @@ impl Still {
 }
 
 /// Where a zone is: kind, socket and die.
-pub type Place = (ZoneKind, Option<u32>, Option<u32>);
+pub type ZonePlace = (ZoneKind, Option<u32>, Option<u32>);
 
 /// Which of the zones that stand still are broken: a package and a whole platform draw some power whatever runs there. Memory
 /// may draw none where a socket has none, and cores and graphics where they are asleep: those are broken with their package.
 #[must_use]
-pub fn broken(zones: &[(Place, Still)]) -> Vec<bool> {
-    let package_stands = |place: &Place| {
+pub fn broken(zones: &[(ZonePlace, Still)]) -> Vec<bool> {
+    let package_stands = |place: &ZonePlace| {
         zones.iter().any(|((kind, socket, die), still)| {
             *kind == ZoneKind::Package && (socket, die) == (&place.1, &place.2) && still.stands()
         })
     };
-    let judge = |(place, still): &(Place, Still)| {
+    let judge = |(place, still): &(ZonePlace, Still)| {
         still.stands()
             && match place.0 {
                 ZoneKind::Package | ZoneKind::Psys | ZoneKind::Platform | ZoneKind::Gpu => true,

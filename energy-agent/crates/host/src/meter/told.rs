@@ -8,7 +8,7 @@ pub const QUIET: Duration = Duration::from_secs(600);
 
 /// What the log has been told of one thing.
 #[derive(Clone, Debug)]
-pub struct Told<S> {
+pub struct StateLog<S> {
     /// As the log has it.
     said: S,
     /// As it was the last time.
@@ -19,7 +19,7 @@ pub struct Told<S> {
     changes: u64,
 }
 
-impl<S: Copy + PartialEq> Told<S> {
+impl<S: Copy + PartialEq> StateLog<S> {
     /// `usual` is the state that needs no line until there was another.
     #[must_use]
     pub const fn new(usual: S) -> Self {
@@ -53,7 +53,7 @@ impl<S: Copy + PartialEq> Told<S> {
     }
 }
 
-impl<S: Copy + Default + PartialEq> Default for Told<S> {
+impl<S: Copy + Default + PartialEq> Default for StateLog<S> {
     fn default() -> Self {
         Self::new(S::default())
     }
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn a_change_is_said_at_once_and_a_flapping_thing_once_per_state_and_ten_minutes() {
         let start = Instant::now();
-        let mut told = Told::new(true);
+        let mut told = StateLog::new(true);
         let mut lines = Vec::new();
         // Bad in even seconds, good in odd ones, for twenty minutes.
         for second in 0..1200 {
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn what_it_ends_with_is_said_in_the_end() {
         let start = Instant::now();
-        let mut told = Told::new(None);
+        let mut told = StateLog::new(None);
         let mut due = |state: Option<&'static str>, second| told.due(state, start + Duration::from_secs(second));
         assert_eq!(due(None, 0), None);
         assert_eq!(due(Some("gone"), 1), Some(1));

@@ -14,7 +14,7 @@ use energy_model::workload::Workload;
 use energy_model::workload::cgroup::{KATA_OVERHEAD, Reading, UNKNOWN_UNIT};
 use energy_model::workload::names::Pods;
 use energy_model::workload::places::{Places, names};
-use energy_model::workload::sandbox::Firsts;
+use energy_model::workload::sandbox::Sandboxes;
 use energy_model::workload::units::{Claim, Held, OTHER_UNIT, Units, holder};
 use tracing::{info, warn};
 
@@ -99,7 +99,7 @@ pub struct Owners {
     in_use: bool,
     /// The cgroups that are pods' own, by what they are named by.
     pods: HashMap<Arc<str>, PodCgroup>,
-    firsts: Firsts,
+    firsts: Sandboxes,
     places: Places,
     told: Arc<Pods>,
     /// Paths whose meaning depends on others.
@@ -153,7 +153,7 @@ impl Owners {
             containers: HashMap::new(),
             in_use: false,
             pods: HashMap::new(),
-            firsts: Firsts::default(),
+            firsts: Sandboxes::default(),
             places: Places::default(),
             told: Arc::default(),
             doubtful: HashMap::new(),
@@ -357,7 +357,7 @@ impl Owners {
 
     /// Which container of each pod was made first.
     #[must_use]
-    pub const fn firsts(&self) -> &Firsts {
+    pub const fn firsts(&self) -> &Sandboxes {
         &self.firsts
     }
 

@@ -21,7 +21,7 @@ const DELETED: &str = " (deleted)";
 
 /// What /proc shows for a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum ProcessLook {
     /// Its name, and its binary.
     Alive { comm: String, exe: Exe },
     /// There is no such process (any more); its id is free or another's.
@@ -51,7 +51,7 @@ struct Told {
 
 /// Finds names of processes.
 #[derive(Debug)]
-pub struct Processes {
+pub struct ProcessNames {
     procfs: PathBuf,
     told: HashMap<Process, Told>,
     tick: u64,
@@ -61,7 +61,7 @@ pub struct Processes {
     pub exe_errors: u64,
 }
 
-impl Processes {
+impl ProcessNames {
     #[must_use]
     pub fn new(procfs: &Path) -> Self {
         Self { procfs: procfs.to_owned(), told: HashMap::new(), tick: 0, proven: false, exe_errors: 0 }
@@ -92,14 +92,14 @@ impl Processes {
 
     /// Who a process is. `charged` is the name it was first charged under, `before` what it was called until now.
     pub fn identify(&mut self, process: Process, charged: Comm, before: Option<&Identity>) -> Identity {
-        let look = if self.has_exited(process) { Look::Gone } else { self.look(process) };
+        let look = if self.has_exited(process) { ProcessLook::Gone } else { self.look(process) };
         let told = self.told.get(&process);
         let told_comm = told.and_then(|told| told.comm);
         let told_exe = told.and_then(|told| told.exe.as_deref());
         let (comm, exe) = match &look {
-            Look::Alive { comm, exe: Exe::Link(exe) } => (Some(comm.as_str()), Some(exe.as_str())),
-            Look::Alive { comm, exe: Exe::Refused | Exe::None } => (Some(comm.as_str()), None),
-            Look::Gone | Look::Unknown => (None, None),
+            ProcessLook::Alive { comm, exe: Exe::Link(exe) } => (Some(comm.as_str()), Some(exe.as_str())),
+            ProcessLook::Alive { comm, exe: Exe::Refused | Exe::None } => (Some(comm.as_str()), None),
+            ProcessLook::Gone | ProcessLook::Unknown => (None, None),
         };
         let comm = match (comm, told_comm, before) {
             (Some(comm), ..) => comm.into(),
@@ -112,14 +112,14 @@ impl Processes {
             (None, Some(before)) => Arc::clone(&before.exe),
             (None, None) => "".into(),
         };
-        let unreadable = matches!(look, Look::Alive { exe: Exe::Refused, .. } | Look::Unknown);
+        let unreadable = matches!(look, ProcessLook::Alive { exe: Exe::Refused, .. } | ProcessLook::Unknown);
         self.exe_errors += u64::from(exe.is_empty() && unreadable);
         Identity { comm, exe }
     }
 
     /// Looks a process up in /proc. One that vanishes meanwhile is gone; nothing here is an error.
-    pub fn look(&mut self, process: Process) -> Look {
-        let absent = if self.proven { Look::Gone } else { Look::Unknown };
+    pub fn look(&mut self, process: Process) -> ProcessLook {
+        let absent = if self.proven { ProcessLook::Gone } else { ProcessLook::Unknown };
         let folder = self.procfs.join(process.pid.to_string());
         let Ok(line) = fs::read(folder.join("stat")) else { return absent };
         let Some(stat) = Stat::parse(&line) else { return absent };
@@ -136,7 +136,7 @@ impl Processes {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Exe::Refused,
             Err(_) => Exe::None,
         };
-        Look::Alive { comm: String::from_utf8_lossy(stat.comm).into_owned(), exe }
+        ProcessLook::Alive { comm: String::from_utf8_lossy(stat.comm).into_owned(), exe }
     }
 }
 
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_living_process_is_called_what_proc_calls_it() {
         let root = proc(&stat("python3", 100), Some("/usr/bin/python3.11 (deleted)"));
-        let mut names = Processes::new(root.path());
+        let mut names = ProcessNames::new(root.path());
         assert_eq!(names.identify(SHELL, comm(b"bash"), None), identity("python3", "/usr/bin/python3.11"));
         assert_eq!(names.exe_errors, 0);
     }
@@ -260,16 +260,16 @@ mod tests {
     fn the_name_of_whoever_has_the_pid_now_is_not_taken() {
         // FC-038: pid 500 is in use again, by a process that started at 730500 ticks.
         let root = proc(&stat("other", 730_500), Some("/bin/other"));
-        let mut names = Processes::new(root.path());
+        let mut names = ProcessNames::new(root.path());
         assert_eq!(names.identify(SHELL, comm(b"bash"), None), identity("bash", ""));
         names.proven = true;
-        assert_eq!(names.look(SHELL), Look::Gone);
+        assert_eq!(names.look(SHELL), ProcessLook::Gone);
     }
 
     #[test]
     fn a_process_that_lived_a_moment_is_called_what_its_exec_said() {
         let root = tempfile::tempdir().unwrap();
-        let mut names = Processes::new(root.path());
+        let mut names = ProcessNames::new(root.path());
         let events = [
             (SHELL, ProcessEvent::Renamed(comm(b"sleep"))),
             (SHELL, ProcessEvent::Executed("/bin/sleep".to_owned())),
@@ -287,7 +287,7 @@ mod tests {
     fn an_exec_renames_a_process_that_proc_does_not_show() {
         // FC-039, from another PID namespace.
         let root = tempfile::tempdir().unwrap();
-        let mut names = Processes::new(root.path());
+        let mut names = ProcessNames::new(root.path());
         let before = names.identify(SHELL, comm(b"bash"), None);
         assert_eq!((before.clone(), names.exe_errors), (identity("bash", ""), 1));
         names.follow(&[(SHELL, ProcessEvent::Executed("/bin/python3".into()))]);
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn a_process_without_a_readable_binary_keeps_its_name() {
         let root = proc(&stat("sh", 100), None);
-        let mut names = Processes::new(root.path());
+        let mut names = ProcessNames::new(root.path());
         assert_eq!(names.identify(SHELL, comm(b"sh"), None), identity("sh", ""));
     }
 }

@@ -35,7 +35,7 @@ use self::view::{Scene, View};
 use super::knob::{Knob, Limit, Limits};
 use super::observation::{Observation, PodNow};
 use super::policy::{Mode, Policy, PolicyName, Scope};
-use super::source::{InForce, Sourced};
+use super::source::{ActivePolicies, Sourced};
 use super::status::{Conflict, PodId, PolicyStatus, SubjectState, SubjectStatus};
 use crate::units::Watts;
 
@@ -114,7 +114,7 @@ impl Controller {
     }
 
     /// One tick.
-    pub fn step(&mut self, in_force: &InForce, seen: &Observation) -> Outcome {
+    pub fn step(&mut self, in_force: &ActivePolicies, seen: &Observation) -> Outcome {
         let now = seen.now;
         let elapsed = self.before.map_or(self.interval, |before| now.saturating_sub(before));
         self.before = Some(now);
@@ -189,7 +189,7 @@ impl Controller {
     }
 
     /// What was adopted and has not turned up stays for a while: policies, pods and GPUs come one after the other.
-    fn wait_for_adoption(&mut self, in_force: &InForce, now: Duration, limits: &mut Limits) {
+    fn wait_for_adoption(&mut self, in_force: &ActivePolicies, now: Duration, limits: &mut Limits) {
         if self.adopted.is_empty() {
             return;
         }

@@ -9,7 +9,7 @@ use crate::meter_state::Reason;
 
 /// What all sources say together.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct InForce {
+pub struct ActivePolicies {
     pub policies: BTreeMap<PolicyName, Sourced>,
     pub problems: Vec<Problem>,
     /// In the order of their rank: the first that names a policy decides what it is.

@@ -11,7 +11,7 @@ use crate::cpu::DomainLoad;
 use crate::units::Watts;
 use crate::workload::Runtime;
 use crate::workload::names::{Pod, PodContainer, Pods};
-use crate::workload::sandbox::Firsts;
+use crate::workload::sandbox::Sandboxes;
 use crate::zone::{Source, Zone, ZoneEnergy, ZoneKind};
 
 const RETENTION: Duration = Duration::from_secs(120);
@@ -345,7 +345,7 @@ fn ended_instances_are_kept_by_the_name_of_their_container() {
         ..Pod::default()
     };
     let told = Pods { by_uid: [("pod".into(), Arc::new(pod))].into(), ..Pods::default() };
-    node.names = Names::default().after(&Arc::new(told), &Firsts::default(), [].into_iter()).unwrap();
+    node.names = Names::default().after(&Arc::new(told), &Sandboxes::default(), [].into_iter()).unwrap();
     let [first, second, untold, third] = ["1", "2", "x", "3"].map(|id| container("pod", id));
     let third_lives = alive(&[&third]);
     node.tick(&[package(60)], &[(&first, 1), (&second, 2), (&untold, 3)], &third_lives);

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::sandbox::Firsts;
+use super::sandbox::Sandboxes;
 use super::{POD_OVERHEAD, Workload};
 
 /// The pods of this node as they were last told. An update replaces the whole value; pods not mentioned are shared.
@@ -108,7 +108,7 @@ impl Names {
     pub fn after<'a>(
         &self,
         told: &Arc<Pods>,
-        firsts: &Firsts,
+        firsts: &Sandboxes,
         rows: impl Iterator<Item = &'a Arc<Workload>>,
     ) -> Option<Self> {
         let nobody = told.by_uid.is_empty() && told.gone.is_empty();
@@ -215,12 +215,12 @@ mod tests {
     fn a_pod_that_is_no_longer_told_keeps_its_names_while_it_has_a_row() {
         let row = container("u", "1");
         let names = Names::default()
-            .after(&told(&[pod("u", "web", &[("main", "1")])]), &Firsts::default(), [&row].into_iter())
+            .after(&told(&[pod("u", "web", &[("main", "1")])]), &Sandboxes::default(), [&row].into_iter())
             .unwrap();
-        let gone = names.after(&told(&[]), &Firsts::default(), [&row].into_iter()).unwrap();
+        let gone = names.after(&told(&[]), &Sandboxes::default(), [&row].into_iter()).unwrap();
         assert_eq!(gone.pod("u"), PodName { id: "u", name: "web", namespace: "ns" });
         assert_eq!(gone.container("u", "1").map(|name| &**name), Some("main"));
-        let retired = gone.after(&told(&[]), &Firsts::default(), [].into_iter()).unwrap();
+        let retired = gone.after(&told(&[]), &Sandboxes::default(), [].into_iter()).unwrap();
         assert_eq!(retired.pod("u"), PodName { id: "u", name: "", namespace: "" });
     }
 
@@ -228,11 +228,12 @@ mod tests {
     fn an_instance_that_is_no_longer_told_keeps_its_name_while_it_has_a_row() {
         let rows = [container("u", "1"), container("u", "2")];
         let first = Names::default()
-            .after(&told(&[pod("u", "web", &[("main", "1")])]), &Firsts::default(), rows.iter())
+            .after(&told(&[pod("u", "web", &[("main", "1")])]), &Sandboxes::default(), rows.iter())
             .unwrap();
-        let second = first.after(&told(&[pod("u", "web", &[("main", "2")])]), &Firsts::default(), rows.iter()).unwrap();
+        let second =
+            first.after(&told(&[pod("u", "web", &[("main", "2")])]), &Sandboxes::default(), rows.iter()).unwrap();
         let third =
-            second.after(&told(&[pod("u", "web", &[("main", "3")])]), &Firsts::default(), rows[1..].iter()).unwrap();
+            second.after(&told(&[pod("u", "web", &[("main", "3")])]), &Sandboxes::default(), rows[1..].iter()).unwrap();
         let name = |names: &Names, id: &str| names.container("u", id).map(|name| name.to_string());
         assert_eq!([name(&second, "1"), name(&second, "2")], [Some("main".into()), Some("main".into())]);
         assert_eq!(
@@ -245,7 +246,7 @@ mod tests {
     #[test]
     fn fc_026_a_static_pod_is_found_by_its_hash_and_shown_by_its_uid() {
         let mirror = Pod { config_hash: Some("hash".into()), ..(*pod("api-uid", "etcd-node", &[])).clone() };
-        let names = Names::default().after(&told(&[Arc::new(mirror)]), &Firsts::default(), [].into_iter()).unwrap();
+        let names = Names::default().after(&told(&[Arc::new(mirror)]), &Sandboxes::default(), [].into_iter()).unwrap();
         assert_eq!(names.pod("hash"), PodName { id: "api-uid", name: "etcd-node", namespace: "ns" });
     }
 
@@ -253,10 +254,10 @@ mod tests {
     fn fc_029_the_same_name_with_another_uid_is_another_pod() {
         let row = container("old", "1");
         let old = Names::default()
-            .after(&told(&[pod("old", "db-0", &[("db", "1")])]), &Firsts::default(), [&row].into_iter())
+            .after(&told(&[pod("old", "db-0", &[("db", "1")])]), &Sandboxes::default(), [&row].into_iter())
             .unwrap();
         let both =
-            old.after(&told(&[pod("new", "db-0", &[("db", "2")])]), &Firsts::default(), [&row].into_iter()).unwrap();
+            old.after(&told(&[pod("new", "db-0", &[("db", "2")])]), &Sandboxes::default(), [&row].into_iter()).unwrap();
         assert_eq!(
             [both.pod("old"), both.pod("new")].map(|pod| (pod.id, pod.name)),
             [("old", "db-0"), ("new", "db-0")]
@@ -268,13 +269,13 @@ mod tests {
     fn a_pod_that_was_deleted_since_the_last_look_has_a_name() {
         let mut pods = Pods::default();
         pods.gone.insert("u".into(), pod("u", "job", &[("main", "1")]));
-        let names = Names::default().after(&Arc::new(pods), &Firsts::default(), [].into_iter()).unwrap();
+        let names = Names::default().after(&Arc::new(pods), &Sandboxes::default(), [].into_iter()).unwrap();
         assert_eq!(names.pod("u").name, "job");
     }
 
     #[test]
     fn the_first_container_that_nobody_tells_of_is_the_sandbox_as_long_as_it_has_a_row() {
-        let mut firsts = Firsts::default();
+        let mut firsts = Sandboxes::default();
         firsts.see(2, &container("u", "0"));
         firsts.see(3, &container("u", "1"));
         let name = |names: &Names, id: &str| names.container("u", id).map(ToString::to_string);
@@ -287,10 +288,10 @@ mod tests {
         let names = names.after(&told(&[pod("u", "web", &[("main", "1")])]), &firsts, rows.iter()).unwrap();
         assert_eq!([name(&names, "0"), name(&names, "1")], [Some("POD".into()), Some("main".into())]);
         // Nor does it lose the name when another container's id is to come.
-        let names = names.after(&told(&[]), &Firsts::default(), rows.iter()).unwrap();
+        let names = names.after(&told(&[]), &Sandboxes::default(), rows.iter()).unwrap();
         assert_eq!(name(&names, "0"), Some("POD".into()));
         // Where runtimes make no sandbox, the first container has its own name.
-        let mut firsts = Firsts::default();
+        let mut firsts = Sandboxes::default();
         firsts.see(3, &container("u", "1"));
         let names = Names::default().after(&told(&[pod("u", "web", &[("main", "1")])]), &firsts, rows.iter()).unwrap();
         assert_eq!([name(&names, "0"), name(&names, "1")], [None, Some("main".into())]);
@@ -298,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_sandbox_that_is_found_after_its_pod_was_told_has_its_name_without_another_word() {
-        let (told, mut firsts) = (told(&[pod("u", "web", &[("main", "1")])]), Firsts::default());
+        let (told, mut firsts) = (told(&[pod("u", "web", &[("main", "1")])]), Sandboxes::default());
         let names = Names::default().after(&told, &firsts, [].into_iter()).unwrap();
         assert!(names.after(&told, &firsts, [].into_iter()).is_none());
         firsts.see(2, &container("u", "0"));

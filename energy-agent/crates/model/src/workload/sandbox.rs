@@ -11,7 +11,7 @@ use crate::table;
 
 /// The first container of each pod, by what the pod's cgroup is named by.
 #[derive(Debug, Default)]
-pub struct Firsts {
+pub struct Sandboxes {
     by_pod: HashMap<Arc<str>, First>,
     version: u64,
 }
@@ -23,7 +23,7 @@ struct First {
     id: Arc<str>,
 }
 
-impl Firsts {
+impl Sandboxes {
     /// Takes a cgroup into account that may be a pod's container.
     pub fn see(&mut self, cgroup: CgroupId, workload: &Workload) {
         let Workload::PodContainer { uid, id, .. } = workload else { return };
@@ -78,7 +78,7 @@ mod tests {
             id: id.into(),
             runtime: Runtime::Containerd,
         };
-        let mut firsts = Firsts::default();
+        let mut firsts = Sandboxes::default();
         firsts.see(7, &container("a", "main"));
         firsts.see(5, &container("a", "pause"));
         firsts.see(6, &container("b", "main"));

@@ -11,7 +11,7 @@ use energy_model::capping::observation::KnobState;
 use energy_model::zone::ZoneKind;
 
 use super::attribute;
-use crate::meter::powercap::{self, Entry};
+use crate::meter::powercap::{self, PowercapZone};
 
 /// The unit in which most processors hold a limit, an eighth of a watt; the kernel rounds down to a whole number of them.
 const UNIT_UW: u64 = 125_000;
@@ -188,10 +188,10 @@ impl Zone {
 
 /// One zone for each package or die, of its copies the first that has a limit: the hardware keeps to the lower of both, so
 /// that lowering one is enough, and the first is the one that is metered (FC-002).
-fn zones(entries: Vec<Entry>) -> BTreeMap<Arc<str>, Zone> {
+fn zones(entries: Vec<PowercapZone>) -> BTreeMap<Arc<str>, Zone> {
     let mut packages = Vec::new();
     let mut zones = BTreeMap::new();
-    for Entry { kind, socket, die, dir, name, source: _ } in entries {
+    for PowercapZone { kind, socket, die, dir, name, source: _ } in entries {
         if kind != ZoneKind::Package || packages.contains(&(socket, die)) {
             continue;
         }

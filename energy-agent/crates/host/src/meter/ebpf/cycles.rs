@@ -12,7 +12,7 @@ use super::maps;
 use crate::config::CyclesEvent;
 use crate::meter::cpu::Topology;
 use crate::meter::denial::{self, Need};
-use crate::meter::perf_event::{Counter, Event, Reading};
+use crate::meter::perf_event::{Counter, CounterReading, Event};
 
 /// `CPU_CLK_UNHALTED.DISTRIBUTED` (event 0xec, umask 0x02, `PERF_TYPE_RAW`): unhalted cycles shared out between the two
 /// threads of a core, so that two busy siblings do not count as two cores.
@@ -115,7 +115,7 @@ impl Cycles {
 }
 
 /// What was counted since the slot last read the counter, if it counted all the time.
-fn since(slot: &Slot, reading: Reading) -> Option<u64> {
+fn since(slot: &Slot, reading: CounterReading) -> Option<u64> {
     let whole = reading.enabled_ns.checked_sub(reading.running_ns) == Some(slot.uncounted_ns);
     (whole && slot.start_cycles != 0).then(|| reading.count.saturating_sub(slot.start_cycles))
 }
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_others_took_for_a_while_counts_again() {
-        let reading = Reading { count: 1_000, enabled_ns: 500, running_ns: 400 };
+        let reading = CounterReading { count: 1_000, enabled_ns: 500, running_ns: 400 };
         let before = Slot { start_cycles: 300, ..Slot::default() };
         assert_eq!(since(&before, reading), None, "it stood still since the slot read it");
         let after = Slot { uncounted_ns: 100, ..before };

@@ -18,7 +18,7 @@ use super::maps::{self, Slots};
 use super::process_level::ProcessPrograms;
 use super::tally::Tally;
 use super::visit::Visits;
-use super::{Drops, Ebpf, Options, Seen, set_domains};
+use super::{Drops, Ebpf, EbpfOptions, Seen, set_domains};
 use crate::clock::monotonic_ns;
 use crate::memory;
 use crate::meter::btf;
@@ -102,7 +102,7 @@ impl Ebpf {
     /// # Errors
     /// When the kernel has no BTF, or refuses the object or both forms of the scheduler program; the message names what
     /// is missing and the remedy.
-    pub fn load(options: Options<'_>, topology: &Topology, procfs: &Path) -> Result<Self> {
+    pub fn load(options: EbpfOptions<'_>, topology: &Topology, procfs: &Path) -> Result<Self> {
         let btf_path = btf_path(options.sysfs);
         let image = fs::read(&btf_path).with_context(|| {
             format!(

@@ -19,7 +19,7 @@ use energy_model::units::nanos;
 use tracing::warn;
 
 use super::load::{attach_btf, owned_fd};
-use super::processes::Processes;
+use super::processes::ProcessMap;
 use super::{Ebpf, maps};
 use crate::memory;
 use crate::meter::cpu::Topology;
@@ -73,7 +73,7 @@ impl Ebpf {
         {
             warn!(reason = format!("{error:#}"), "a process that moves to another cgroup is charged late");
         }
-        let mut processes = Processes::new(map);
+        let mut processes = ProcessMap::new(map);
         let state = self.attach_events(&btf, &mut processes);
         self.processes = Some(processes);
         self.freed(btf);
@@ -145,7 +145,7 @@ impl Ebpf {
     }
 
     /// Attaches each of the programs alone; what is missing is found out from /proc.
-    fn attach_events(&mut self, btf: &Btf, processes: &mut Processes) -> MeterState {
+    fn attach_events(&mut self, btf: &Btf, processes: &mut ProcessMap) -> MeterState {
         let programs = &self.process_programs;
         let mut refusals = Vec::new();
         for (name, offsets) in EVENTS.into_iter().zip([&programs.exits, &programs.execs, &Ok(())]) {

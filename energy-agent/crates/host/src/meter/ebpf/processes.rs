@@ -18,7 +18,7 @@ const QUIET_READINGS: u64 = 3;
 const IDLE_READINGS: u64 = 30;
 
 /// What the kernel side keeps about processes, and what has been charged of it so far.
-pub struct Processes {
+pub struct ProcessMap {
     map: maps::HashMap<ProcessKey, ProcessUsage>,
     /// `None` where the kernel refused each of the programs.
     pub events: Option<RingBuf<MapData>>,
@@ -30,7 +30,7 @@ pub struct Processes {
     removal_failed: bool,
 }
 
-impl Processes {
+impl ProcessMap {
     pub fn new(map: maps::HashMap<ProcessKey, ProcessUsage>) -> Self {
         Self { map, events: None, all_events: false, tally: Tally::default(), event_drops: None, removal_failed: false }
     }
@@ -111,7 +111,7 @@ struct Tally {
     /// Number of the reading in progress.
     reading: u64,
     entries: HashMap<ProcessKey, Entry>,
-    /// Processes that ended, and the last reading in which that was not sure to be all.
+    /// ProcessMap that ended, and the last reading in which that was not sure to be all.
     gone: HashMap<Process, u64>,
 }
 

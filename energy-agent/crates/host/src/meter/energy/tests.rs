@@ -53,8 +53,14 @@ impl Node {
 
     fn open_trusting(&self, meter: CpuMeter, trust_guest: bool) -> EnergyMeter {
         let (sysfs, procfs) = (self.0.path().join("sys"), self.0.path().join("proc"));
-        let options =
-            Options { sysfs: &sysfs, procfs: &procfs, meter, trust_guest, coefficients: None, patience: 60 * SECOND };
+        let options = EnergyOptions {
+            sysfs: &sysfs,
+            procfs: &procfs,
+            meter,
+            trust_guest,
+            coefficients: None,
+            patience: 60 * SECOND,
+        };
         EnergyMeter::open(&options).unwrap()
     }
 }
@@ -187,7 +193,7 @@ fn a_named_meter_is_the_only_one_tried() {
 fn bad_coefficients_are_an_error() {
     let node = Node::bare().file("own.json", "{}");
     let file = node.0.path().join("own.json");
-    let options = Options {
+    let options = EnergyOptions {
         sysfs: node.0.path(),
         procfs: node.0.path(),
         meter: CpuMeter::Auto,

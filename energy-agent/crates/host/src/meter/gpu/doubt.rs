@@ -8,7 +8,7 @@ use energy_model::units::Watts;
 use energy_model::zone::Source;
 
 use crate::meter::still::Still;
-use crate::meter::told::Told;
+use crate::meter::told::StateLog;
 
 /// Over which energy and power are compared. Both are means of about a second on some boards.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ pub struct Doubt {
     time: Duration,
     last_power: Option<Watts>,
     verdict: Verdict,
-    told: Told<Verdict>,
+    told: StateLog<Verdict>,
 }
 
 impl Doubt {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use energy_model::meter_state::Reason;
 use nvml_wrapper::error::NvmlError;
 
-use crate::meter::told::Told;
+use crate::meter::told::StateLog;
 
 /// Why a GPU, or all of NVML, cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,7 +130,7 @@ pub struct Calls {
     refused_now: Vec<&'static str>,
     /// Failed the last time, for another reason.
     failing: BTreeMap<&'static str, Fault>,
-    told: BTreeMap<&'static str, Told<Option<Fault>>>,
+    told: BTreeMap<&'static str, StateLog<Option<Fault>>>,
     failing_now: Vec<String>,
 }
 

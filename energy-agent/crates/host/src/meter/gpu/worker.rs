@@ -12,7 +12,7 @@ use tracing::warn;
 use super::device::Request;
 use super::fault::{Failure, Fault};
 use super::panel::Panel;
-use crate::meter::told::Told;
+use crate::meter::told::StateLog;
 use crate::meter::watch::Watch;
 
 /// A GPU that was readable at some time.
@@ -21,7 +21,7 @@ pub struct Device {
     pub worker: Option<Worker>,
     pub fault: Option<Fault>,
     /// The fault as the log has it.
-    pub told: Told<Option<Fault>>,
+    pub told: StateLog<Option<Fault>>,
     /// It is read, and its energy can't be right.
     pub doubtful: bool,
     pub source: Option<Source>,

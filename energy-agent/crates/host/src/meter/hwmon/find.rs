@@ -11,24 +11,24 @@ use crate::errand;
 
 /// A file that measures something of interest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundSensors {
     pub file: PathBuf,
     /// What stays when the kernel gives the chip another number.
-    pub identity: Identity,
+    pub identity: SensorIdentity,
     /// An energy counter, else a power sensor.
     pub counts: bool,
     pub zone: Zone,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct SensorIdentity {
     chip: String,
     label: String,
     name: String,
 }
 
 /// All sensors below `sysfs`; energy counters first.
-pub fn find(sysfs: &Path) -> Vec<Found> {
+pub fn find(sysfs: &Path) -> Vec<FoundSensors> {
     let mut found = Vec::new();
     for chip in sorted(&sysfs.join("class/hwmon")) {
         // Old drivers keep their attributes in the device's own folder, as does the kernel's of ACPI power meters.
@@ -43,7 +43,7 @@ pub fn find(sysfs: &Path) -> Vec<Found> {
 }
 
 /// A superchip has a meter of each CPU with all its parts (`Grace Power`), and one of each part: those are no packages.
-fn take_apart(found: &mut Vec<Found>) {
+fn take_apart(found: &mut Vec<FoundSensors>) {
     let whole: BTreeSet<Option<u32>> =
         found.iter().filter(|it| it.identity.is(GRACE)).map(|it| it.zone.socket).collect();
     for part in found.iter_mut().filter(|it| it.identity.is(CPU_RAIL) && whole.contains(&it.zone.socket)) {
@@ -58,14 +58,14 @@ const CPU_RAIL: &str = "cpu power";
 const SYSIO: &str = "sysio power";
 const MODULE: &str = "module";
 
-impl Identity {
+impl SensorIdentity {
     fn is(&self, label: &str) -> bool {
         self.label.to_lowercase().starts_with(label)
     }
 }
 
 /// The usable sensors in one folder of a chip called `chip`.
-fn in_folder(sysfs: &Path, folder: &Path, chip: &str) -> Vec<Found> {
+fn in_folder(sysfs: &Path, folder: &Path, chip: &str) -> Vec<FoundSensors> {
     let mut sensors = Vec::new();
     for file in sorted(folder) {
         let Some(name) = file.file_name().and_then(|name| name.to_str()) else { continue };
@@ -87,8 +87,8 @@ fn in_folder(sysfs: &Path, folder: &Path, chip: &str) -> Vec<Found> {
         let Some((kind, socket)) = place(chip, &label) else { continue };
         let path = file.strip_prefix(sysfs).unwrap_or(&file).display().to_string();
         let zone = Zone { kind, socket, die: None, source: Source::Hwmon, path };
-        let identity = Identity { chip: chip.to_owned(), label, name: name.to_owned() };
-        sensors.push(Found { file, identity, counts, zone });
+        let identity = SensorIdentity { chip: chip.to_owned(), label, name: name.to_owned() };
+        sensors.push(FoundSensors { file, identity, counts, zone });
     }
     sensors
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::capping::observation::PodNow;
 use crate::capping::policy::{Amount, Component, Mode, Policy};
-use crate::capping::source::{InForce, Sourced};
+use crate::capping::source::{ActivePolicies, Sourced};
 use crate::workload::names::Pod;
 
 /// What is decided, kept until pods or policies change. Policies are numbered by their place in [`Decisions::policies`].
@@ -75,7 +75,7 @@ impl Component {
 
 impl Decisions {
     /// Brings the decisions up to date with the policies and pods of a tick.
-    pub fn refresh(&mut self, in_force: &InForce, pods: &[PodNow]) {
+    pub fn refresh(&mut self, in_force: &ActivePolicies, pods: &[PodNow]) {
         let same_policies = self.policies.len() == in_force.policies.len()
             && self.policies.iter().zip(in_force.policies.values()).all(|(a, b)| Arc::ptr_eq(&a.policy, &b.policy));
         let same_pods = self.pods.len() == pods.len()

@@ -11,7 +11,7 @@ use crate::workload::names::Pod;
 /// A node and its controller.
 pub struct World {
     pub controller: Controller,
-    pub in_force: InForce,
+    pub in_force: ActivePolicies,
     pub seen: Observation,
     pub outcome: Outcome,
 }
@@ -67,7 +67,7 @@ impl World {
     pub fn new() -> Self {
         Self {
             controller: Controller::new(Duration::from_secs(1)),
-            in_force: InForce { complete: true, ..InForce::default() },
+            in_force: ActivePolicies { complete: true, ..ActivePolicies::default() },
             seen: Observation::default(),
             outcome: Outcome::default(),
         }
