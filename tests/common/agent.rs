@@ -10,6 +10,7 @@ use std::{fs, thread};
 
 use tempfile::TempDir;
 
+use super::hidden;
 use super::page::Page;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_energy-agent");
@@ -78,7 +79,18 @@ impl Agent {
     }
 
     pub fn scrape(&self) -> Page {
-        Page::parse(self.fetch("text/plain"))
+        let text = self.fetch("text/plain");
+        hidden::note_page(&self.address, &text);
+        Page::parse(text)
+    }
+
+    /// Keeps what a failed measurement may be due to. Asserts nothing: the thread panics already.
+    fn note_hidden(&self) {
+        let url = format!("http://{}/metrics", self.address);
+        let asked = ureq::get(&url).config().timeout_global(Some(Duration::from_secs(5))).build().call();
+        if let Ok(text) = asked.and_then(|mut answer| answer.body_mut().read_to_string()) {
+            hidden::note_page(&self.address, &text);
+        }
     }
 
     /// The metrics page in the format that `accept` asks for.
@@ -148,6 +160,9 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
+        if thread::panicking() {
+            self.note_hidden();
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {

@@ -8,6 +8,7 @@ pub mod cgroup;
 pub mod crash;
 pub mod crowd;
 pub mod fuse;
+pub mod hidden;
 pub mod kept;
 pub mod kubernetes;
 pub mod manifests;
@@ -21,10 +22,14 @@ pub mod powercap;
 pub mod prometheus;
 pub mod quota;
 pub mod shipped;
+pub mod skip;
 pub mod tree;
 
 use std::fs::File;
-use std::panic::catch_unwind;
+use std::io::{self, Write as _};
+use std::thread;
+
+pub use self::hidden::one_of_three;
 
 /// One test at a time, of all test programs that run: their loads would disturb each other's timing.
 pub fn alone() -> File {
@@ -33,16 +38,10 @@ pub fn alone() -> File {
     turn
 }
 
-/// Runs a measurement whose result a single scheduler switch can spoil, up to three times, until its assertions hold.
-///
-/// A kernel that keeps BPF programs off some tasks (this can be one) hides a switch now and then, and with it up to a
-/// whole short-lived task. What is wrong is wrong each time.
-pub fn one_of_three(measurement: fn()) {
-    for last in [false, false, true] {
-        match catch_unwind(measurement) {
-            Ok(()) => return,
-            Err(reason) if last => std::panic::resume_unwind(reason),
-            Err(_) => println!("spoiled, once more"),
-        }
-    }
+/// Writes a line about this test past the capture of its output.
+pub fn say(what: &str, why: &str) {
+    let test = thread::current();
+    let line = format!("{what}: {}: {why}\n", test.name().unwrap_or("?"));
+    // The macros are captured; this is not.
+    let _ = io::stderr().write_all(line.as_bytes());
 }

@@ -1,10 +1,10 @@
 //! A pod whose CPU quota can be set: its cgroups, by the same paths, in the hierarchy that has the `cpu` controller.
 
 use std::fs;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::cgroup::{Load, Pod, v2_root};
+use super::skip;
 
 /// The greatest weight there is.
 const FIRST: u64 = 10_000;
@@ -40,9 +40,7 @@ impl QuotaPod {
             .map(Path::new)
             .find(|root| root.join("cpu.cfs_quota_us").exists())
         else {
-            // Past the capture of a test's output.
-            let said = "SKIPPED: neither cgroup v2 nor v1 has the cpu controller here; run it where one has";
-            let _ = writeln!(io::stderr(), "{said}");
+            skip::skip(&skip::CPU_CONTROLLER);
             return None;
         };
         let dir = root.join(path);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use crate::common::kept::Kept;
+use crate::common::skip;
 use crate::common::tree::Tree;
 use energy_host::capping::files::FileKnobs;
 use energy_model::capping::knob::{Found, Knob, Value};
@@ -209,7 +210,7 @@ impl CpusetFolder {
     fn new() -> Option<Self> {
         let root = Path::new("/sys/fs/cgroup/cpuset");
         if !root.join("cpuset.cpus").exists() {
-            println!("SKIPPED: cgroup v1 has no cpuset controller here; run it on a host with one");
+            skip::skip(&skip::CPUSET_V1);
             return None;
         }
         let (name, _) = crate::common::cgroup::ids();
@@ -243,7 +244,7 @@ fn cpusets_of_the_kernel_tell_whose_a_clock_is() {
     let all = fs::read_to_string(folder.0.join("cpuset.cpus")).unwrap().trim().to_owned();
     let cpus = energy_host::meter::cpu::parse_list(&all).unwrap();
     let [first, second, ..] = cpus[..] else {
-        return println!("SKIPPED: needs two CPUs");
+        return skip::skip(&skip::TWO_CPUS);
     };
     let mut tree = Tree::new();
     for cpu in &cpus {

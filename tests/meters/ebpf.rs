@@ -12,7 +12,7 @@ use std::{fs, thread};
 use crate::common::agent::wait_for;
 use crate::common::cgroup::{Cgroup, Load, cpu_ns};
 use crate::common::tree::sysfs_without_type;
-use crate::common::{alone, one_of_three};
+use crate::common::{alone, hidden, one_of_three, say, skip};
 use energy_host::config::CyclesEvent;
 use energy_host::meter::cpu::Topology;
 use energy_host::meter::ebpf::{Ebpf, EbpfOptions};
@@ -57,6 +57,7 @@ impl Meter {
     /// Reads; says whether every package delivered cycles.
     fn read(&mut self) -> bool {
         let reading = self.ebpf.read(&self.topology, &[]).unwrap();
+        hidden::note("meter", self.ebpf.drops().switches);
         for work in reading.work {
             *self.runtime_ns.entry(work.cgroup).or_default() += work.runtime_ns;
             *self.cycles.entry(work.cgroup).or_default() += work.cycles;
@@ -84,17 +85,21 @@ fn bracketed(meter: &mut Meter, dirs: &[&Path]) -> Vec<(u64, u64, u64)> {
     dirs.iter().zip(before).map(|(dir, before)| (before, meter.total_ns(dir), cpu_ns(dir))).collect()
 }
 
-/// Whether `measure`, which says how far off the truth something is, comes below `tolerance` in one of three tries.
-///
-/// A kernel that keeps BPF programs off some tasks (this can be one) hides a switch now and then; one at the edge of a
-/// window, with a long stretch before it, spoils that window. What is wrong is wrong in each.
+/// Whether `measure`, which says how far off the truth something is, comes below `tolerance` in one of three tries. It is tried
+/// again only where the kernel hid a switch: one at the edge of a window, with a long stretch before it, spoils that window.
 fn assert_below(tolerance: f64, mut measure: impl FnMut() -> f64) {
     let mut off = Vec::new();
-    while off.len() < 3 {
+    for _ in 0..3 {
+        let before = hidden::counted();
         off.push(measure());
         if off.last().is_some_and(|off| *off < tolerance) {
             return;
         }
+        let hidden = hidden::counted().abs_diff(before);
+        if hidden == 0 {
+            break;
+        }
+        say("REPEATED", &format!("off by {off:?}, and the kernel hid {hidden} scheduler switches from the meter"));
     }
     panic!("off by {off:?} of the truth");
 }
@@ -335,8 +340,7 @@ fn cgroups_of_the_v1_hierarchies_cause_no_events() {
         .into_iter()
         .find(|dir| dir.is_dir())
     else {
-        println!("skipped: this machine has no v1 hierarchy below /sys/fs/cgroup (run on a hybrid layout)");
-        return;
+        return skip::skip(&skip::HIERARCHY_V1);
     };
     let mut meter = Meter::load(CyclesEvent::None, 4096);
     let dir = v1.join(format!("energy-agent-test-{}", std::process::id()));
@@ -428,8 +432,7 @@ fn a_cpu_that_a_real_time_task_never_leaves_does_not_hold_up_the_start() {
             | libc::sched_setscheduler(pid, libc::SCHED_FIFO, &libc::sched_param { sched_priority: 1 })
     };
     if failed != 0 || last == 0 {
-        println!("skipped: needs root to set SCHED_FIFO, and two CPUs ({})", std::io::Error::last_os_error());
-        return;
+        return skip::skip(&skip::REAL_TIME);
     }
     // The kernel lets others in for the last twentieth of each second.
     thread::sleep(Duration::from_millis(1_200));

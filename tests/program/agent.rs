@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use crate::common::agent::{Agent, PROGRAM, run, wait_for};
 use crate::common::cgroup::{Cgroup, Load};
-use crate::common::one_of_three;
 use crate::common::page::Page;
 use crate::common::powercap::Powercap;
 
@@ -88,34 +87,30 @@ fn a_bad_value_is_answered_with_the_valid_ones() {
 
 #[test]
 fn sigterm_waits_for_no_client() {
-    one_of_three(|| {
-        let mut agent = Agent::start(&["--interval=200ms"]);
-        let mut idle = TcpStream::connect(&agent.address).unwrap();
-        idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
-        let mut answer = [0; 512];
-        let length = idle.read(&mut answer).unwrap();
-        assert!(answer[..length].starts_with(b"HTTP/1.1 200 OK"), "kept open after its answer");
-        let mut slow = TcpStream::connect(&agent.address).unwrap();
-        slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").unwrap();
-        let (status, taken) = agent.end("TERM");
-        assert_eq!(status.code(), Some(0), "{:?}", agent.log());
-        assert_eq!(agent.logged("SIGTERM").len(), 1);
-        // Clients have 75 s for a request.
-        assert!(taken < 30 * SECOND, "{taken:?}");
-    });
+    let mut agent = Agent::start(&["--interval=200ms"]);
+    let mut idle = TcpStream::connect(&agent.address).unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
+    let mut answer = [0; 512];
+    let length = idle.read(&mut answer).unwrap();
+    assert!(answer[..length].starts_with(b"HTTP/1.1 200 OK"), "kept open after its answer");
+    let mut slow = TcpStream::connect(&agent.address).unwrap();
+    slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").unwrap();
+    let (status, taken) = agent.end("TERM");
+    assert_eq!(status.code(), Some(0), "{:?}", agent.log());
+    assert_eq!(agent.logged("SIGTERM").len(), 1);
+    // Clients have 75 s for a request.
+    assert!(taken < 30 * SECOND, "{taken:?}");
 }
 
 #[test]
 fn sigterm_and_sigint_end_a_long_interval_long_before_its_tick() {
-    one_of_three(|| {
-        for signal in ["TERM", "INT"] {
-            let mut agent = Agent::spawn(&[PROGRAM], &["--interval=1m"]);
-            let (status, taken) = agent.end(signal);
-            assert_eq!(status.code(), Some(0), "{:?}", agent.log());
-            // The next tick is a minute away.
-            assert!(taken < 30 * SECOND, "{taken:?}");
-        }
-    });
+    for signal in ["TERM", "INT"] {
+        let mut agent = Agent::spawn(&[PROGRAM], &["--interval=1m"]);
+        let (status, taken) = agent.end(signal);
+        assert_eq!(status.code(), Some(0), "{:?}", agent.log());
+        // The next tick is a minute away.
+        assert!(taken < 30 * SECOND, "{taken:?}");
+    }
 }
 
 #[test]

@@ -17,16 +17,12 @@ use tempfile::TempDir;
 
 use crate::common::kubernetes::cluster::{Cluster, TOKEN, kubeconfig};
 use crate::common::manifests::{deploy, folders, items, object, parsed, rendered, text};
+use crate::common::skip;
 
 #[test]
 fn every_folder_is_valid_by_kubernetes_schema_and_equal_to_the_chart() {
     let Some(python) = env::var_os("TEST_PYTHON") else {
-        // Past the capture of a test's output.
-        let _ = writeln!(
-            std::io::stderr(),
-            "NOTE: schema and Helm chart are not checked without TEST_PYTHON; `cargo xtask test` sets it"
-        );
-        return;
+        return skip::skip(&skip::PYTHON);
     };
     let folder = TempDir::new().unwrap();
     let mut check = Command::new(python);
@@ -45,11 +41,7 @@ fn every_folder_is_valid_by_kubernetes_schema_and_equal_to_the_chart() {
 #[test]
 fn an_api_server_takes_every_folder() {
     if env::var_os("TEST_KUBE_API").is_none() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "NOTE: manifests are applied to a real API server only (TEST_KUBE_API; `cargo xtask test` sets it)"
-        );
-        return;
+        return skip::skip(&skip::API_SERVER);
     }
     let (cluster, folder) = (Cluster::shared(), TempDir::new().unwrap());
     let config = kubeconfig(folder.path(), &cluster.url, Some(&cluster.authority), &json!({"token": TOKEN}));

@@ -11,6 +11,7 @@ use std::env;
 use std::fs;
 
 use crate::common::agent::wait_for;
+use crate::common::skip;
 use world::World;
 
 /// Active energy less that of pods, system, retired and unattributed, for CPUs by kind of zone and for GPUs; and what is
@@ -38,8 +39,7 @@ policies:
 #[test]
 fn pods_are_named_metered_capped_by_an_edit_released_by_a_deletion_and_counted_after_their_end() {
     if env::var_os("TEST_KUBE_API").is_none() {
-        println!("SKIPPED: kubectl needs a real Kubernetes API server; `cargo xtask test end_to_end` has one");
-        return;
+        return skip::skip(&skip::API_SERVER);
     }
     let mut world = World::start();
     let train = |name: &str| format!("{name}{{pod_name=\"train\",pod_namespace=\"{}\"}}", world.node.name);

@@ -89,9 +89,14 @@ fn names_module(argument: &str, module: &str) -> bool {
 
 /// Two cargos like this one, each with its share of the test programs. What the second prints follows when the first has ended.
 fn everything(like: &Command) -> Result<()> {
+    // Tests that cannot run here add themselves to this list.
+    let skipped = root().join("target/tests-skipped.txt");
+    fs::create_dir_all(root().join("target"))?;
+    fs::write(&skipped, "").with_context(|| skipped.display().to_string())?;
     let cargo = |arguments: &[String]| {
         let mut command = cargo_test();
         command.args(arguments).envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("TEST_SKIPPED", &skipped);
         command
     };
     checked(&mut cargo(&["--no-run".to_owned()]))?;
@@ -110,6 +115,8 @@ fn everything(like: &Command) -> Result<()> {
     let first = checked(&mut cargo(&all_of(&["--no-fail-fast", "--lib", "--bins"], others)));
     let ended = second.wait()?;
     println!("{}", String::from_utf8_lossy(&fs::read(&log)?));
+    let skipped = fs::read_to_string(&skipped)?;
+    println!("{} tests were skipped or ran in part\n{skipped}", skipped.lines().count());
     ensure!(ended.success(), "some of the tests failed that ran beside the others: {}", log.display());
     first
 }

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 use super::server::runtime;
 use super::stub_api::StubApi;
 use crate::common::agent::wait_for;
+use crate::common::skip::{API_SERVER, skip};
 
 /// The token that the server takes for an administrator's.
 pub const TOKEN: &str = "administrator";
@@ -63,12 +64,8 @@ impl Cluster {
                 .find_map(|_| Self::real(Path::new(&api), Path::new(&etcd)))
                 .expect("the API server did not start three times"),
             _ => {
-                // Past the capture of a test's output.
-                let _ = writeln!(
-                    io::stderr(),
-                    "NOTE: no real Kubernetes API server (TEST_KUBE_API, TEST_ETCD; `cargo xtask test` sets them): a stub \
-                     serves these tests"
-                );
+                // A stub serves these tests, which is less than they can show.
+                skip(&API_SERVER);
                 let stub = StubApi::start(TOKEN);
                 let (url, authority) = (format!("https://{}", stub.server.address), stub.authority.file());
                 let client = client(&folder, &url, &authority);

@@ -16,7 +16,7 @@ use crate::common::crash::CPUFREQ;
 use crate::common::kept::Kept;
 use crate::common::plant::Machine;
 use crate::common::tree::Tree;
-use crate::common::{alone, one_of_three};
+use crate::common::{alone, skip};
 
 /// For all CPUs of the node.
 fn node_policy(watts: f64, cpu: &str) -> String {
@@ -94,29 +94,27 @@ fn each_clock_goes_down_within_its_own_range_and_comes_back_fc_088_fc_081() {
 fn power_over_the_nodes_budget_lowers_the_clocks_until_it_is_kept() {
     let _alone = alone();
     // The plant takes its time from the machine: power is a little off when its thread comes late.
-    one_of_three(|| {
-        let machine = Machine::of(Tree::case("FC-088-two-policies"), 1, 300_000_000, 300_000_000);
-        let clock = machine.clock_file(4);
-        // 400 W at the full clock, by its square: on a machine that is busy otherwise a part of it is the pod's.
-        let _plant = machine.draw(move || {
-            let khz: f64 = fs::read_to_string(&clock).unwrap().trim().parse().unwrap_or(2_956_800.0);
-            400.0 * (khz / 2_956_800.0).powi(2)
-        });
-        let world = World::new();
-        let Some(pod) = world.pod("batch-0") else { return };
-        let _load = pod.spin();
-        world.policies(&node_policy(100.0, "use: [Frequency]"));
-        let agent = agent(&world, &machine);
-        wait_for_state(&agent, "node", "capping");
-        agent.after_ticks(8);
-        let page = agent.after_ticks(4);
-        let power = page.number_of("energy_agent_policy_power_watts", &[("policy", "node")]);
-        assert!(power <= 100.0, "{power} W");
-        let khz: u32 = text(&machine.clock_file(4)).parse().unwrap();
-        assert!((739_200..2_956_800).contains(&khz), "{khz} kHz");
-        let shown = page.number_of("energy_agent_cap_found_hertz", &[("device", "policy4")]);
-        assert_eq!(format!("{shown}"), format!("{}", u64::from(khz) * 1000));
+    let machine = Machine::of(Tree::case("FC-088-two-policies"), 1, 300_000_000, 300_000_000);
+    let clock = machine.clock_file(4);
+    // 400 W at the full clock, by its square: on a machine that is busy otherwise a part of it is the pod's.
+    let _plant = machine.draw(move || {
+        let khz: f64 = fs::read_to_string(&clock).unwrap().trim().parse().unwrap_or(2_956_800.0);
+        400.0 * (khz / 2_956_800.0).powi(2)
     });
+    let world = World::new();
+    let Some(pod) = world.pod("batch-0") else { return };
+    let _load = pod.spin();
+    world.policies(&node_policy(100.0, "use: [Frequency]"));
+    let agent = agent(&world, &machine);
+    wait_for_state(&agent, "node", "capping");
+    agent.after_ticks(8);
+    let page = agent.after_ticks(4);
+    let power = page.number_of("energy_agent_policy_power_watts", &[("policy", "node")]);
+    assert!(power <= 100.0, "{power} W");
+    let khz: u32 = text(&machine.clock_file(4)).parse().unwrap();
+    assert!((739_200..2_956_800).contains(&khz), "{khz} kHz");
+    let shown = page.number_of("energy_agent_cap_found_hertz", &[("device", "policy4")]);
+    assert_eq!(format!("{shown}"), format!("{}", u64::from(khz) * 1000));
 }
 
 #[test]
@@ -124,9 +122,11 @@ fn a_pod_with_cores_of_its_own_is_held_by_their_clock_and_nobody_elses() {
     let _alone = alone();
     let cpusets = Path::new("/sys/fs/cgroup/cpuset");
     let online = energy_host::meter::cpu::parse_list(&text(Path::new("/sys/devices/system/cpu/online"))).unwrap();
-    if !cpusets.join("cpuset.cpus").exists() || online.len() < 2 {
-        println!("SKIPPED: needs the cpuset controller in cgroup v1 and two CPUs");
-        return;
+    if !cpusets.join("cpuset.cpus").exists() {
+        return skip::skip(&skip::CPUSET_V1);
+    }
+    if online.len() < 2 {
+        return skip::skip(&skip::TWO_CPUS);
     }
     // A view of the cgroups in which there are only two pods: those of other tests may run anywhere.
     let world = World::new();

@@ -12,7 +12,7 @@ use energy_model::capping::observation::KnobState;
 use super::{contents, open, text};
 use crate::common::quota::QuotaPod;
 use crate::common::tree::Tree;
-use crate::common::{alone, one_of_three};
+use crate::common::{alone, skip};
 
 /// A cgroup v2 of plain files, with one pod.
 fn cgroup_v2(cpu_max: &str) -> Tree {
@@ -107,30 +107,28 @@ fn cpus_used(pod: &QuotaPod, span: Duration) -> f64 {
 #[test]
 fn a_busy_pod_uses_the_quota_it_is_given_and_all_it_had_afterwards() {
     let _alone = alone();
-    one_of_three(|| {
-        let Some(pod) = QuotaPod::new() else { return };
-        let original = pod.quota();
-        let _load = pod.load(&["spin", "0"]);
-        let mut knobs = real();
-        let (knob, found) = knobs.pod_quota(&pod.pod.cgroup.path).unwrap();
-        assert_eq!((found.value, found.state), (None, KnobState::Ok));
-        for millicpus in [200, 500] {
-            let set = knobs.write(&knob, &Value::Set(millicpus)).unwrap();
-            assert_eq!((set.value, set.state), (Some(millicpus), KnobState::Ok));
-            // What was left of the period before.
-            cpus_used(&pod, Duration::from_millis(200));
-            // 40 periods, of which one may be counted at one end only.
-            let used = cpus_used(&pod, Duration::from_secs(4));
-            println!("quota {millicpus}: {used:.4} CPUs");
-            let wanted = Duration::from_millis(millicpus).as_secs_f64();
-            assert!((used / wanted - 1.0).abs() < 0.05, "{millicpus}: {used}");
-        }
-        assert_eq!(knobs.write(&knob, &Value::Restore(found.raw.clone())).unwrap(), found);
-        assert_eq!(pod.quota(), original);
-        let used = cpus_used(&pod, Duration::from_secs(1));
-        println!("open: {used:.4} CPUs");
-        assert!(used > 0.8, "{used}");
-    });
+    let Some(pod) = QuotaPod::new() else { return };
+    let original = pod.quota();
+    let _load = pod.load(&["spin", "0"]);
+    let mut knobs = real();
+    let (knob, found) = knobs.pod_quota(&pod.pod.cgroup.path).unwrap();
+    assert_eq!((found.value, found.state), (None, KnobState::Ok));
+    for millicpus in [200, 500] {
+        let set = knobs.write(&knob, &Value::Set(millicpus)).unwrap();
+        assert_eq!((set.value, set.state), (Some(millicpus), KnobState::Ok));
+        // What was left of the period before.
+        cpus_used(&pod, Duration::from_millis(200));
+        // 40 periods, of which one may be counted at one end only.
+        let used = cpus_used(&pod, Duration::from_secs(4));
+        println!("quota {millicpus}: {used:.4} CPUs");
+        let wanted = Duration::from_millis(millicpus).as_secs_f64();
+        assert!((used / wanted - 1.0).abs() < 0.05, "{millicpus}: {used}");
+    }
+    assert_eq!(knobs.write(&knob, &Value::Restore(found.raw.clone())).unwrap(), found);
+    assert_eq!(pod.quota(), original);
+    let used = cpus_used(&pod, Duration::from_secs(1));
+    println!("open: {used:.4} CPUs");
+    assert!(used > 0.8, "{used}");
 }
 
 #[test]
@@ -152,7 +150,7 @@ fn the_kernel_takes_every_value_of_the_range_and_what_it_refuses_is_rejected() {
 fn in_v1_a_pod_keeps_the_quota_that_its_containers_need() {
     let Some(pod) = QuotaPod::new() else { return };
     if !pod.v1 {
-        return println!("SKIPPED: the cpu controller is in cgroup v2 here; run it on a host with it in v1");
+        return skip::skip(&skip::CPU_CONTROLLER_V1);
     }
     fs::write(pod.container().join("cpu.cfs_quota_us"), "50000").unwrap();
     // What the kernel says to less.

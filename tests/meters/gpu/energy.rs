@@ -8,7 +8,6 @@ use super::world::{
     INFO, NODE_ACTIVE, NODE_IDLE, NODE_JOULES, NODE_WATTS, World, case, joules, list, of_gpu, up, whole, word,
 };
 use crate::common::nvml::{FakeNvml, Gpu, gpu, now_us};
-use crate::common::one_of_three;
 
 #[test]
 fn not_found_means_idle_fc_051() {
@@ -92,66 +91,56 @@ fn power_alone_is_integrated_over_the_drivers_time_fc_050() {
 
 #[test]
 fn power_without_samples_is_integrated_over_our_time() {
-    one_of_three(|| {
-        let plant = Plant { idle_w: 100.0, max_w: 100.0, ..Plant::default() };
-        let nvml =
-            FakeNvml::new().gpu(Gpu { energy_mj: None, power_samples: None, plant: Some(plant), ..gpu("GPU-a") });
-        nvml.play();
-        let world = World::start(nvml);
-        let before = world.agent.scrape();
-        let began = std::time::Instant::now();
-        std::thread::sleep(Duration::from_secs(3));
-        let after = world.agent.scrape();
-        let seconds = began.elapsed().as_secs_f64();
-        let used = of_gpu(&after, NODE_JOULES, "GPU-a") - of_gpu(&before, NODE_JOULES, "GPU-a");
-        let watts = f64::from(u32::try_from(used).unwrap()) / 1e6 / seconds;
-        // A tick more or less in three seconds.
-        assert!((watts - 100.0).abs() < 12.0, "{watts}");
-        assert_eq!(after.one(NODE_JOULES, &[]).label("source"), "nvml_integrated");
-    });
+    let plant = Plant { idle_w: 100.0, max_w: 100.0, ..Plant::default() };
+    let nvml = FakeNvml::new().gpu(Gpu { energy_mj: None, power_samples: None, plant: Some(plant), ..gpu("GPU-a") });
+    nvml.play();
+    let world = World::start(nvml);
+    let before = world.agent.scrape();
+    let began = std::time::Instant::now();
+    std::thread::sleep(Duration::from_secs(3));
+    let after = world.agent.scrape();
+    let seconds = began.elapsed().as_secs_f64();
+    let used = of_gpu(&after, NODE_JOULES, "GPU-a") - of_gpu(&before, NODE_JOULES, "GPU-a");
+    let watts = f64::from(u32::try_from(used).unwrap()) / 1e6 / seconds;
+    // A tick more or less in three seconds.
+    assert!((watts - 100.0).abs() < 12.0, "{watts}");
+    assert_eq!(after.one(NODE_JOULES, &[]).label("source"), "nvml_integrated");
 }
 
 #[test]
 fn an_unused_gpu_idles_and_a_vgpu_has_no_energy_fc_058() {
-    one_of_three(|| {
-        let case = case("FC-058-idle-and-vgpu");
-        let [idle, vgpu] = list(&case["devices"]) else { panic!("two devices") };
-        let watts = idle["power_w"].as_f64().unwrap();
-        let utilization = u32::try_from(whole(&vgpu["utilization"])).unwrap();
-        assert_eq!(vgpu["power"], "NOT_SUPPORTED");
-        let nvml = FakeNvml::new()
-            .gpu(Gpu {
-                plant: Some(Plant { idle_w: watts, max_w: 350.0, ..Plant::default() }),
-                ..gpu(word(&idle["uuid"]))
-            })
-            .gpu(Gpu {
-                energy_mj: None,
-                power_mw: None,
-                power_samples: None,
-                utilization: Some((utilization, 0)),
-                virtualization: 2,
-                ..gpu(word(&vgpu["uuid"]))
-            });
-        nvml.play();
-        let world = World::start(nvml);
-        let page = world.page();
-        let of_idle = [("gpu_uuid", word(&idle["uuid"]))];
-        let shown = page.one(NODE_WATTS, &of_idle).number();
-        assert!((shown - watts).abs() < 0.1 * watts, "{shown}");
-        assert!(of_gpu(&page, NODE_IDLE, word(&idle["uuid"])) > 0);
-        assert_eq!(of_gpu(&page, NODE_ACTIVE, word(&idle["uuid"])), 0);
-        let of_vgpu = [("gpu_uuid", word(&vgpu["uuid"]))];
-        assert!(page.has(INFO, &of_vgpu));
-        // What the dashboard lists GPUs by has all of them.
-        assert!(
-            include_str!("../../../dashboards/agent-health.json").contains("gpu_uuid, reason) (energy_agent_gpu_up{")
-        );
-        assert_eq!(up(&page, word(&vgpu["uuid"])), (1.0, "ok".to_owned()));
-        assert_eq!(page.one("energy_agent_node_gpu_utilization_ratio", &of_vgpu).value, "0.12");
-        for name in page.energy_names() {
-            assert!(name.contains("limit") || !page.has(name, &of_vgpu), "{name}");
-        }
-    });
+    let case = case("FC-058-idle-and-vgpu");
+    let [idle, vgpu] = list(&case["devices"]) else { panic!("two devices") };
+    let watts = idle["power_w"].as_f64().unwrap();
+    let utilization = u32::try_from(whole(&vgpu["utilization"])).unwrap();
+    assert_eq!(vgpu["power"], "NOT_SUPPORTED");
+    let nvml = FakeNvml::new()
+        .gpu(Gpu { plant: Some(Plant { idle_w: watts, max_w: 350.0, ..Plant::default() }), ..gpu(word(&idle["uuid"])) })
+        .gpu(Gpu {
+            energy_mj: None,
+            power_mw: None,
+            power_samples: None,
+            utilization: Some((utilization, 0)),
+            virtualization: 2,
+            ..gpu(word(&vgpu["uuid"]))
+        });
+    nvml.play();
+    let world = World::start(nvml);
+    let page = world.page();
+    let of_idle = [("gpu_uuid", word(&idle["uuid"]))];
+    let shown = page.one(NODE_WATTS, &of_idle).number();
+    assert!((shown - watts).abs() < 0.1 * watts, "{shown}");
+    assert!(of_gpu(&page, NODE_IDLE, word(&idle["uuid"])) > 0);
+    assert_eq!(of_gpu(&page, NODE_ACTIVE, word(&idle["uuid"])), 0);
+    let of_vgpu = [("gpu_uuid", word(&vgpu["uuid"]))];
+    assert!(page.has(INFO, &of_vgpu));
+    // What the dashboard lists GPUs by has all of them.
+    assert!(include_str!("../../../dashboards/agent-health.json").contains("gpu_uuid, reason) (energy_agent_gpu_up{"));
+    assert_eq!(up(&page, word(&vgpu["uuid"])), (1.0, "ok".to_owned()));
+    assert_eq!(page.one("energy_agent_node_gpu_utilization_ratio", &of_vgpu).value, "0.12");
+    for name in page.energy_names() {
+        assert!(name.contains("limit") || !page.has(name, &of_vgpu), "{name}");
+    }
 }
 
 #[test]

@@ -6,7 +6,6 @@ use fake_nvml::returns::Return;
 use super::world::{NODE_JOULES, NODE_WATTS, POD_JOULES, RETRY_TICKS, UP, World, case, list, of_gpu, up, whole, word};
 use crate::common::agent::Agent;
 use crate::common::nvml::{FakeNvml, Gpu, Sample, gpu, now_us, process, sample};
-use crate::common::one_of_three;
 
 /// A name as NVML's header has it.
 fn returned(value: &serde_json::Value) -> Return {
@@ -112,42 +111,39 @@ fn after_an_upgrade_of_the_driver_the_remedy_is_a_new_pod_and_the_agent_holds_no
 
 #[test]
 fn one_of_eight_gpus_is_lost_and_comes_back_fc_047() {
-    one_of_three(|| {
-        let case = case("FC-047-lost-gpu");
-        let lost = &case["steps"][1];
-        let uuids: Vec<_> = list(&case["devices"]).iter().map(word).collect();
-        let index = uuids.iter().position(|uuid| *uuid == lost["gpu"]).unwrap();
-        // "100 W each"
-        let plant = Plant { idle_w: 100.0, max_w: 100.0, ..Plant::default() };
-        let nvml =
-            uuids.iter().fold(FakeNvml::new(), |nvml, uuid| nvml.gpu(Gpu { plant: Some(plant.clone()), ..gpu(uuid) }));
-        nvml.play();
-        let mut world = World::start(nvml);
-        let page = world.page();
-        assert_eq!(page.select(NODE_WATTS, &[]).len(), 8);
-        let before = of_gpu(&page, NODE_JOULES, uuids[index]);
+    let case = case("FC-047-lost-gpu");
+    let lost = &case["steps"][1];
+    let uuids: Vec<_> = list(&case["devices"]).iter().map(word).collect();
+    let index = uuids.iter().position(|uuid| *uuid == lost["gpu"]).unwrap();
+    // "100 W each"
+    let plant = Plant { idle_w: 100.0, max_w: 100.0, ..Plant::default() };
+    let nvml =
+        uuids.iter().fold(FakeNvml::new(), |nvml, uuid| nvml.gpu(Gpu { plant: Some(plant.clone()), ..gpu(uuid) }));
+    nvml.play();
+    let mut world = World::start(nvml);
+    let page = world.page();
+    assert_eq!(page.select(NODE_WATTS, &[]).len(), 8);
+    let before = of_gpu(&page, NODE_JOULES, uuids[index]);
 
-        // Every call on it, the one for its handle by index included, as at t = 20 of the case.
-        world.nvml.fail_at(index, "*", returned(&lost["all_calls"]));
-        let page = world.when("the GPU to be lost", |page| {
-            page.select(NODE_WATTS, &[]).len() == 7 && up(page, uuids[index]).0 < 0.5
-        });
-        assert_eq!(up(&page, uuids[index]), (0.0, "lost".to_owned()));
-        let page = world.pass(2 * RETRY_TICKS);
-        let watts: Vec<f64> = page.select(NODE_WATTS, &[]).iter().map(|sample| sample.number()).collect();
-        assert_eq!(watts.len(), 7, "the healthy ones, and nothing for the lost one");
-        let sum: f64 = watts.iter().sum();
-        let expected = case["expect"]["node_gpu_watts_after"].as_f64().unwrap();
-        assert!((sum - expected).abs() < 0.1 * expected, "{sum}");
-        assert!(of_gpu(&page, NODE_JOULES, uuids[index]) >= before, "its total stands");
-        let lines: Vec<_> = world.agent.logged("WARN").into_iter().filter(|line| line.contains(uuids[index])).collect();
-        assert_eq!(lines.len(), 1, "{lines:#?}");
+    // Every call on it, the one for its handle by index included, as at t = 20 of the case.
+    world.nvml.fail_at(index, "*", returned(&lost["all_calls"]));
+    let page = world
+        .when("the GPU to be lost", |page| page.select(NODE_WATTS, &[]).len() == 7 && up(page, uuids[index]).0 < 0.5);
+    assert_eq!(up(&page, uuids[index]), (0.0, "lost".to_owned()));
+    let page = world.pass(2 * RETRY_TICKS);
+    let watts: Vec<f64> = page.select(NODE_WATTS, &[]).iter().map(|sample| sample.number()).collect();
+    assert_eq!(watts.len(), 7, "the healthy ones, and nothing for the lost one");
+    let sum: f64 = watts.iter().sum();
+    let expected = case["expect"]["node_gpu_watts_after"].as_f64().unwrap();
+    assert!((sum - expected).abs() < 0.1 * expected, "{sum}");
+    assert!(of_gpu(&page, NODE_JOULES, uuids[index]) >= before, "its total stands");
+    let lines: Vec<_> = world.agent.logged("WARN").into_iter().filter(|line| line.contains(uuids[index])).collect();
+    assert_eq!(lines.len(), 1, "{lines:#?}");
 
-        world.nvml.heal();
-        let page = world.when("the GPU to be back", |page| page.select(NODE_WATTS, &[]).len() == 8);
-        assert_eq!(up(&page, uuids[index]), (1.0, "ok".to_owned()));
-        world.agent.assert_well();
-    });
+    world.nvml.heal();
+    let page = world.when("the GPU to be back", |page| page.select(NODE_WATTS, &[]).len() == 8);
+    assert_eq!(up(&page, uuids[index]), (1.0, "ok".to_owned()));
+    world.agent.assert_well();
 }
 
 #[test]

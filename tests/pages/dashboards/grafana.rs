@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -12,11 +11,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::board::{boards, root};
+use crate::common::skip;
 
 /// Kinds of panels whose options are judged; `grafana/board.ts` names them too.
 const KINDS: [&str; 4] = ["bargauge", "stat", "table", "timeseries"];
 
-/// The fetched packages: `cargo xtask test` sets both variables.
+/// The fetched packages.
 struct Packages {
     folder: PathBuf,
     node: PathBuf,
@@ -26,10 +26,7 @@ impl Packages {
     fn fetched() -> Option<Self> {
         let (folder, node) = (env::var_os("TEST_GRAFANA_SCHEMA"), env::var_os("TEST_NODE"));
         if folder.is_none() || node.is_none() {
-            // Past the capture of a test's output.
-            let note = "dashboards are not checked by Grafana's types without TEST_GRAFANA_SCHEMA and TEST_NODE; \
-                        `cargo xtask test` sets them";
-            let _ = writeln!(std::io::stderr(), "NOTE: {note}");
+            skip::skip(&skip::GRAFANA);
         }
         Some(Self { folder: folder?.into(), node: node?.into() })
     }

@@ -8,139 +8,132 @@ use fake_nvml::plant::Plant;
 
 use super::world::{LIMIT, LOCK, RESET, World, Write, assert_shows, enforce, policy, reason, settled_watts, state};
 use crate::common::nvml::{self, Gpu};
-use crate::common::one_of_three;
 use crate::common::page::Page;
 
 const SECOND_US: u64 = 1_000_000;
 
 #[test]
 fn without_a_policy_that_enforces_nothing_is_written_whatever_a_gpu_draws() {
-    one_of_three(|| {
-        let mut world = World::new();
-        let _pods = world.busy(["recommend", "off", "unselected"]);
-        // Installed alone: capping is on, and there is no file yet.
-        let agent = world.agent(&[]);
-        agent.after_ticks(8);
-        world.policies(&(policy("recommend", "Recommend", "watts: 400", "") + &policy("off", "Off", "watts: 400", "")));
-        world.wait("the recommendation", || state(&agent.scrape(), "recommend") == "recommending");
-        let page = agent.after_ticks(12);
-        let of = |name: &str| page.number_of(name, &[("policy", "recommend")]);
-        // 380 of 700 W are (380 / 700)^(1 / 1.5) = 0.665 of the clock.
-        assert!(
-            (of("energy_agent_policy_ceiling_ratio") - 0.665).abs() < 0.02,
-            "{}",
-            of("energy_agent_policy_ceiling_ratio")
-        );
-        assert!((of("energy_agent_policy_power_watts") - 700.0).abs() < 40.0);
-        assert!(
-            of("energy_agent_policy_headroom_watts") < -260.0
-                && of("energy_agent_policy_over_budget_seconds_total") > 2.0
-        );
-        assert_eq!(state(&page, "off"), "off");
-        assert_shows(&page, "energy_agent_policy_ceiling_ratio", &[("policy", "off")], 1.0);
-        assert_eq!(world.nvml.writes(), Vec::<serde_json::Value>::new());
-        assert_eq!(world.journal(), "");
-        assert!(world.watts("GPU-recommend") > 699.0);
-    });
+    let mut world = World::new();
+    let _pods = world.busy(["recommend", "off", "unselected"]);
+    // Installed alone: capping is on, and there is no file yet.
+    let agent = world.agent(&[]);
+    agent.after_ticks(8);
+    world.policies(&(policy("recommend", "Recommend", "watts: 400", "") + &policy("off", "Off", "watts: 400", "")));
+    world.wait("the recommendation", || state(&agent.scrape(), "recommend") == "recommending");
+    let page = agent.after_ticks(12);
+    let of = |name: &str| page.number_of(name, &[("policy", "recommend")]);
+    // 380 of 700 W are (380 / 700)^(1 / 1.5) = 0.665 of the clock.
+    assert!(
+        (of("energy_agent_policy_ceiling_ratio") - 0.665).abs() < 0.02,
+        "{}",
+        of("energy_agent_policy_ceiling_ratio")
+    );
+    assert!((of("energy_agent_policy_power_watts") - 700.0).abs() < 40.0);
+    assert!(
+        of("energy_agent_policy_headroom_watts") < -260.0 && of("energy_agent_policy_over_budget_seconds_total") > 2.0
+    );
+    assert_eq!(state(&page, "off"), "off");
+    assert_shows(&page, "energy_agent_policy_ceiling_ratio", &[("policy", "off")], 1.0);
+    assert_eq!(world.nvml.writes(), Vec::<serde_json::Value>::new());
+    assert_eq!(world.journal(), "");
+    assert!(world.watts("GPU-recommend") > 699.0);
 }
 
 #[test]
 fn a_minute_of_a_step_of_bursts_of_noise_of_a_part_of_the_peak_and_of_a_budget_out_of_reach() {
-    one_of_three(|| {
-        let mut world = World::new();
-        world.interval = "1s";
-        let names = ["step", "bursts", "noise", "unreachable"];
-        let plant = Plant { exponent: 2.4, ..Plant::default() };
-        let start_us = monotonic_us() + 15 * SECOND_US;
-        let pods: Vec<_> = names.iter().map(|name| world.pod(name)).collect();
-        for (name, pod) in names.iter().zip(&pods) {
-            let mut process = pod.process(0.1);
-            let at = |seconds: u64| start_us + seconds * SECOND_US;
-            process.steps = match *name {
-                "step" | "unreachable" => vec![(at(0), 1.0)],
-                // 4 of 10 seconds.
-                "bursts" => (0..7).flat_map(|burst| [(at(10 * burst), 1.0), (at(10 * burst + 4), 0.0)]).collect(),
-                // Between 0.72 and 1, another load each second.
-                _ => (0..70)
-                    .map(|second| (at(second), 0.72 + f64::from(u32::try_from(second * 7 % 15).unwrap()) * 0.02))
-                    .collect(),
-            };
-            world.add(Gpu { processes: Some(vec![process]), ..nvml::gpu(&format!("GPU-{name}")) }, plant.clone());
-        }
-        let more: String = names[..3].iter().map(|name| enforce(name)).collect();
-        // At 700 W from the beginning on, and little from 38 s after the step on.
-        let pod = world.pod("peak");
-        let process = nvml::Process { steps: vec![(start_us + 38 * SECOND_US, 0.1)], ..pod.process(1.0) };
-        world.add(Gpu { processes: Some(vec![process]), ..nvml::gpu("GPU-peak") }, plant.clone());
-        // Of 36 s; a mean of 5 s does not jump when a reading comes late.
-        let peak = policy("peak", "Enforce", "percentOfPeak: 80, lookbackHours: 0.01, windowSeconds: 5", "");
-        // Its idle power is 70 W, and the least clock draws 70 + 630 / 4^2.4 = 92.6 W.
-        world.policies(&(more + &peak + &policy("unreachable", "Enforce", "watts: 80", "")));
-        let began_us = monotonic_us();
-        let mut agent = world.agent(&[]);
-        world.wait("learning", || state(&agent.scrape(), "peak") == "learning");
-        assert!(!agent.scrape().has("energy_agent_policy_budget_watts", &[("policy", "peak")]));
-        assert!(monotonic_us() < start_us, "the agent took too long to start");
-        let before_us = start_us;
-        while monotonic_us() < start_us + 68 * SECOND_US {
-            thread::sleep(Duration::from_millis(200));
-        }
-        let page = agent.scrape();
-        agent.assert_well();
+    let mut world = World::new();
+    world.interval = "1s";
+    let names = ["step", "bursts", "noise", "unreachable"];
+    let plant = Plant { exponent: 2.4, ..Plant::default() };
+    let start_us = monotonic_us() + 15 * SECOND_US;
+    let pods: Vec<_> = names.iter().map(|name| world.pod(name)).collect();
+    for (name, pod) in names.iter().zip(&pods) {
+        let mut process = pod.process(0.1);
+        let at = |seconds: u64| start_us + seconds * SECOND_US;
+        process.steps = match *name {
+            "step" | "unreachable" => vec![(at(0), 1.0)],
+            // 4 of 10 seconds.
+            "bursts" => (0..7).flat_map(|burst| [(at(10 * burst), 1.0), (at(10 * burst + 4), 0.0)]).collect(),
+            // Between 0.72 and 1, another load each second.
+            _ => (0..70)
+                .map(|second| (at(second), 0.72 + f64::from(u32::try_from(second * 7 % 15).unwrap()) * 0.02))
+                .collect(),
+        };
+        world.add(Gpu { processes: Some(vec![process]), ..nvml::gpu(&format!("GPU-{name}")) }, plant.clone());
+    }
+    let more: String = names[..3].iter().map(|name| enforce(name)).collect();
+    // At 700 W from the beginning on, and little from 38 s after the step on.
+    let pod = world.pod("peak");
+    let process = nvml::Process { steps: vec![(start_us + 38 * SECOND_US, 0.1)], ..pod.process(1.0) };
+    world.add(Gpu { processes: Some(vec![process]), ..nvml::gpu("GPU-peak") }, plant.clone());
+    // Of 36 s; a mean of 5 s does not jump when a reading comes late.
+    let peak = policy("peak", "Enforce", "percentOfPeak: 80, lookbackHours: 0.01, windowSeconds: 5", "");
+    // Its idle power is 70 W, and the least clock draws 70 + 630 / 4^2.4 = 92.6 W.
+    world.policies(&(more + &peak + &policy("unreachable", "Enforce", "watts: 80", "")));
+    let began_us = monotonic_us();
+    let mut agent = world.agent(&[]);
+    world.wait("learning", || state(&agent.scrape(), "peak") == "learning");
+    assert!(!agent.scrape().has("energy_agent_policy_budget_watts", &[("policy", "peak")]));
+    assert!(monotonic_us() < start_us, "the agent took too long to start");
+    let before_us = start_us;
+    while monotonic_us() < start_us + 68 * SECOND_US {
+        thread::sleep(Duration::from_millis(200));
+    }
+    let page = agent.scrape();
+    agent.assert_well();
 
-        for name in names {
-            let writes = world.writes(&format!("GPU-{name}"));
-            if name != "unreachable" {
-                assert!(writes.iter().all(|write| write.at_us >= before_us), "{name} was under its budget: {writes:?}");
-            }
-            for write in &writes {
-                match (write.call.as_str(), write.arguments.as_slice()) {
-                    // The lowest supported clock, so that the device can still idle; the agent's floor is a quarter of 1980.
-                    (LOCK, &[low, high]) => assert!(low == 345 && (495..1980).contains(&high), "{name} {write:?}"),
-                    (LIMIT, &[limit_mw]) => assert!((200_000..=700_000).contains(&limit_mw), "{name} {write:?}"),
-                    (RESET, []) => {}
-                    _ => panic!("{name} {write:?}"),
-                }
-            }
-            let most = most_in_a_minute(&writes);
-            println!("{name}: {} writes, at most {most} in a minute", writes.len());
-            assert!(most <= 20, "{name}: {most} writes in a minute: {writes:#?}");
+    for name in names {
+        let writes = world.writes(&format!("GPU-{name}"));
+        if name != "unreachable" {
+            assert!(writes.iter().all(|write| write.at_us >= before_us), "{name} was under its budget: {writes:?}");
         }
-        // Settled: the first write after which the power stays at the budget or below, for 30 s.
-        let writes = world.writes("GPU-step");
-        let until =
-            |at_us: u64| -> Vec<Write> { writes.iter().filter(|write| write.at_us <= at_us).cloned().collect() };
-        let after = writes.iter().filter(|write| write.at_us < start_us + 30 * SECOND_US);
-        let over = after.clone().filter(|write| settled_watts(&plant, 1.0, &until(write.at_us)) > 400.0);
-        let settled = writes.iter().find(|write| over.clone().all(|over| over.at_us < write.at_us)).unwrap();
-        println!("settled after {} ms", (settled.at_us - start_us) / 1000);
-        // A cut each tick, and three ticks. How long they take is the benchmark's to say.
-        let cuts = writes.iter().filter(|write| write.call == LOCK && write.at_us <= settled.at_us).count();
-        assert!(cuts <= 3, "{cuts} cuts: {writes:#?}");
-        assert!(world.watts("GPU-step") <= 400.0);
+        for write in &writes {
+            match (write.call.as_str(), write.arguments.as_slice()) {
+                // The lowest supported clock, so that the device can still idle; the agent's floor is a quarter of 1980.
+                (LOCK, &[low, high]) => assert!(low == 345 && (495..1980).contains(&high), "{name} {write:?}"),
+                (LIMIT, &[limit_mw]) => assert!((200_000..=700_000).contains(&limit_mw), "{name} {write:?}"),
+                (RESET, []) => {}
+                _ => panic!("{name} {write:?}"),
+            }
+        }
+        let most = most_in_a_minute(&writes);
+        println!("{name}: {} writes, at most {most} in a minute", writes.len());
+        assert!(most <= 20, "{name}: {most} writes in a minute: {writes:#?}");
+    }
+    // Settled: the first write after which the power stays at the budget or below, for 30 s.
+    let writes = world.writes("GPU-step");
+    let until = |at_us: u64| -> Vec<Write> { writes.iter().filter(|write| write.at_us <= at_us).cloned().collect() };
+    let after = writes.iter().filter(|write| write.at_us < start_us + 30 * SECOND_US);
+    let over = after.clone().filter(|write| settled_watts(&plant, 1.0, &until(write.at_us)) > 400.0);
+    let settled = writes.iter().find(|write| over.clone().all(|over| over.at_us < write.at_us)).unwrap();
+    println!("settled after {} ms", (settled.at_us - start_us) / 1000);
+    // A cut each tick, and three ticks. How long they take is the benchmark's to say.
+    let cuts = writes.iter().filter(|write| write.call == LOCK && write.at_us <= settled.at_us).count();
+    assert!(cuts <= 3, "{cuts} cuts: {writes:#?}");
+    assert!(world.watts("GPU-step") <= 400.0);
 
-        // Nothing is left to be tried: it was told once, and no more is written in the last 30 s.
-        assert_eq!(state(&page, "unreachable"), "unreachable");
-        assert_eq!(world.lock("GPU-unreachable"), Some((345, 495)));
-        assert_eq!(world.limit_mw("GPU-unreachable"), Some(200_000));
-        let last = world.writes("GPU-unreachable").last().unwrap().at_us;
-        assert!(last < start_us + 38 * SECOND_US, "hunting until {} s", (last - start_us) / SECOND_US);
-        for name in ["step", "noise"] {
-            assert_eq!(state(&page, name), "capping", "{name}");
-        }
-        // By the agent's own count, in ticks as long as they are on this machine. Nothing held down, it is 68, 28 and 68 s, of
-        // ticks of a second; the first second of a burst is the backstop's, 1.1 x the budget.
-        let ticks = u32::try_from(page.ticks()).unwrap();
-        let tick_s = Duration::from_micros(monotonic_us() - began_us).as_secs_f64() / f64::from(ticks);
-        for name in ["step", "bursts", "noise"] {
-            let over = page.number_of("energy_agent_policy_over_budget_seconds_total", &[("policy", name)]);
-            println!("{name}: {over} s over its budget, in ticks of {tick_s} s");
-            assert!(over < 10.0 * tick_s, "{name}: {over} s, in ticks of {tick_s} s");
-        }
-        assert_eq!(reason(&page, "gpu_locked_clocks", "GPU-step"), "ok");
-        page.assert_conserved();
-        a_part_of_the_peak(&world, &page, began_us, start_us + 38 * SECOND_US);
-    });
+    // Nothing is left to be tried: it was told once, and no more is written in the last 30 s.
+    assert_eq!(state(&page, "unreachable"), "unreachable");
+    assert_eq!(world.lock("GPU-unreachable"), Some((345, 495)));
+    assert_eq!(world.limit_mw("GPU-unreachable"), Some(200_000));
+    let last = world.writes("GPU-unreachable").last().unwrap().at_us;
+    assert!(last < start_us + 38 * SECOND_US, "hunting until {} s", (last - start_us) / SECOND_US);
+    for name in ["step", "noise"] {
+        assert_eq!(state(&page, name), "capping", "{name}");
+    }
+    // By the agent's own count, in ticks as long as they are on this machine. Nothing held down, it is 68, 28 and 68 s, of
+    // ticks of a second; the first second of a burst is the backstop's, 1.1 x the budget.
+    let ticks = u32::try_from(page.ticks()).unwrap();
+    let tick_s = Duration::from_micros(monotonic_us() - began_us).as_secs_f64() / f64::from(ticks);
+    for name in ["step", "bursts", "noise"] {
+        let over = page.number_of("energy_agent_policy_over_budget_seconds_total", &[("policy", name)]);
+        println!("{name}: {over} s over its budget, in ticks of {tick_s} s");
+        assert!(over < 10.0 * tick_s, "{name}: {over} s, in ticks of {tick_s} s");
+    }
+    assert_eq!(reason(&page, "gpu_locked_clocks", "GPU-step"), "ok");
+    page.assert_conserved();
+    a_part_of_the_peak(&world, &page, began_us, start_us + 38 * SECOND_US);
 }
 
 /// Learned for the whole time, then held to, and let go when the load went at `fell_us`.
@@ -168,31 +161,29 @@ fn a_part_of_the_peak(world: &World, page: &Page, began_us: u64, fell_us: u64) {
 
 #[test]
 fn a_pod_over_its_budget_is_held_to_it_and_let_go_when_the_policy_is_deleted() {
-    one_of_three(|| {
-        let mut world = World::new();
-        world.interval = "1s";
-        let _pods = world.busy(["train"]);
-        world.policies(&enforce("train"));
-        let agent = world.agent(&[]);
-        world.wait_for_lock("GPU-train");
-        world.wait("the budget to be kept", || world.watts("GPU-train") <= 400.0);
-        let (low, high) = world.lock("GPU-train").unwrap();
-        assert!(low == 345 && high < 1980, "{low} {high}");
-        // 1.1 x 400 W.
-        assert_eq!(world.limit_mw("GPU-train"), Some(440_000));
-        let page = agent.after_ticks(2);
-        let locked = f64::from(world.lock("GPU-train").unwrap().1) * 1e6;
-        let of_train = [("device", "GPU-train"), ("policy", "train"), ("actuator", "gpu_locked_clocks")];
-        assert_shows(&page, "energy_agent_cap_limit_hertz", &of_train, locked);
-        assert_shows(&page, "energy_agent_cap_found_watts", &[("device", "GPU-train")], 440.0);
+    let mut world = World::new();
+    world.interval = "1s";
+    let _pods = world.busy(["train"]);
+    world.policies(&enforce("train"));
+    let agent = world.agent(&[]);
+    world.wait_for_lock("GPU-train");
+    world.wait("the budget to be kept", || world.watts("GPU-train") <= 400.0);
+    let (low, high) = world.lock("GPU-train").unwrap();
+    assert!(low == 345 && high < 1980, "{low} {high}");
+    // 1.1 x 400 W.
+    assert_eq!(world.limit_mw("GPU-train"), Some(440_000));
+    let page = agent.after_ticks(2);
+    let locked = f64::from(world.lock("GPU-train").unwrap().1) * 1e6;
+    let of_train = [("device", "GPU-train"), ("policy", "train"), ("actuator", "gpu_locked_clocks")];
+    assert_shows(&page, "energy_agent_cap_limit_hertz", &of_train, locked);
+    assert_shows(&page, "energy_agent_cap_found_watts", &[("device", "GPU-train")], 440.0);
 
-        world.no_policies();
-        world.wait_until_open("GPU-train");
-        // The reset call, never "the highest clock".
-        let calls: Vec<String> = world.writes("GPU-train").into_iter().map(|write| write.call).collect();
-        assert!(calls.contains(&RESET.to_owned()), "{calls:?}");
-        drop(agent);
-    });
+    world.no_policies();
+    world.wait_until_open("GPU-train");
+    // The reset call, never "the highest clock".
+    let calls: Vec<String> = world.writes("GPU-train").into_iter().map(|write| write.call).collect();
+    assert!(calls.contains(&RESET.to_owned()), "{calls:?}");
+    drop(agent);
 }
 
 /// The most writes within any 60 s.

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::runtime;
 use crate::common::agent::{PROGRAM, wait_for};
 use crate::common::page::Page;
-use crate::common::{network, shipped};
+use crate::common::{hidden, network, shipped};
 
 /// Removed when it goes out of scope.
 pub struct Container {
@@ -64,7 +64,9 @@ impl Container {
     }
 
     pub fn scrape(&self) -> Page {
-        Page::parse(self.get("/metrics").unwrap())
+        let text = self.get("/metrics").unwrap();
+        hidden::note_page(&self.id, &text);
+        Page::parse(text)
     }
 
     /// Asks the agent from inside the pod's network; `None` when it does not answer or refuses.

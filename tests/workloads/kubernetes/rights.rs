@@ -15,30 +15,27 @@ use crate::common::kubernetes::case;
 use crate::common::kubernetes::cluster::kubeconfig;
 use crate::common::kubernetes::node::{Node, wait_for_source};
 use crate::common::kubernetes::proxy::Answer;
-use crate::common::one_of_three;
 use crate::common::tree::Tree;
 
 /// A refused token is left for the one that its file holds by then, long before the next try would be due.
 #[test]
 fn after_a_refusal_a_new_token_in_the_file_is_tried_at_once() {
-    one_of_three(|| {
-        let node = Node::new();
-        let file = node.folder().join("token");
-        fs::write(&file, "old\n").unwrap();
-        let server = format!("http://{}", node.proxy.address());
-        kubeconfig(node.folder(), &server, None, &json!({"tokenFile": file}));
-        node.proxy.faults().tokens = BTreeSet::from(["new".to_owned()]);
-        let agent = node.agent_without_names(&[]);
-        assert_eq!(wait_for_source(&agent, "0"), "unauthorized");
-        wait_for("six refusals", || (node.proxy.asked().len() >= 6).then_some(()));
-        // Pauses double from a second on: this one would take two thirds of 32 s at least.
-        let refused = Instant::now();
-        fs::write(&file, "new\n").unwrap();
-        wait_for("a request with it", || node.proxy.asked().into_iter().find(|asked| asked.token == "new"));
-        assert!(refused.elapsed() < Duration::from_secs(20), "it took {:?}", refused.elapsed());
-        wait_for_names(&agent);
-        assert_eq!(warnings(&agent).len(), 1, "{:#?}", warnings(&agent));
-    });
+    let node = Node::new();
+    let file = node.folder().join("token");
+    fs::write(&file, "old\n").unwrap();
+    let server = format!("http://{}", node.proxy.address());
+    kubeconfig(node.folder(), &server, None, &json!({"tokenFile": file}));
+    node.proxy.faults().tokens = BTreeSet::from(["new".to_owned()]);
+    let agent = node.agent_without_names(&[]);
+    assert_eq!(wait_for_source(&agent, "0"), "unauthorized");
+    wait_for("six refusals", || (node.proxy.asked().len() >= 6).then_some(()));
+    // Pauses double from a second on: this one would take two thirds of 32 s at least.
+    let refused = Instant::now();
+    fs::write(&file, "new\n").unwrap();
+    wait_for("a request with it", || node.proxy.asked().into_iter().find(|asked| asked.token == "new"));
+    assert!(refused.elapsed() < Duration::from_secs(20), "it took {:?}", refused.elapsed());
+    wait_for_names(&agent);
+    assert_eq!(warnings(&agent).len(), 1, "{:#?}", warnings(&agent));
 }
 
 /// FC-103: without the right to list pods the agent meters on, says which right is missing, and needs no restart.

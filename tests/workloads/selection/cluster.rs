@@ -13,7 +13,6 @@ use crate::common::kubernetes::node::Node;
 use crate::common::kubernetes::proxy::Answer;
 use crate::common::kubernetes::server::runtime;
 use crate::common::kubernetes::status_object;
-use crate::common::one_of_three;
 
 const NAMESPACE: &str = "default";
 
@@ -61,26 +60,21 @@ fn wait_valid(agent: &Agent, valid: u64) {
 
 #[test]
 fn an_edit_of_the_configmap_counts_within_two_ticks() {
-    one_of_three(|| {
-        let node = Node::new();
-        let map = Map::of(&node);
-        map.create(&[("EXPORT_METRICS", "pod"), ("ENABLE_GPU", "true")]);
-        // Ticks at the default pace, of a second; the ConfigMap goes over the flag.
-        let agent = map.agent(&node, &["--export.levels=container"]);
-        wait_until(&agent, "the ConfigMap", |names| !names.contains(&CONTAINER));
-        for (metrics, wanted) in [("node", true), ("container", false), ("node, pod", true)] {
-            let before = agent.scrape().ticks();
-            map.set(&[("EXPORT_METRICS", metrics)]);
-            let page = wait_until(&agent, "the edit", |names| names.contains(&NODE) == wanted);
-            assert!(page.ticks() - before <= 2, "{} ticks", page.ticks() - before);
-        }
-        assert_eq!(node.proxy.asked().iter().filter(|asked| !asked.is_watch).count(), 1, "one list, then the watch");
-        assert!(
-            node.proxy.asked().iter().all(|asked| asked.path.contains("metadata.name")),
-            "only this map is asked for"
-        );
-        map.delete();
-    });
+    let node = Node::new();
+    let map = Map::of(&node);
+    map.create(&[("EXPORT_METRICS", "pod"), ("ENABLE_GPU", "true")]);
+    // Ticks at the default pace, of a second; the ConfigMap goes over the flag.
+    let agent = map.agent(&node, &["--export.levels=container"]);
+    wait_until(&agent, "the ConfigMap", |names| !names.contains(&CONTAINER));
+    for (metrics, wanted) in [("node", true), ("container", false), ("node, pod", true)] {
+        let before = agent.scrape().ticks();
+        map.set(&[("EXPORT_METRICS", metrics)]);
+        let page = wait_until(&agent, "the edit", |names| names.contains(&NODE) == wanted);
+        assert!(page.ticks() - before <= 2, "{} ticks", page.ticks() - before);
+    }
+    assert_eq!(node.proxy.asked().iter().filter(|asked| !asked.is_watch).count(), 1, "one list, then the watch");
+    assert!(node.proxy.asked().iter().all(|asked| asked.path.contains("metadata.name")), "only this map is asked for");
+    map.delete();
 }
 
 #[test]
