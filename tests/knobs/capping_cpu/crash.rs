@@ -59,7 +59,7 @@ impl Node089 {
         let machine = Machine::made(case.tree());
         let world = World::new();
         let pod = world.pod("train-0")?;
-        let load = pod.spin();
+        let load = pod.quota.pod.load(&["spin", "0"]);
         let mut nvml = FakeNvml::new();
         let process = nvml::Process { load: 1.0, ..nvml::process(load.0.id()) };
         let default_mw = u32::try_from(case.before(&format!("{GPU}.power_limit_mw"))).unwrap();
@@ -129,7 +129,6 @@ impl Node089 {
 
 #[test]
 fn all_four_limits_come_back_when_the_agent_is_told_to_end_fc_089() {
-    let _alone = alone();
     let Some(node) = Node089::new() else { return };
     let mut agent = node.capping();
     assert!(agent.end("TERM").0.success());
@@ -139,7 +138,6 @@ fn all_four_limits_come_back_when_the_agent_is_told_to_end_fc_089() {
 
 #[test]
 fn all_four_limits_are_remembered_from_before_the_first_cap_when_the_agent_is_killed_fc_089() {
-    let _alone = alone();
     let Some(node) = Node089::new() else { return };
     node.capping().end("KILL");
     assert_eq!(node.now(), node.capped(), "nobody is there to give it back");
@@ -159,7 +157,6 @@ fn all_four_limits_are_remembered_from_before_the_first_cap_when_the_agent_is_ki
 
 #[test]
 fn a_kill_after_two_of_four_writes_ends_as_one_after_all_of_them_fc_089() {
-    let _alone = alone();
     let Some(node) = Node089::new() else { return };
     node.capping().end("KILL");
     // The journal names all four before the first write.
@@ -175,7 +172,6 @@ fn a_kill_after_two_of_four_writes_ends_as_one_after_all_of_them_fc_089() {
 
 #[test]
 fn an_agent_that_is_started_without_capping_gives_back_what_was_left() {
-    let _alone = alone();
     let Some(node) = Node089::new() else { return };
     node.capping().end("KILL");
     let [sysfs, trust] = node.machine.flags();

@@ -6,7 +6,6 @@ use std::process::Command;
 
 use super::package::{Package, policy};
 use crate::common::agent::wait_for;
-use crate::common::alone;
 use crate::common::busy_node::wait_for_state;
 
 const OPEN: &str = "200000000";
@@ -65,7 +64,6 @@ impl Drop for Disk {
 
 #[test]
 fn a_crash_and_a_full_disk_are_restored_by_the_command() {
-    let _alone = alone();
     let (node, disk) = capped();
     node.crash();
     disk.fill();
@@ -87,7 +85,6 @@ fn a_crash_and_a_full_disk_are_restored_by_the_command() {
 
 #[test]
 fn a_crash_and_a_read_only_disk_are_restored_by_command_and_next_start() {
-    let _alone = alone();
     let (node, disk) = capped();
     node.crash();
     disk.read_only(true);
@@ -115,7 +112,6 @@ fn a_crash_and_a_read_only_disk_are_restored_by_command_and_next_start() {
 
 #[test]
 fn an_agent_whose_disk_fills_up_restores_at_its_end_and_lifts_no_limit_before() {
-    let _alone = alone();
     let (node, disk) = capped();
     let mut agent = node.agent();
     node.wait_until_capped();
@@ -140,7 +136,6 @@ fn an_agent_whose_disk_fills_up_restores_at_its_end_and_lifts_no_limit_before() 
 
 #[test]
 fn a_crash_and_a_full_disk_are_restored_by_the_next_start() {
-    let _alone = alone();
     let (node, disk) = capped();
     node.crash();
     disk.fill();
@@ -154,7 +149,6 @@ fn a_crash_and_a_full_disk_are_restored_by_the_next_start() {
 /// As an agent of before there was a record of the boot left it.
 #[test]
 fn a_deleted_journal_is_written_anew_by_the_agent_that_caps() {
-    let _alone = alone();
     let (node, _disk) = capped();
     let mut agent = node.agent();
     node.wait_until_capped();

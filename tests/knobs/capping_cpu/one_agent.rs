@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use super::package::{Package, policy};
 use crate::common::agent::{Agent, PROGRAM, program_for_all, wait_for};
 use crate::common::busy_node::{World, wait_for_state};
+use crate::common::network;
 use crate::common::page::Page;
-use crate::common::{alone, network};
 
 const OPEN: &str = "145000000";
 const OPEN_UW: u64 = 145_000_000;
@@ -68,7 +68,6 @@ impl Container {
 
 #[test]
 fn of_two_agents_in_different_namespaces_one_caps_and_the_other_takes_over() {
-    let _alone = alone();
     let node = Package::new(OPEN_UW, WATTS);
     let (world, limit) = (&node.world, || node.limit());
     let mut first = node.agent();
@@ -123,7 +122,6 @@ fn of_two_agents_in_different_namespaces_one_caps_and_the_other_takes_over() {
 
 #[test]
 fn the_command_refuses_while_any_agent_of_the_node_caps() {
-    let _alone = alone();
     let world = World::new();
     world.policies(&policy(WATTS));
     let agent = world.bare_agent(&["--gpu=off"]);
@@ -143,7 +141,6 @@ fn the_command_refuses_while_any_agent_of_the_node_caps() {
 
 #[test]
 fn no_other_user_can_lock_out_an_agent_or_the_command() {
-    let _alone = alone();
     let node = Package::new(OPEN_UW, WATTS);
     let world = &node.world;
     // As open as folders can be found, with the lock file of a version that had it beside the journal.
@@ -189,7 +186,6 @@ fn no_other_user_can_lock_out_an_agent_or_the_command() {
 
 #[test]
 fn in_a_pod_a_folder_that_is_not_the_nodes_is_refused_with_the_remedy() {
-    let _alone = alone();
     let world = World::new();
     world.policies(&policy(WATTS));
     let [state, run] = world.folder_flags();
@@ -211,7 +207,6 @@ fn in_a_pod_a_folder_that_is_not_the_nodes_is_refused_with_the_remedy() {
 /// It can limit nothing, and says so, as before there was a lock.
 #[test]
 fn an_agent_that_is_not_root_goes_on_without_capping() {
-    let _alone = alone();
     let folder = TempDir::new().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = program_for_all(folder.path());

@@ -24,14 +24,18 @@ fn a_pod_over_its_budget_is_throttled_to_it_and_let_go_when_the_policy_is_delete
         let agent = world.agent(&["--interval=1s"]);
         pod.wait_until_capped();
         // 40 W are 0.4 CPUs; from one whole CPU, two halvings at most.
-        let page = agent.after_ticks(4);
+        agent.after_ticks(4);
         let budget = 40.0 / WATTS_PER_CPU;
         let used = pod.cpus_over(Duration::from_secs(4));
         assert!(used <= budget * 1.02, "{used} CPUs of {budget}");
         assert!(used >= budget * 0.75, "{used} CPUs: more was taken than had to be");
         assert!(pod.quota.throttled() > 10, "the kernel throttles");
-        let power = page.number_of("energy_agent_policy_power_watts", &[("policy", "quiet")]);
-        assert!(power <= 41.0, "{power} W");
+        // A tick of a busy machine may come without a power.
+        wait_for("the budget to be kept", || {
+            let page = agent.scrape();
+            let power = page.select("energy_agent_policy_power_watts", &[("policy", "quiet")]);
+            power.iter().any(|power| power.number() <= 41.0).then_some(())
+        });
         let ok = writes(&agent.scrape(), pod.device(), "ok");
         assert!((1..=5).contains(&ok), "{ok} writes");
         let page = agent.after_ticks(1);

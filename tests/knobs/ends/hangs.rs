@@ -7,7 +7,6 @@ use std::process::Command;
 
 use super::capped::Capped;
 use crate::common::agent::{Agent, PROGRAM, wait_for};
-use crate::common::alone;
 use crate::common::busy_node::text;
 use crate::common::page::Page;
 use crate::common::powercap::Powercap;
@@ -47,7 +46,6 @@ fn joules(page: &Page, labels: &[(&str, &str)]) -> u64 {
 
 #[test]
 fn a_limit_that_hangs_keeps_no_other_from_being_restored_and_is_named() {
-    let _alone = alone();
     let capped = Capped::new();
     let mut agent = capped.agent();
     let [free, stuck] = capped.clocks();
@@ -74,7 +72,6 @@ fn a_limit_that_hangs_keeps_no_other_from_being_restored_and_is_named() {
 
 #[test]
 fn a_zone_that_hangs_costs_the_others_nothing_and_loses_nothing() {
-    let _alone = alone();
     let powercap = Powercap::two_sockets();
     let sysfs = powercap.sysfs_flag();
     let flags = ["--interval=200ms", "--meter.trust-guest", "--meter.cpu=rapl", &sysfs];
@@ -105,7 +102,6 @@ fn a_zone_that_hangs_costs_the_others_nothing_and_loses_nothing() {
 
 #[test]
 fn a_zone_that_hangs_from_the_start_on_keeps_the_agent_from_nothing() {
-    let _alone = alone();
     let powercap = Powercap::two_sockets();
     let folder = powercap.tree.root().join("sys/devices/virtual/powercap/intel-rapl/intel-rapl:0");
     let hanging = Hanging::of(&folder.join("energy_uj"));
@@ -122,7 +118,6 @@ fn a_zone_that_hangs_from_the_start_on_keeps_the_agent_from_nothing() {
 /// The list of CPUs is read by the tick itself: in its place stands anything that stops it.
 #[test]
 fn a_tick_that_hangs_shows_nothing_old_as_new_and_ends_with_everything_restored() {
-    let _alone = alone();
     let capped = Capped::new();
     let mut agent = capped.agent();
     assert!(agent.after_ticks(2).has("kepler_node_cpu_watts", &[("zone", "package")]));
@@ -151,7 +146,6 @@ fn a_tick_that_hangs_shows_nothing_old_as_new_and_ends_with_everything_restored(
 
 #[test]
 fn an_agent_whose_meters_hang_at_the_start_can_be_ended() {
-    let _alone = alone();
     let powercap = Powercap::two_sockets();
     let online = powercap.tree.root().join("sys/devices/system/cpu/online");
     let hanging = Hanging::of(&online);

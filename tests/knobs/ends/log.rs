@@ -13,7 +13,6 @@ use tempfile::TempDir;
 
 use super::capped::Capped;
 use crate::common::agent::{PROGRAM, wait_for};
-use crate::common::alone;
 
 /// An agent whose standard error is full before its first line.
 struct Mute {
@@ -103,7 +102,6 @@ fn listens(pid: u32) -> Option<String> {
 
 #[test]
 fn a_log_that_nobody_reads_stops_neither_probes_nor_policies_nor_the_end() {
-    let _alone = alone();
     let capped = Capped::new();
     let mut agent = Mute::start(&capped.flags());
     capped.wait_until_limited();
@@ -123,7 +121,6 @@ fn a_log_that_nobody_reads_stops_neither_probes_nor_policies_nor_the_end() {
 
 #[test]
 fn what_was_lost_is_said_when_somebody_reads_again() {
-    let _alone = alone();
     let folder = TempDir::new().unwrap();
     let flags = ["--interval=200ms".to_owned(), format!("--state.directory={}", folder.path().display())];
     let agent = Mute::start(&flags);

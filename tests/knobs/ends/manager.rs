@@ -9,7 +9,6 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::common::agent::{Agent, PROGRAM};
-use crate::common::alone;
 use crate::common::plant::Machine;
 use crate::common::tree::Tree;
 
@@ -63,7 +62,6 @@ fn hear_a_life(manager: &Manager, agent: &mut Agent) {
 
 #[test]
 fn the_manager_is_told_of_a_life_by_a_socket_with_a_path() {
-    let _alone = alone();
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("notify");
     let manager = Manager::new(UnixDatagram::bind(&path).unwrap());
@@ -73,7 +71,6 @@ fn the_manager_is_told_of_a_life_by_a_socket_with_a_path() {
 
 #[test]
 fn the_manager_is_told_of_a_life_by_an_abstract_socket() {
-    let _alone = alone();
     let name = format!("energy-agent-test-{}", process::id());
     let address = SocketAddr::from_abstract_name(&name).unwrap();
     let manager = Manager::new(UnixDatagram::bind_addr(&address).unwrap());
@@ -83,7 +80,6 @@ fn the_manager_is_told_of_a_life_by_an_abstract_socket() {
 
 #[test]
 fn signs_of_life_come_as_long_as_ticks_do() {
-    let _alone = alone();
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("notify");
     let manager = Manager::new(UnixDatagram::bind(&path).unwrap());
@@ -111,7 +107,6 @@ fn signs_of_life_come_as_long_as_ticks_do() {
 
 #[test]
 fn a_watchdog_of_another_process_is_none_of_the_agents() {
-    let _alone = alone();
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("notify");
     let manager = Manager::new(UnixDatagram::bind(&path).unwrap());

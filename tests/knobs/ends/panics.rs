@@ -12,7 +12,6 @@ use kube::api::{ObjectMeta, PostParams};
 
 use super::capped::{Capped, POLICY};
 use crate::common::agent::{Agent, PROGRAM, wait_for};
-use crate::common::alone;
 use crate::common::cgroup::v2_root;
 use crate::common::kubernetes::server::runtime;
 
@@ -60,7 +59,6 @@ fn threads(pid: u32) -> Vec<String> {
 
 #[test]
 fn a_panic_of_a_part_ends_the_agent_with_everything_restored() {
-    let _alone = alone();
     let capped = Capped::new();
     // Policies from a ConfigMap: a file would be looked at twice a second, by a thread that is there then.
     let node = &capped.world.node;

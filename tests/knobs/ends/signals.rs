@@ -17,7 +17,6 @@ const ENDS: [&str; 15] = [
 
 #[test]
 fn every_signal_that_ends_a_process_ends_the_agent_in_order() {
-    let _alone = alone();
     for signal in ENDS {
         let mut agent = Agent::start(&["--interval=200ms"]);
         let (status, _) = agent.end(signal);
@@ -31,7 +30,6 @@ fn every_signal_that_ends_a_process_ends_the_agent_in_order() {
 
 #[test]
 fn limits_are_restored_whatever_signal_comes() {
-    let _alone = alone();
     let capped = Capped::new();
     for signal in ["QUIT", "USR1", "ALRM", "RTMIN"] {
         let mut agent = capped.agent();
@@ -43,7 +41,6 @@ fn limits_are_restored_whatever_signal_comes() {
 
 #[test]
 fn a_crash_leaves_limits_to_the_next_start() {
-    let _alone = alone();
     let capped = Capped::new();
     for signal in ["SEGV", "BUS", "ILL", "FPE", "ABRT"] {
         let mut agent = capped.agent();
@@ -64,7 +61,6 @@ fn a_crash_leaves_limits_to_the_next_start() {
 
 #[test]
 fn sighup_has_a_daemon_read_its_files_again_and_ends_nothing() {
-    let _alone = alone();
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("web.yaml");
     fs::write(&file, "http_server_config: {headers: {X-Frame-Options: deny}}\n").unwrap();
@@ -90,7 +86,6 @@ fn sighup_has_a_daemon_read_its_files_again_and_ends_nothing() {
 
 #[test]
 fn sighup_keeps_limits_of_a_daemon() {
-    let _alone = alone();
     let capped = Capped::new();
     let mut agent = capped.agent();
     agent.send("HUP");
@@ -105,7 +100,6 @@ fn sighup_keeps_limits_of_a_daemon() {
 /// A terminal that is closed, as by the end of an ssh session: `script` is the terminal, and its end closes it.
 #[test]
 fn the_end_of_its_terminal_ends_an_agent_with_everything_restored() {
-    let _alone = alone();
     let capped = Capped::new();
     let on_a_terminal = r#"exec 3>&2; exec script --quiet --command "exec $* 2>&3" /dev/null"#;
     let mut terminal = capped.agent_by(&["setsid", "sh", "-c", on_a_terminal, "sh", PROGRAM]);
@@ -154,7 +148,6 @@ fn whatever_ends_the_agent_in_order_restores_a_quota_and_is_no_failure_fc_134() 
 
 #[test]
 fn an_agent_under_nohup_goes_on_ignoring_sighup() {
-    let _alone = alone();
     let mut agent = Agent::spawn(&["setsid", "nohup", PROGRAM], &["--interval=200ms"]);
     agent.wait_until_ready();
     agent.send("HUP");
@@ -176,7 +169,6 @@ impl Drop for Terminal {
 
 #[test]
 fn sighup_ends_the_live_table_with_the_terminal_restored() {
-    let _alone = alone();
     let agent = Agent::start(&["--interval=200ms"]);
     let folder = TempDir::new().unwrap();
     let (screen, pid) = (folder.path().join("screen"), folder.path().join("pid"));
