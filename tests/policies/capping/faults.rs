@@ -8,7 +8,7 @@ use fake_nvml::state::Limits;
 use serde_json::{Value, json};
 
 use super::world::{LIMIT, LOCK, RESET, World, assert_shows, enforce, limit, policy, reason, state};
-use crate::common::agent::Agent;
+use crate::common::agent::{Agent, wait_for};
 use crate::common::kubernetes::case;
 use crate::common::nvml::{self, Gpu};
 use crate::common::page::Page;
@@ -16,53 +16,43 @@ use crate::common::page::Page;
 const POWER: &str = "gpu_power_limit";
 const CLOCKS: &str = "gpu_locked_clocks";
 
+/// A string of a case.
+fn word(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
+/// GPUs are read on: each has used more on the second page.
+fn assert_metered(world: &World, first: &Page, page: &Page) {
+    for gpu in &world.nvml.state.gpus {
+        let joules = |page: &Page| page.number_of("kepler_node_gpu_joules_total", &[("gpu_uuid", &gpu.uuid)]);
+        assert!(joules(page) > joules(first) + 100.0, "{}", gpu.uuid);
+    }
+    page.assert_conserved();
+}
+
+/// 50 W where 200 is the least, 900 where 700 is the most, 149.4 where 150 is the least.
 #[test]
-fn limits_out_of_a_devices_range_and_refusals_of_a_driver_stay_with_their_device() {
-    let (ranges, refusals): (Value, Value) = (case("FC-082"), case("FC-084"));
+fn a_budget_out_of_a_devices_range_is_held_as_far_as_the_device_goes_fc_082() {
+    let ranges: Value = case("FC-082");
     let mut world = World::new();
-    let uuid = |value: &Value| value.as_str().unwrap().to_owned();
-    let [narrow, second] =
-        [uuid(&ranges["gpu"]["uuid"]), uuid(&ranges["second_gpu"]["uuid"])].map(|uuid| uuid + "-082");
-    let pods = ["w50", "w900", "w149", "g0", "g1", "g2", "g3"].map(|name| world.pod(name));
-    // FC-082: 50 W where 200 is the least, 900 where 700 is the most, 149.4 where 150 is the least.
+    let [narrow, second] = [&ranges["gpu"]["uuid"], &ranges["second_gpu"]["uuid"]].map(|uuid| word(uuid) + "-082");
+    let pods = ["w50", "w900", "w149"].map(|name| world.pod(name));
     world.gpu(&narrow, 2.0, &[(&pods[0], 1.0)]);
     world.gpu("GPU-900", 2.0, &[(&pods[1], 1.0)]);
     let small = Limits { min_mw: 150_000, max_mw: 180_000, default_mw: 180_000, ..Limits::default() };
     let gpu = Gpu { processes: Some(vec![pods[2].process(1.0)]), limits: Some(small), ..nvml::gpu(&second) };
     world.add(gpu, Plant { idle_w: 30.0, max_w: 180.0, exponent: 2.0, ..Plant::default() });
-    // FC-084.
-    let calls = refusals["calls"].as_array().unwrap();
-    let refused: Vec<String> = calls.iter().map(|call| uuid(&call["gpu"])).collect();
-    for (uuid, pod) in refused.iter().zip(&pods[3..]) {
-        world.gpu(uuid, 2.0, &[(pod, 1.0)]);
-    }
-    for (uuid, call) in refused.iter().zip(calls) {
-        let answer =
-            |name: &str| serde_json::from_value::<Return>(call[name].clone()).ok().filter(|it| *it != Return::Success);
-        world.change(uuid, |gpu| {
-            gpu.errors.extend(answer("set_power_limit").map(|error| (LIMIT.to_owned(), error)));
-            let get = "nvmlDeviceGetPowerManagementLimit".to_owned();
-            gpu.errors.extend(answer("get_power_limit").map(|error| (get, error)));
-            if let Some(enforced_mw) = call["get_enforced_limit_mw"].as_u64() {
-                gpu.limits.as_mut().unwrap().enforced_mw = u32::try_from(enforced_mw).ok();
-            }
-        });
-    }
-    let budgets =
-        [("w50", 50.0), ("w900", 900.0), ("w149", 149.4), ("g0", 400.0), ("g1", 400.0), ("g2", 400.0), ("g3", 400.0)];
+    let budgets = [("w50", 50.0), ("w900", 900.0), ("w149", 149.4)];
     world.policies(&budgets.map(|(name, watts)| limit(name, watts)).concat());
     let mut agent = world.agent(&[]);
     world.wait_for_limit(&narrow, 200_000);
     world.wait_for_limit(&second, 150_000);
-    world.wait_for_limit(&refused[3], 400_000);
     let first = agent.after_ticks(4);
     let page = agent.after_ticks(16);
 
-    for (uuid, clamped) in [(&narrow, 1.0), (&second, 1.0), (&refused[3], 0.0)] {
-        assert_shows(&page, "energy_agent_cap_clamped", &[("actuator", POWER), ("device", uuid)], clamped);
-    }
-    // Never retried each tick: one write each.
-    for uuid in [&narrow, &second, &refused[3]] {
+    for uuid in [&narrow, &second] {
+        assert_shows(&page, "energy_agent_cap_clamped", &[("actuator", POWER), ("device", uuid)], 1.0);
+        // Never retried each tick: one write.
         assert_eq!(world.writes(uuid).len(), 1, "{:?}", world.writes(uuid));
     }
     assert_eq!(world.writes("GPU-900"), [], "it draws less than its budget");
@@ -77,13 +67,52 @@ fn limits_out_of_a_devices_range_and_refusals_of_a_driver_stay_with_their_device
             [&json!(true), &json!(watts), &json!(watts)]
         );
     }
+    assert_metered(&world, &first, &page);
+    agent.assert_well();
+}
+
+/// Four GPUs, of which a driver refuses three limits, each in its own way.
+#[test]
+fn a_limit_that_a_driver_refuses_is_told_once_and_stays_with_its_device_fc_084() {
+    let refusals: Value = case("FC-084");
+    let mut world = World::new();
+    let pods = ["g0", "g1", "g2", "g3"].map(|name| world.pod(name));
+    let calls = refusals["calls"].as_array().unwrap();
+    let refused: Vec<String> = calls.iter().map(|call| word(&call["gpu"])).collect();
+    for (uuid, pod) in refused.iter().zip(&pods) {
+        world.gpu(uuid, 2.0, &[(pod, 1.0)]);
+    }
+    for (uuid, call) in refused.iter().zip(calls) {
+        let answer =
+            |name: &str| serde_json::from_value::<Return>(call[name].clone()).ok().filter(|it| *it != Return::Success);
+        world.change(uuid, |gpu| {
+            gpu.errors.extend(answer("set_power_limit").map(|error| (LIMIT.to_owned(), error)));
+            let get = "nvmlDeviceGetPowerManagementLimit".to_owned();
+            gpu.errors.extend(answer("get_power_limit").map(|error| (get, error)));
+            if let Some(enforced_mw) = call["get_enforced_limit_mw"].as_u64() {
+                gpu.limits.as_mut().unwrap().enforced_mw = u32::try_from(enforced_mw).ok();
+            }
+        });
+    }
+    world.policies(&["g0", "g1", "g2", "g3"].map(|name| limit(name, 400.0)).concat());
+    let mut agent = world.agent(&[]);
+    world.wait_for_limit(&refused[3], 400_000);
+    let first = agent.after_ticks(4);
+    agent.after_ticks(16);
     world.wait("the reasons", || {
         let page = agent.scrape();
         let reasons: Vec<String> = refused.iter().map(|uuid| reason(&page, POWER, uuid)).collect();
         reasons == ["unsupported", "no_permission", "rejected", "ok"]
     });
     // 175 W are exported of the GPU whose own limit cannot be asked for.
+    let page = wait_for("a page with the enforced limit", || {
+        let page = agent.scrape();
+        let shown = page.has("energy_agent_node_gpu_power_limit_watts", &[("gpu_uuid", &refused[0])]);
+        Some(page).filter(|_| shown)
+    });
     assert_shows(&page, "energy_agent_node_gpu_power_limit_watts", &[("gpu_uuid", &refused[0])], 175.0);
+    assert_shows(&page, "energy_agent_cap_clamped", &[("actuator", POWER), ("device", &refused[3])], 0.0);
+    assert_eq!(world.writes(&refused[3]).len(), 1, "{:?}", world.writes(&refused[3]));
     // Twenty ticks of an excess, and each refusal was heard once; the next try is a minute away.
     for (uuid, times) in refused.iter().zip([0, 1, 1, 1]) {
         let index = u32::try_from(world.index(uuid)).unwrap();
@@ -107,14 +136,7 @@ fn limits_out_of_a_devices_range_and_refusals_of_a_driver_stay_with_their_device
         let why = format!("policy {name}: {uuid} cannot be lowered: gpu_power_limit is {why}");
         assert_eq!(world.one_event("NoActuator", &why)["regarding"]["name"], name);
     }
-    // Metering goes on.
-    for gpu in &world.nvml.state.gpus {
-        let joules = |page: &crate::common::page::Page| {
-            page.number_of("kepler_node_gpu_joules_total", &[("gpu_uuid", &gpu.uuid)])
-        };
-        assert!(joules(&page) > joules(&first) + 100.0, "{}", gpu.uuid);
-    }
-    page.assert_conserved();
+    assert_metered(&world, &first, &page);
     agent.assert_well();
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use super::map::Map;
-use super::world::{World, assert_shows, document, limit};
+use super::world::{GpuPod, World, assert_shows, document, limit};
 use crate::common::agent::{Agent, PROGRAM, wait_for};
 use crate::common::page::Page;
 
@@ -34,35 +34,69 @@ fn wait_for_refusals(agent: &Agent, source: &str, count: usize) -> Vec<Value> {
     })
 }
 
-#[test]
-fn configmaps_that_are_refused_reach_no_hardware_and_the_others_go_on_fc_078_fc_079_fc_081() {
-    let mut world = World::new();
-    let node = world.node.name.clone();
-    let pods = [
-        world.pod("steady"),
-        world.pod_of("batch", &format!("batch-{node}"), &[]),
-        world.pod_of("web", &format!("web-{node}"), &[]),
-        world.pod_of("a", &format!("a-{node}"), &[]),
-    ];
-    for (uuid, pod) in ["GPU-steady", "GPU-batch", "GPU-web", "GPU-a"].into_iter().zip(&pods) {
-        world.gpu(uuid, 2.0, &[(pod, 1.0)]);
-    }
-    let [steady, typo, numbers, broken, units] =
-        ["steady", "fc-078", "fc-079", "fc-079-broken", "fc-081"].map(|name| Map::new(&world, name));
-    let wrong = case(include_str!("../../cases/FC-078-unknown-field.yaml"));
-    let right = wrong.replace("wats:", "watts:").replace("  enforcment: strict", "");
-    assert!(!right.contains("wats") && !right.contains("enforcment"), "{right}");
-    steady.set(&document(&limit("steady", 400.0)));
-    typo.set(&right);
-    let mut agent = world.spawn(&["--capping=on", &Map::flag_of_all(&world)]);
-    let held = || ["GPU-steady", "GPU-batch", "GPU-web"].map(|uuid| world.limit_mw(uuid));
-    world.wait("three limits", || held() == [Some(400_000), Some(250_000), Some(300_000)]);
-    agent.after_ticks(2);
-    let writes = world.nvml.writes().len();
+/// What the GPUs of [`Maps`] are limited to; milliwatts.
+const HELD: [Option<u32>; 3] = [Some(400_000), Some(250_000), Some(300_000)];
 
-    // FC-078: the accepted version stays in force, and the message has field and line.
-    typo.set(&wrong);
-    let refused = wait_for_refusals(&agent, &typo.source(), 2);
+/// An agent that follows ConfigMaps, by which the GPUs of three pods are limited.
+struct Maps {
+    world: World,
+    agent: Agent,
+    steady: Map,
+    /// With the two policies of FC-078, as they were meant.
+    typo: Map,
+    /// How much was written once all three limits held.
+    writes: usize,
+    _pods: [GpuPod; 4],
+}
+
+/// The document of FC-078, with its mistakes.
+fn with_unknown_keys() -> String {
+    case(include_str!("../../cases/FC-078-unknown-field.yaml"))
+}
+
+impl Maps {
+    fn new() -> Self {
+        let mut world = World::new();
+        let node = world.node.name.clone();
+        let pods = [
+            world.pod("steady"),
+            world.pod_of("batch", &format!("batch-{node}"), &[]),
+            world.pod_of("web", &format!("web-{node}"), &[]),
+            world.pod_of("a", &format!("a-{node}"), &[]),
+        ];
+        for (uuid, pod) in ["GPU-steady", "GPU-batch", "GPU-web", "GPU-a"].into_iter().zip(&pods) {
+            world.gpu(uuid, 2.0, &[(pod, 1.0)]);
+        }
+        let [steady, typo] = ["steady", "fc-078"].map(|name| Map::new(&world, name));
+        let right = with_unknown_keys().replace("wats:", "watts:").replace("  enforcment: strict", "");
+        assert!(!right.contains("wats") && !right.contains("enforcment"), "{right}");
+        steady.set(&document(&limit("steady", 400.0)));
+        typo.set(&right);
+        let agent = world.spawn(&["--capping=on", &Map::flag_of_all(&world)]);
+        let mut maps = Self { world, agent, steady, typo, writes: 0, _pods: pods };
+        maps.world.wait("three limits", || maps.held() == HELD);
+        maps.agent.after_ticks(2);
+        maps.writes = maps.world.nvml.writes().len();
+        maps
+    }
+
+    fn held(&self) -> [Option<u32>; 3] {
+        ["GPU-steady", "GPU-batch", "GPU-web"].map(|uuid| self.world.limit_mw(uuid))
+    }
+
+    /// Nothing was written since, to any GPU.
+    fn assert_untouched(&self) {
+        assert_eq!((self.held(), self.world.nvml.writes().len()), (HELD, self.writes));
+        assert_eq!(self.world.writes("GPU-a"), []);
+    }
+}
+
+#[test]
+fn an_edit_with_unknown_keys_leaves_the_accepted_version_in_force_fc_078() {
+    let mut maps = Maps::new();
+    let wrong = with_unknown_keys();
+    maps.typo.set(&wrong);
+    let refused = wait_for_refusals(&maps.agent, &maps.typo.source(), 2);
     let line = |text: &str| 1 + wrong.lines().position(|line| line.contains(text)).unwrap();
     for (refused, name, message) in [
         (
@@ -78,19 +112,26 @@ fn configmaps_that_are_refused_reach_no_hardware_and_the_others_go_on_fc_078_fc_
     ] {
         assert_eq!([&refused["policy"]["name"], &refused["message"]], [name, &message]);
         assert_eq!(refused["kept"], true);
-        let event = world.one_event("Invalid", &message);
-        let regarding = json!({"apiVersion": "v1", "kind": "ConfigMap", "namespace": "default", "name": typo.name});
+        let event = maps.world.one_event("Invalid", &message);
+        let name = &maps.typo.name;
+        let regarding = json!({"apiVersion": "v1", "kind": "ConfigMap", "namespace": "default", "name": name});
         assert_eq!((&event["regarding"], &event["type"]), (&regarding, &json!("Warning")));
         assert!(event["note"].as_str().unwrap().contains("an earlier version stays in force"), "{event}");
     }
-    let page = agent.after_ticks(3);
+    let page = maps.agent.after_ticks(3);
     for (name, watts) in [("night-cap", 250.0), ("good", 300.0)] {
         assert_shows(&page, "energy_agent_policy_budget_watts", &[("policy", name)], watts);
     }
-    assert_eq!((held(), world.nvml.writes().len()), ([Some(400_000), Some(250_000), Some(300_000)], writes));
-    assert_eq!(agent.logged("the last good version stays").len(), 2, "{:#?}", agent.log());
+    assert_shows(&page, "energy_agent_policy_problems", &[("source", &maps.typo.source())], 2.0);
+    maps.assert_untouched();
+    assert_eq!(maps.agent.logged("the last good version stays").len(), 2, "{:#?}", maps.agent.log());
+    maps.agent.assert_well();
+}
 
-    // FC-079 and FC-081: none was ever in force.
+#[test]
+fn numbers_and_units_that_are_wrong_are_refused_with_the_reason_of_each_fc_079_fc_081() {
+    let mut maps = Maps::new();
+    let [numbers, broken, units] = ["fc-079", "fc-079-broken", "fc-081"].map(|name| Map::new(&maps.world, name));
     numbers.set(&case(include_str!("../../cases/FC-079-bad-numbers.yaml")));
     broken.set(&case(include_str!("../../cases/FC-079-bad-numbers-broken.yaml")));
     units.set(&case(include_str!("../../cases/FC-081-units.yaml")));
@@ -107,38 +148,44 @@ fn configmaps_that_are_refused_reach_no_hardware_and_the_others_go_on_fc_078_fc_
         (&units, "gigahertz", "in GHz? 1.2 GHz is 1200 MHz"),
     ];
     for (map, count) in [(&numbers, 6), (&units, 4)] {
-        let refused = wait_for_refusals(&agent, &map.source(), count);
+        let refused = wait_for_refusals(&maps.agent, &map.source(), count);
         let expected: Vec<_> = reasons.iter().filter(|(of, ..)| of.name == map.name).collect();
         for (refused, (_, name, reason)) in refused.iter().zip(expected) {
             assert_eq!((&refused["policy"]["name"], &refused["kept"]), (&json!(name), &json!(false)));
             assert!(refused["message"].as_str().unwrap().contains(reason), "{refused}");
         }
     }
-    let whole = wait_for_refusals(&agent, &broken.source(), 1);
+    let whole = wait_for_refusals(&maps.agent, &broken.source(), 1);
     assert!(whole[0]["policy"].is_null() && whole[0]["message"].as_str().unwrap().starts_with("not valid YAML"));
-    let page = agent.after_ticks(3);
-    for (map, count) in [(&steady, 0.0), (&typo, 2.0), (&numbers, 6.0), (&broken, 1.0), (&units, 4.0)] {
+    let page = maps.agent.after_ticks(3);
+    for (map, count) in [(&maps.steady, 0.0), (&maps.typo, 0.0), (&numbers, 6.0), (&broken, 1.0), (&units, 4.0)] {
         assert_shows(&page, "energy_agent_policy_problems", &[("source", &map.source())], count);
     }
     for (_, name, _) in reasons {
         assert!(!page.has("energy_agent_policy_info", &[("policy", name)]), "{name}");
     }
-    assert_eq!(world.writes("GPU-a"), []);
-    assert_eq!((held(), world.nvml.writes().len()), ([Some(400_000), Some(250_000), Some(300_000)], writes));
+    maps.assert_untouched();
+    maps.agent.assert_well();
+}
 
-    // The others go on: one is edited, and one that lives by its last good version is deleted.
-    steady.set(&document(&limit("steady", 350.0)));
-    world.wait_for_limit("GPU-steady", 350_000);
-    typo.delete();
+#[test]
+fn beside_a_refused_configmap_the_others_go_on_and_its_deletion_ends_what_it_had_in_force() {
+    let mut maps = Maps::new();
+    maps.typo.set(&with_unknown_keys());
+    wait_for_refusals(&maps.agent, &maps.typo.source(), 2);
+    maps.steady.set(&document(&limit("steady", 350.0)));
+    maps.world.wait_for_limit("GPU-steady", 350_000);
+    // It lives by its last good version.
+    maps.typo.delete();
     for uuid in ["GPU-batch", "GPU-web"] {
-        world.wait_until_open(uuid);
+        maps.world.wait_until_open(uuid);
     }
-    assert_eq!(world.limit_mw("GPU-steady"), Some(350_000));
+    assert_eq!(maps.world.limit_mw("GPU-steady"), Some(350_000));
     // No other ConfigMap of the cluster is ever asked for.
-    let asked = world.node.proxy.asked();
+    let asked = maps.world.node.proxy.asked();
     let of_maps: Vec<_> = asked.iter().filter(|asked| asked.path.contains("/configmaps")).collect();
     assert!(!of_maps.is_empty() && of_maps.iter().all(|asked| asked.path.contains("labelSelector=")), "{of_maps:#?}");
-    agent.assert_well();
+    maps.agent.assert_well();
 }
 
 /// Seconds of work in ticks, and their number.
