@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::agent::wait_for;
 use energy_agent::config::{Login, TopArgs};
 use energy_export::level::Level;
 use energy_export::metrics;
@@ -321,12 +322,20 @@ fn no_series_comes_twice_and_empty_labels_are_left_out() {
 fn an_exported_counter_follows_the_ledger_exactly() {
     let server = Server::start(published(Snapshot::empty("node-a")));
     let exported = case("FC-076-monotonic.json")["exported"].clone();
+    let mut before = None;
     for joules in exported.as_array().unwrap().iter().map(|value| value.as_u64().unwrap()) {
         let snapshot = Snapshot { zones: vec![zone(ZoneKind::Psys, 0, "psys", joules * 1_000_000, None)], ..rich() };
         server.snapshots.send_replace(Arc::new(published(snapshot)));
-        let page = samples(server.get("/metrics", &[]).text()).unwrap();
-        let found = page.iter().find(|sample| sample.name == "kepler_node_cpu_joules_total").unwrap();
-        assert_eq!(found.value, format!("{joules}.000000"));
+        let wanted = format!("{joules}.000000");
+        // Another thread shows a snapshot; until then the page is the one before.
+        let page = wait_for("the next page", || {
+            let page = samples(server.get("/metrics", &[]).text()).unwrap();
+            let found = page.iter().find(|sample| sample.name == "kepler_node_cpu_joules_total");
+            let found = found.map(|found| found.value.clone());
+            assert!(found == before || found.as_ref() == Some(&wanted), "{found:?} between {before:?} and {wanted}");
+            (found.as_ref() == Some(&wanted)).then_some(page)
+        });
+        before = Some(wanted);
         assert!(
             page.iter().all(|sample| (sample.number() >= 0.0 || sample.name == "energy_agent_policy_headroom_watts")
                 && !sample.value.contains('e'))

@@ -48,9 +48,11 @@ fn work_before_the_container_id_is_known_is_the_pods_and_then_the_containers() {
                 (Err(seconds), Some(pod)) => {
                     let work = ["burn", &(milliseconds(seconds) * 1000).to_string()];
                     Load::start(&pod.cgroup.another(id), &work).wait();
+                    // The uid is enough for the pod's name; the API server may take longer than two ticks.
+                    pod.wait_for_name(&agent);
                     let page = agent.after_ticks(2);
                     page.assert_conserved();
-                    assert!(pod.is_named(&page), "the uid is enough for the pod's name");
+                    assert!(pod.is_named(&page));
                     assert_near(pod.used(&page).1, pod.cgroup.cgroup.cpu_ns());
                     let system = page.select("energy_agent_system_cpu_seconds_total", &[]);
                     assert!(!system.iter().any(|sample| sample.label("unit").contains(pod.uid())), "{system:#?}");
