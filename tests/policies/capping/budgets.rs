@@ -54,7 +54,8 @@ fn a_budget_is_of_all_gpus_of_a_pod_of_all_pods_of_the_node_or_of_a_window() {
     assert_shows(&page, "energy_agent_policy_budget_watts", &[("policy", "two")], 800.0);
 
     let (mut highest, mut shown) = (0.0_f64, 0.0_f64);
-    while monotonic_us() < start_us + 16 * SECOND_US {
+    // Three bursts; on a busy machine as many more as it takes, of twelve.
+    while monotonic_us() < start_us + 16 * SECOND_US || (shown < 150.0 && monotonic_us() < start_us + 58 * SECOND_US) {
         std::thread::sleep(Duration::from_millis(200));
         highest = highest.max(world.watts("GPU-window"));
         // A tick of a busy machine may come without a reading of the GPU.
@@ -62,7 +63,7 @@ fn a_budget_is_of_all_gpus_of_a_pod_of_all_pods_of_the_node_or_of_a_window() {
         let power = page.select("energy_agent_policy_power_watts", &[("policy", "window")]);
         shown = power.first().map_or(shown, |power| shown.max(power.number()));
     }
-    // Three bursts have passed. The budget is one of the mean, and so is the power that is shown beside it: of any 10 s,
+    // The budget is one of the mean, and so is the power that is shown beside it: of any 10 s,
     // two bursts and what a tick more or less makes.
     assert!(highest > 690.0, "{highest} W");
     assert!((150.0..260.0).contains(&shown), "{shown} W");
