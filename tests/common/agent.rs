@@ -10,8 +10,8 @@ use std::{fs, thread};
 
 use tempfile::TempDir;
 
-use super::hidden;
 use super::page::Page;
+use super::repeat;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_energy-agent");
 
@@ -80,7 +80,7 @@ impl Agent {
 
     pub fn scrape(&self) -> Page {
         let text = self.fetch("text/plain");
-        hidden::note_page(&self.address, &text);
+        repeat::note_page(&self.address, &text);
         Page::parse(text)
     }
 
@@ -89,7 +89,7 @@ impl Agent {
         let url = format!("http://{}/metrics", self.address);
         let asked = ureq::get(&url).config().timeout_global(Some(Duration::from_secs(5))).build().call();
         if let Ok(text) = asked.and_then(|mut answer| answer.body_mut().read_to_string()) {
-            hidden::note_page(&self.address, &text);
+            repeat::note_page(&self.address, &text);
         }
     }
 

@@ -8,7 +8,6 @@ pub mod cgroup;
 pub mod crash;
 pub mod crowd;
 pub mod fuse;
-pub mod hidden;
 pub mod kept;
 pub mod kubernetes;
 pub mod manifests;
@@ -21,6 +20,7 @@ pub mod pod_resources;
 pub mod powercap;
 pub mod prometheus;
 pub mod quota;
+pub mod repeat;
 pub mod shipped;
 pub mod skip;
 pub mod tree;
@@ -29,7 +29,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::thread;
 
-pub use self::hidden::one_of_three;
+pub use self::repeat::one_of_three;
 
 /// One test at a time, of all test programs that run: their loads would disturb each other's timing.
 pub fn alone() -> File {

@@ -11,8 +11,9 @@ use std::{fs, thread};
 
 use crate::common::agent::wait_for;
 use crate::common::cgroup::{Cgroup, Load, cpu_ns};
+use crate::common::repeat::{self, Cause};
 use crate::common::tree::sysfs_without_type;
-use crate::common::{alone, hidden, one_of_three, say, skip};
+use crate::common::{alone, one_of_three, say, skip};
 use energy_host::config::CyclesEvent;
 use energy_host::meter::cpu::Topology;
 use energy_host::meter::ebpf::{Ebpf, EbpfOptions};
@@ -57,7 +58,7 @@ impl Meter {
     /// Reads; says whether every package delivered cycles.
     fn read(&mut self) -> bool {
         let reading = self.ebpf.read(&self.topology, &[]).unwrap();
-        hidden::note("meter", self.ebpf.drops().switches);
+        repeat::note(Cause::HiddenSwitch, "meter", self.ebpf.drops().switches);
         for work in reading.work {
             *self.runtime_ns.entry(work.cgroup).or_default() += work.runtime_ns;
             *self.cycles.entry(work.cgroup).or_default() += work.cycles;
@@ -90,12 +91,12 @@ fn bracketed(meter: &mut Meter, dirs: &[&Path]) -> Vec<(u64, u64, u64)> {
 fn assert_below(tolerance: f64, mut measure: impl FnMut() -> f64) {
     let mut off = Vec::new();
     for _ in 0..3 {
-        let before = hidden::counted();
+        let before = repeat::counted(Cause::HiddenSwitch);
         off.push(measure());
         if off.last().is_some_and(|off| *off < tolerance) {
             return;
         }
-        let hidden = hidden::counted().abs_diff(before);
+        let hidden = repeat::counted(Cause::HiddenSwitch).abs_diff(before);
         if hidden == 0 {
             break;
         }

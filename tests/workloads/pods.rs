@@ -10,8 +10,9 @@ use crate::common::agent::{Agent, PROGRAM, wait_for};
 use crate::common::cgroup::{Load, Pod, cpu_ns};
 use crate::common::page::Page;
 use crate::common::powercap::Powercap;
+use crate::common::repeat::{self, Cause};
 use crate::common::tree::Tree;
-use crate::common::{alone, hidden, one_of_three, say};
+use crate::common::{alone, one_of_three, say};
 
 const POD_JOULES: &str = "kepler_pod_cpu_joules_total";
 const POD_SECONDS: &str = "energy_agent_pod_cpu_seconds_total";
@@ -33,12 +34,12 @@ fn used(page: &Page, pod: &Pod) -> (u64, u64) {
 fn assert_true_shares(agent: &Agent, first: &[&[&str]], second: &[&[&str]]) {
     let mut off = Vec::new();
     for _ in 0..3 {
-        let before = hidden::counted();
+        let before = repeat::counted(Cause::HiddenSwitch);
         off.push(share_error(agent, first, second));
         if off.last().is_some_and(|off| *off < 0.015) {
             return;
         }
-        let hidden = hidden::counted() - before;
+        let hidden = repeat::counted(Cause::HiddenSwitch) - before;
         if hidden == 0 {
             break;
         }

@@ -12,6 +12,7 @@ use fake_nvml::plant::Plant;
 use super::world::{LIMIT, LOCK, RESET, World, Write, assert_shows, enforce, policy, reason, settled_watts, state};
 use crate::common::nvml::{self, Gpu};
 use crate::common::page::Page;
+use crate::common::say;
 
 const SECOND_US: u64 = 1_000_000;
 
@@ -66,7 +67,20 @@ struct Minute {
 static MINUTE: LazyLock<Minute> = LazyLock::new(Minute::measure);
 
 impl Minute {
+    /// Once more where the machine was too busy: where late ticks have no reading of a GPU, the claims do not hold.
     fn measure() -> Self {
+        for _ in 0..2 {
+            let minute = Self::once();
+            let late = minute.page.count("energy_agent_late_ticks_total");
+            if late < 2 {
+                return minute;
+            }
+            say("REPEATED", &format!("{late} ticks of a minute came late"));
+        }
+        Self::once()
+    }
+
+    fn once() -> Self {
         let mut world = World::new();
         world.interval = "1s";
         let plant = Plant { exponent: 2.4, ..Plant::default() };

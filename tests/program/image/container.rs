@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::runtime;
 use crate::common::agent::{PROGRAM, wait_for};
 use crate::common::page::Page;
-use crate::common::{hidden, network, shipped};
+use crate::common::{network, repeat, shipped};
 
 /// Removed when it goes out of scope.
 pub struct Container {
@@ -65,7 +65,7 @@ impl Container {
 
     pub fn scrape(&self) -> Page {
         let text = self.get("/metrics").unwrap();
-        hidden::note_page(&self.id, &text);
+        repeat::note_page(&self.id, &text);
         Page::parse(text)
     }
 
