@@ -16,7 +16,7 @@ use energy_host::meter::gpu::{GpuMeter, GpuOptions};
 use energy_host::static_build::IS_STATIC;
 use energy_model::capping::knob::{Found, Knob};
 use energy_model::capping::managed_knob::change::ChangeKind;
-use energy_model::capping::managed_knob::{Action, Track};
+use energy_model::capping::managed_knob::{Action, ManagedKnob};
 use energy_model::printable::steers;
 
 use crate::config::{Config, RestoreArgs};
@@ -50,17 +50,17 @@ pub fn run(arguments: &RestoreArgs) -> Result<ExitCode> {
     let mut files = FileKnobs::open(&config.host.sysfs, &config.host.cgroupfs);
     let mut gpus = GpuMeter::open(gpu_options(config, &actuator));
     let now = appear(&mut actuator, &mut files, &mut gpus);
-    let mut rows: Vec<Row> = actuator.held().map(|track| Row::planned(track, now)).collect();
+    let mut rows: Vec<Row> = actuator.held().map(|managed| Row::planned(managed, now)).collect();
     let all = if arguments.dry_run {
         true
     } else {
         let all = actuator.close(now, Instant::now() + PATIENCE, &mut files, &mut gpus);
         let changes = actuator.take_changes();
         for row in &mut rows {
-            let held = actuator.held().find(|track| track.knob == row.knob);
+            let held = actuator.held().find(|managed| managed.knob == row.knob);
             let change = changes.iter().rfind(|change| change.knob == row.knob);
             row.result = match (held, change.map(|change| (change.kind, &change.detail))) {
-                (Some(track), _) => format!("FAILED: {}", why(track)),
+                (Some(managed), _) => format!("FAILED: {}", why(managed)),
                 (None, Some((ChangeKind::Restored, _))) => "restored".to_owned(),
                 (None, Some((ChangeKind::Foreign | ChangeKind::Resized, detail))) => {
                     format!("left: somebody else has set it, {detail}")
@@ -105,7 +105,7 @@ fn lost(actuator: &Actuator, files: &mut FileKnobs, gpus: &mut GpuMeter) -> Stri
     text.push_str("What some limits were before is lost. These are lower than their device allows:\n");
     let mut found = gpus.knobs();
     found.extend(files.list());
-    let held: BTreeSet<&Knob> = actuator.held().map(|track| &track.knob).collect();
+    let held: BTreeSet<&Knob> = actuator.held().map(|managed| &managed.knob).collect();
     let lowered = |found: &Found| found.value.is_some_and(|value| value < found.max);
     let before = text.len();
     for (knob, found) in found.iter().filter(|(knob, found)| lowered(found) && !held.contains(knob)) {
@@ -137,7 +137,7 @@ fn print(text: &str, all: bool) -> Result<ExitCode> {
 
 /// The driver is loaded only for knobs of GPUs.
 fn gpu_options(config: &Config, actuator: &Actuator) -> Option<GpuOptions> {
-    let wanted = config.host.gpu == GpuMode::Auto && actuator.held().any(|track| is_gpu(&track.knob));
+    let wanted = config.host.gpu == GpuMode::Auto && actuator.held().any(|managed| managed.knob.is_gpu());
     let (library, procfs, interval) =
         (config.host.nvml_library.clone(), config.host.procfs.clone(), config.host.interval);
     let stated = config.host.gpu_clock_before.clone().unwrap_or_default();
@@ -153,7 +153,7 @@ fn appear(actuator: &mut Actuator, files: &mut FileKnobs, gpus: &mut GpuMeter) -
         drop(gpus.take(asked, late));
         let now = began.elapsed();
         actuator.look(now, Seen::default(), files, gpus);
-        let missing = actuator.held().any(|track| is_gpu(&track.knob) && track.found.is_none());
+        let missing = actuator.held().any(|managed| managed.knob.is_gpu() && managed.observed.found.is_none());
         if !missing || now >= GPUS_APPEAR {
             return now;
         }
@@ -161,14 +161,10 @@ fn appear(actuator: &mut Actuator, files: &mut FileKnobs, gpus: &mut GpuMeter) -
     }
 }
 
-const fn is_gpu(knob: &Knob) -> bool {
-    matches!(knob, Knob::GpuClock(_) | Knob::GpuPower(_))
-}
-
-fn why(track: &Track) -> String {
-    match (track.restore_error(), &track.found) {
+fn why(managed: &ManagedKnob) -> String {
+    match (managed.restore_error(), &managed.observed.found) {
         (Some(error), _) => error.detail.clone(),
-        (None, None) if IS_STATIC && is_gpu(&track.knob) => {
+        (None, None) if IS_STATIC && managed.knob.is_gpu() => {
             "the static build reaches no GPU; run `energy-agent restore` of the package or the image".to_owned()
         }
         (None, None) => "the device is not there; for a GPU, look at nvidia-smi and --nvml.library".to_owned(),
@@ -185,22 +181,25 @@ struct Row {
 }
 
 impl Row {
-    fn planned(track: &Track, now: Duration) -> Self {
-        let text = |value: Option<u64>| value.map_or_else(|| "open".to_owned(), |value| with_unit(&track.knob, value));
-        let original = track.held.as_ref().and_then(|held| held.original);
-        let found = match (&track.knob, &track.found) {
+    fn planned(managed: &ManagedKnob, now: Duration) -> Self {
+        let text =
+            |value: Option<u64>| value.map_or_else(|| "open".to_owned(), |value| with_unit(&managed.knob, value));
+        let original = managed.held().and_then(|held| held.original);
+        let found = match (&managed.knob, &managed.observed.found) {
             (_, None) => "not there".to_owned(),
             (Knob::GpuClock(_), Some(_)) => "not readable".to_owned(),
             (_, Some(found)) if found.raw.is_empty() => found.state.as_str().replace('_', " "),
             (_, Some(found)) => text(found.value),
         };
-        let result = match track.clone().decide(now, None, &mut Vec::new()) {
+        let result = match managed.clone().decide(now, None, &mut Vec::new()) {
             Action::Restore => "would be restored",
-            Action::Forget if track.found.as_ref().is_some_and(|found| found.value == original) => "is as it was",
+            Action::Forget if managed.observed.found.as_ref().is_some_and(|found| found.value == original) => {
+                "is as it was"
+            }
             Action::Forget => "would be left: somebody else has set it",
             Action::Nothing | Action::Set(_) => "could NOT be restored now",
         };
-        Self { knob: track.knob.clone(), found, original: text(original), result: result.to_owned() }
+        Self { knob: managed.knob.clone(), found, original: text(original), result: result.to_owned() }
     }
 }
 

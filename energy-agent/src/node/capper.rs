@@ -215,7 +215,7 @@ impl Capper {
             self.tell(ended, &[], pods);
             return true;
         }
-        let left = change::of_end(self.actuator.held().map(|track| &track.knob));
+        let left = change::of_end(self.actuator.held().map(|managed| &managed.knob));
         log(&left);
         if let Some(events) = &mut self.events {
             events.post(left);

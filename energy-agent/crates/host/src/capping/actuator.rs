@@ -1,33 +1,35 @@
-//! Brings the hardware to the limits that are wanted, and what is not limited back to what it was: journal first, then
-//! the writes, then what shows.
+//! Brings the hardware to the limits that are wanted, and restores what is not limited: journal first, then the writes, then
+//! what shows.
 
+mod changes;
+mod journal_keeper;
 mod thermal;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use energy_model::capping::journal_entry::Entry;
 use energy_model::capping::knob::{Found, Knob, KnobError, Limit, Limits, Value};
-use energy_model::capping::managed_knob::change::{Change, ChangeKind};
-use energy_model::capping::managed_knob::{Action, Track};
+use energy_model::capping::managed_knob::change::Change;
+use energy_model::capping::managed_knob::{Action, ManagedKnob};
 use energy_model::capping::observation::{ClockLook, KnobNow, KnobState};
+use energy_model::capping::policy::PolicyName;
 use energy_model::capping::status::CapStatus;
-use tracing::{info, warn};
 
+use self::changes::Changes;
+use self::journal_keeper::JournalKeeper;
+pub use self::journal_keeper::{ActuatorTrouble, TroubleKind};
 use super::files::FileKnobs;
-use super::journal::known::{Known, Loss};
-use super::journal::{Folders, Intent, Journal, Refused};
+use super::journal::Intent;
+use super::journal::known::Loss;
 use crate::config::HostConfig;
 use crate::meter::gpu::{GpuMeter, Written};
 
 /// Knobs that nobody uses are looked at this often.
 const LIST_EVERY: Duration = Duration::from_secs(10);
-/// A journal that cannot be had is tried again this often: an agent that is being replaced may still hold it.
-const JOURNAL_EVERY: Duration = Duration::from_secs(10);
 /// Between two tries while the agent ends.
 const CLOSING_STEP: Duration = Duration::from_millis(100);
 
@@ -35,51 +37,13 @@ const CLOSING_STEP: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Actuator {
     sysfs: PathBuf,
-    folders: Folders,
-    boot_id: String,
-    /// `None`: nothing may be written.
-    journal: Option<Journal>,
-    trouble: Option<ActuatorTrouble>,
-    loss: Loss,
-    /// How often somebody else had removed or changed the journal or its record.
-    journal_repairs: u64,
-    tracks: BTreeMap<Knob, Track>,
-    changes: Vec<Change>,
-    /// How many of them are in the log.
-    said: usize,
+    journal: JournalKeeper,
+    knobs: BTreeMap<Knob, ManagedKnob>,
+    /// Quotas whose pods are read now and then. One is dropped when that ends and nothing is to be restored.
+    followed: BTreeSet<Knob>,
+    changes: Changes,
     now: Duration,
     next_list: Duration,
-    next_journal: Duration,
-}
-
-/// Why nothing new is limited.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ActuatorTrouble {
-    pub kind: TroubleKind,
-    /// With the remedy.
-    pub detail: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TroubleKind {
-    /// Another agent of the node caps.
-    OtherAgent,
-    /// Other agents of the node could not see that this one caps.
-    RunDirectory,
-    /// Nothing can be noted; what is noted can be restored.
-    Journal,
-}
-
-impl TroubleKind {
-    /// The value of the label `reason`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::OtherAgent => "other_agent",
-            Self::RunDirectory => "run_directory",
-            Self::Journal => "journal",
-        }
-    }
 }
 
 /// What the tick knows of knobs beside their files and drivers.
@@ -100,233 +64,157 @@ impl Actuator {
     /// be; where the journal cannot be written, things are only restored. The log says why.
     #[must_use]
     pub fn open(config: &HostConfig) -> Self {
-        let mut actuator = Self::without_journal(config);
-        actuator.open_journal();
+        let mut actuator = Self::new(config, JournalKeeper::new(config));
+        let entries = actuator.journal.open();
+        actuator.adopt(entries);
         actuator
     }
 
     /// Knows what the journal says, which may be another process's, and can write nothing.
     #[must_use]
     pub fn peek(config: &HostConfig) -> Self {
-        let mut actuator = Self::without_journal(config);
-        let Known { entries, loss, .. } = Journal::peek(&actuator.folders, &actuator.boot_id);
-        for (knob, entry) in entries {
-            actuator.tracks.insert(knob, Track::adopt(&entry));
-        }
-        actuator.loss = loss;
-        // It is not to be opened later on.
-        actuator.next_journal = Duration::MAX;
+        let (journal, entries) = JournalKeeper::peek(config);
+        let mut actuator = Self::new(config, journal);
+        actuator.adopt(entries);
         actuator
     }
 
-    fn without_journal(config: &HostConfig) -> Self {
-        let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
+    fn new(config: &HostConfig, journal: JournalKeeper) -> Self {
         Self {
             sysfs: config.sysfs.clone(),
-            folders: config.folders(),
-            boot_id: boot_id.trim().to_owned(),
-            journal: None,
-            trouble: None,
-            loss: Loss::default(),
-            journal_repairs: 0,
-            tracks: BTreeMap::new(),
-            changes: Vec::new(),
-            said: 0,
+            journal,
+            knobs: BTreeMap::new(),
+            followed: BTreeSet::new(),
+            changes: Changes::default(),
             now: Duration::ZERO,
             next_list: Duration::ZERO,
-            next_journal: Duration::ZERO,
         }
     }
 
-    fn open_journal(&mut self) {
-        match Journal::open(&self.folders, &self.boot_id) {
-            Ok(journal) => {
-                if !journal.entries().is_empty() {
-                    info!(knobs = journal.entries().len(), "limits of an earlier run are taken over from the journal");
-                }
-                for (knob, entry) in journal.entries() {
-                    self.tracks.insert(knob.clone(), Track::adopt(entry));
-                }
-                self.loss = journal.loss().clone();
-                self.journal = Some(journal);
-                self.see_journal();
-            }
-            Err(refused) => self.refused(refused),
-        }
-    }
-
-    fn refused(&mut self, refused: Refused) {
-        self.journal = None;
-        let (kind, detail) = match refused {
-            Refused::Held(by) => (TroubleKind::OtherAgent, by),
-            Refused::Unusable(why) => (TroubleKind::RunDirectory, why),
-        };
-        self.set_trouble(Some(ActuatorTrouble { kind, detail }));
-    }
-
-    /// Says when the journal begins or ceases to be writable.
-    fn see_journal(&mut self) {
-        let Some(journal) = &self.journal else { return };
-        let trouble =
-            journal.problem().map(|problem| ActuatorTrouble { kind: TroubleKind::Journal, detail: problem.to_owned() });
-        self.set_trouble(trouble);
-    }
-
-    fn set_trouble(&mut self, trouble: Option<ActuatorTrouble>) {
-        match &trouble {
-            Some(_) if trouble == self.trouble => {}
-            Some(ActuatorTrouble { kind: TroubleKind::OtherAgent, detail }) => {
-                warn!(detail, "nothing is capped: another agent caps on this node");
-            }
-            Some(ActuatorTrouble { detail, .. }) => {
-                warn!(error = detail, "nothing new is capped: what a limit was before could not be kept");
-            }
-            None if self.trouble.is_some() => info!("the capping journal can be written"),
-            None => {}
-        }
-        self.trouble = trouble;
-    }
-
-    /// Takes the journal once it is free, tries again where writing failed, and repairs what others have done to it.
-    fn look_after_journal(&mut self, now: Duration) {
-        let due = now >= self.next_journal;
-        if due && self.next_journal != Duration::MAX {
-            self.next_journal = now + JOURNAL_EVERY;
-        }
-        let Some(journal) = &mut self.journal else {
-            if due {
-                self.open_journal();
-            }
-            return;
-        };
-        match journal.look_after() {
-            Err(refused) => return self.refused(refused),
-            Ok(Some(changed)) => {
-                self.journal_repairs += 1;
-                warn!(files = changed, "somebody else has removed or changed the capping journal; it is written anew");
-            }
-            Ok(None) if due && journal.problem().is_some() => journal.retry(),
-            Ok(None) => {}
-        }
-        self.see_journal();
+    fn adopt(&mut self, entries: Vec<Entry>) {
+        let knobs = entries.iter().map(|entry| (entry.knob.clone(), ManagedKnob::adopt(entry)));
+        self.knobs.extend(knobs);
     }
 
     /// Looks at the knobs: those in use at each call, the others now and then. Before [`Self::knobs`] and
     /// [`Self::apply`] of a tick; `now` does not go backwards.
     pub fn look(&mut self, now: Duration, seen: Seen, files: &mut FileKnobs, gpus: &mut GpuMeter) {
         self.now = now;
-        self.look_after_journal(now);
+        let entries = self.journal.look_after(now);
+        self.adopt(entries);
         self.take_written(gpus);
         let mut found = gpus.knobs();
         if now >= self.next_list {
             self.next_list = now + LIST_EVERY;
             found.extend(files.list());
-            for track in self.tracks.values_mut().filter(|track| !is_quota(&track.knob)) {
-                track.found = None;
+            for managed in self.knobs.values_mut().filter(|managed| !is_quota(&managed.knob)) {
+                managed.observed.found = None;
             }
         }
         found.extend(seen.quotas);
         for knob in &seen.ended {
-            if let Some(track) = self.tracks.get_mut(knob) {
-                track.followed = false;
-            }
+            self.followed.remove(knob);
         }
         let mut gone = Vec::new();
-        for track in self.tracks.values_mut() {
-            let unused = !track.is_in_use() && (track.followed || !is_quota(&track.knob));
-            if unused || is_gpu(&track.knob) || found.contains_key(&track.knob) {
+        for managed in self.knobs.values_mut() {
+            let is_kept = !is_quota(&managed.knob) || self.followed.contains(&managed.knob);
+            let unused = !managed.is_in_use();
+            if (unused && is_kept) || managed.knob.is_gpu() || found.contains_key(&managed.knob) {
                 continue;
             }
-            if !track.is_in_use() {
-                gone.push(track.knob.clone());
+            if unused {
+                gone.push(managed.knob.clone());
                 continue;
             }
-            match files.read(&track.knob) {
-                Ok(now) => track.found = Some(now),
+            match files.read(&managed.knob) {
+                Ok(now) => managed.observed.found = Some(now),
                 // A cgroup never comes back; a file of the hardware may.
-                Err(error) if error.state == KnobState::Unreachable && is_quota(&track.knob) => {
-                    gone.push(track.knob.clone());
+                Err(error) if error.state == KnobState::Unreachable && is_quota(&managed.knob) => {
+                    gone.push(managed.knob.clone());
                 }
-                Err(error) => track.unreadable(&error),
+                Err(error) => managed.unreadable(&error),
             }
         }
-        self.forget(&gone);
+        self.journal.forget(&gone);
         for knob in &gone {
             files.forget(knob);
-            self.tracks.remove(knob);
+            self.knobs.remove(knob);
+            self.followed.remove(knob);
         }
         for (knob, now) in found {
-            let track = self.tracks.entry(knob).or_insert_with_key(|knob| Track::new(knob.clone()));
-            track.followed = is_quota(&track.knob);
-            track.found = Some(now);
+            if is_quota(&knob) {
+                self.followed.insert(knob.clone());
+            }
+            let managed = self.knobs.entry(knob).or_insert_with_key(|knob| ManagedKnob::new(knob.clone()));
+            managed.observed.found = Some(now);
         }
-        for track in self.tracks.values_mut() {
-            match &track.knob {
+        self.look_at_clocks(&seen.clocks_mhz, &seen.looks);
+    }
+
+    /// What runs at which clock, and whether the kernel itself holds it down.
+    fn look_at_clocks(&mut self, clocks_mhz: &BTreeMap<Arc<str>, u32>, looks: &BTreeMap<Arc<str>, ClockLook>) {
+        for managed in self.knobs.values_mut() {
+            match &managed.knob {
                 Knob::GpuClock(uuid) => {
-                    track.clock_mhz = seen.clocks_mhz.get(uuid).copied();
-                    track.look = seen.looks.get(uuid).copied();
+                    managed.observed.clock_mhz = clocks_mhz.get(uuid).copied();
+                    managed.observed.look = looks.get(uuid).copied();
                 }
                 Knob::CpuFrequency(policy) => {
-                    let lower = track.found.as_ref().and_then(|found| found.value).filter(|&now| track.is_above(now));
-                    track.lowered = lower.is_some_and(|khz| thermal::holds_down(&self.sysfs, *policy, khz));
+                    let shown = managed.observed.found.as_ref().and_then(|found| found.value);
+                    let lower = shown.filter(|&now| managed.is_above(now));
+                    managed.observed.lowered = lower.is_some_and(|khz| thermal::holds_down(&self.sysfs, *policy, khz));
                 }
                 Knob::GpuPower(_) | Knob::CpuQuota(_) | Knob::RaplLimit(_) => {}
             }
         }
     }
 
-    /// Brings the devices to `limits`: a knob that is in the journal and not in it is given back. At each tick, also with
+    /// Brings the devices to `limits`: a knob that is in the journal and not in it is restored. At each tick, also with
     /// nothing to limit. A limit of a knob that does not exist is passed over.
     pub fn apply(&mut self, now: Duration, limits: &Limits, files: &mut FileKnobs, gpus: &mut GpuMeter) {
         self.now = now;
         self.take_written(gpus);
-        let mut actions = Vec::new();
-        for (knob, track) in &mut self.tracks {
+        let (mut restores, mut sets, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        for (knob, managed) in &mut self.knobs {
             // A quota may have been looked at some seconds ago: what it was before the first write is what it is now.
-            if is_quota(knob) && track.held.is_none() && limits.contains_key(knob) {
+            if is_quota(knob) && managed.held().is_none() && limits.contains_key(knob) {
                 match files.read(knob) {
-                    Ok(now) => track.found = Some(now),
-                    Err(error) => track.unreadable(&error),
+                    Ok(now) => managed.observed.found = Some(now),
+                    Err(error) => managed.unreadable(&error),
                 }
             }
-            let action = track.decide(now, limits.get(knob), &mut self.changes);
-            if action != Action::Nothing {
-                actions.push((knob.clone(), action));
+            match managed.decide(now, limits.get(knob), &mut self.changes.all) {
+                Action::Nothing => {}
+                Action::Forget => gone.push(knob.clone()),
+                Action::Restore => {
+                    let raw = managed.held().map(|held| held.original_raw.clone()).unwrap_or_default();
+                    restores.push((knob.clone(), raw));
+                }
+                Action::Set(value) => sets.push((knob.clone(), value)),
             }
         }
-        let of = |wanted: fn(&Action) -> bool| -> Vec<Knob> {
-            actions.iter().filter(|(_, action)| wanted(action)).map(|(knob, _)| knob.clone()).collect()
-        };
-        self.forget(&of(|action| *action == Action::Forget));
-        let restored: Vec<Knob> = of(|action| *action == Action::Restore);
-        let mut gone = Vec::new();
-        for knob in restored {
-            let raw = self.tracks.get(&knob).and_then(|track| Some(track.held.as_ref()?.original_raw.clone()));
-            let raw = raw.unwrap_or_default();
-            if self.write(&knob, &Value::Restore(raw), files, gpus) {
+        self.journal.forget(&gone);
+        gone.clear();
+        for (knob, raw) in restores {
+            if self.write(&knob, Value::Restore(raw), files, gpus) {
                 gone.push(knob);
             }
         }
-        let sets: Vec<(Knob, u64)> = actions
-            .into_iter()
-            .filter_map(|(knob, action)| if let Action::Set(value) = action { Some((knob, value)) } else { None })
-            .collect();
         if self.intend(&sets, limits) {
             for (knob, value) in sets {
-                if self.write(&knob, &Value::Set(value), files, gpus) {
+                if self.write(&knob, Value::Set(value), files, gpus) {
                     gone.push(knob);
                 }
             }
         }
-        self.forget(&gone);
-        self.say();
+        self.journal.forget(&gone);
+        self.changes.log();
     }
 
     /// Notes in the journal what is about to be written. Without that, nothing is.
     fn intend(&mut self, sets: &[(Knob, u64)], limits: &Limits) -> bool {
-        let Some(journal) = &mut self.journal else { return false };
         let found: Vec<Option<Found>> =
-            sets.iter().map(|(knob, _)| self.tracks.get(knob).and_then(Track::before)).collect();
+            sets.iter().map(|(knob, _)| self.knobs.get(knob).and_then(ManagedKnob::before)).collect();
         let intents: Vec<Intent<'_>> = sets
             .iter()
             .zip(&found)
@@ -334,42 +222,40 @@ impl Actuator {
                 Some(Intent { knob, found: found.as_ref()?, value: *value, policy: &limits.get(knob)?.policy })
             })
             .collect();
-        let noted = journal.intend(&intents).is_ok();
-        self.see_journal();
-        noted
+        self.journal.intend(&intents)
     }
 
-    /// Returns whether the knob leaves the journal.
-    fn write(&mut self, knob: &Knob, value: &Value, files: &mut FileKnobs, gpus: &mut GpuMeter) -> bool {
-        let Some(track) = self.tracks.get_mut(knob) else { return false };
+    /// Writes a knob: a GPU's by its thread, which answers later, all others by a file. Returns whether the knob leaves the
+    /// journal.
+    fn write(&mut self, knob: &Knob, value: Value, files: &mut FileKnobs, gpus: &mut GpuMeter) -> bool {
+        let Some(managed) = self.knobs.get_mut(knob) else { return false };
         if is_quota(knob)
             && let Ok(now) = files.read(knob)
-            && track.found.as_ref().is_none_or(|found| found.raw != now.raw)
+            && managed.observed.found.as_ref().is_none_or(|found| found.raw != now.raw)
         {
             // The pod was resized since the look. The next tick decides, so that no write covers what the kubelet wrote.
-            track.found = Some(now);
-            return track.held.is_none();
+            managed.observed.found = Some(now);
+            return managed.held().is_none();
         }
-        track.begin(self.now, value);
-        if is_gpu(knob) {
-            if !gpus.write(knob, value.clone()) {
-                track.unsent();
+        managed.begin(self.now, &value);
+        if knob.is_gpu() {
+            if !gpus.write(knob, value) {
+                managed.unsent();
             }
             return false;
         }
-        self.done(knob, value, files.write(knob, value))
+        let result = files.write(knob, &value);
+        self.done(knob, &value, result)
     }
 
     fn done(&mut self, knob: &Knob, value: &Value, result: Result<Found, KnobError>) -> bool {
-        let Some(track) = self.tracks.get_mut(knob) else { return false };
-        let gone = track.done(self.now, value, result, &mut self.changes);
-        let shown = track.found.as_ref().and_then(|found| found.value);
-        if let (Value::Set(_), false, Some(shown), Some(held)) = (value, gone, shown, &track.held)
+        let Some(managed) = self.knobs.get_mut(knob) else { return false };
+        let gone = managed.done(self.now, value, result, &mut self.changes.all);
+        let shown = managed.observed.found.as_ref().and_then(|found| found.value);
+        if let (Value::Set(_), false, Some(shown), Some(held)) = (value, gone, shown, managed.held())
             && held.is_ours(shown)
-            && let Some(journal) = &mut self.journal
         {
-            let _ = journal.shown(knob, shown);
-            self.see_journal();
+            self.journal.shown(knob, shown);
         }
         gone
     }
@@ -381,42 +267,30 @@ impl Actuator {
                 gone.push(knob);
             }
         }
-        self.forget(&gone);
+        self.journal.forget(&gone);
     }
 
-    fn forget(&mut self, knobs: &[Knob]) {
-        if let Some(journal) = &mut self.journal {
-            let _ = journal.forget(knobs);
-            self.see_journal();
-        }
-    }
-
-    fn say(&mut self) {
-        self.changes.iter().skip(self.said).for_each(log);
-        self.said = self.changes.len();
-    }
-
-    /// Gives everything back, waiting for GPUs up to `until`. Returns whether all is as it was; what is not stays in the
+    /// Restores everything, waiting for GPUs up to `until`. Returns whether all is as it was; what is not stays in the
     /// journal.
     pub fn close(&mut self, now: Duration, until: Instant, files: &mut FileKnobs, gpus: &mut GpuMeter) -> bool {
         let began = Instant::now();
-        self.tracks.values_mut().for_each(Track::stop_doubting);
+        self.knobs.values_mut().for_each(ManagedKnob::stop_doubting);
         loop {
             let moment = now + began.elapsed();
             self.look(moment, Seen::default(), files, gpus);
             self.apply(moment, &Limits::new(), files, gpus);
-            let left: Vec<&Track> = self.held().collect();
-            if left.is_empty() || Instant::now() >= until || left.iter().all(|track| track.is_hopeless()) {
+            let left: Vec<&ManagedKnob> = self.held().collect();
+            if left.is_empty() || Instant::now() >= until || left.iter().all(|managed| managed.is_hopeless()) {
                 return left.is_empty();
             }
             let step = until.min(Instant::now() + CLOSING_STEP);
-            if left.iter().any(|track| is_gpu(&track.knob)) {
+            if left.iter().any(|managed| managed.knob.is_gpu()) {
                 // A GPU takes writes once it is read.
                 let asked = Instant::now();
                 let late = gpus.ask(asked);
                 drop(gpus.take(asked, late));
             }
-            if left.iter().any(|track| track.is_pending()) {
+            if left.iter().any(|managed| managed.is_pending()) {
                 gpus.settle(step);
             } else {
                 thread::sleep(step.saturating_duration_since(Instant::now()));
@@ -427,135 +301,101 @@ impl Actuator {
     /// Whether it is, was or would be written, so that what it shows has to be known at each tick.
     #[must_use]
     pub fn is_in_use(&self, knob: &Knob) -> bool {
-        self.tracks.get(knob).is_some_and(Track::is_in_use)
+        self.knobs.get(knob).is_some_and(ManagedKnob::is_in_use)
     }
 
     /// The knobs that are in the journal.
-    pub fn held(&self) -> impl Iterator<Item = &Track> {
-        self.tracks.values().filter(|track| track.held.is_some())
+    pub fn held(&self) -> impl Iterator<Item = &ManagedKnob> {
+        self.knobs.values().filter(|managed| managed.held().is_some())
     }
 
     /// Every knob there is, for the controller.
     #[must_use]
     pub fn knobs(&self) -> BTreeMap<Knob, KnobNow> {
-        let is_closed = self.journal.as_ref().is_none_or(|journal| journal.problem().is_some());
-        let now = |track: &Track| {
-            let mut now = track.now(self.now)?;
+        let is_writable = self.journal.is_writable();
+        let now = |managed: &ManagedKnob| {
+            let mut now = managed.now(self.now)?;
             // What is limited stays so: a disk that fills up lifts no limit.
-            if is_closed && track.held.is_none() && now.state == KnobState::Ok {
+            if !is_writable && managed.held().is_none() && now.state == KnobState::Ok {
                 now.state = KnobState::NoPermission;
             }
             Some(now)
         };
-        self.tracks.iter().filter_map(|(knob, track)| Some((knob.clone(), now(track)?))).collect()
+        self.knobs.iter().filter_map(|(knob, managed)| Some((knob.clone(), now(managed)?))).collect()
     }
 
     /// Every knob that is or was written, or should be, and those of `more` that exist; ascending.
     #[must_use]
     pub fn caps(&self, more: &BTreeSet<Knob>) -> Vec<CapStatus> {
-        let shown = |track: &&Track| track.is_told() || more.contains(&track.knob);
-        self.tracks.values().filter(shown).map(|track| track.cap(self.now)).collect()
+        let shown = |managed: &&ManagedKnob| managed.is_shown() || more.contains(&managed.knob);
+        self.knobs.values().filter(shown).map(|managed| managed.cap(self.now)).collect()
     }
 
     /// What the journal says is written, as it was at the start of this run or since: for the time until policies are
     /// known.
     #[must_use]
     pub fn adopted(&self) -> Limits {
-        let limit = |track: &Track| {
-            let held = track.held.as_ref()?;
-            Some((track.knob.clone(), Limit { value: held.written, policy: held.policy.clone() }))
+        let limit = |managed: &ManagedKnob| {
+            let held = managed.held()?;
+            Some((managed.knob.clone(), Limit { value: held.written, policy: held.policy.clone() }))
         };
-        self.tracks.values().filter_map(limit).collect()
+        self.knobs.values().filter_map(limit).collect()
     }
 
     /// Lets a policy that was changed write what it was kept from: after a foreign write, or a failure.
-    pub fn policy_changed(&mut self, policy: &energy_model::capping::policy::PolicyName) {
-        for track in self.tracks.values_mut() {
-            track.policy_changed(policy);
+    pub fn policy_changed(&mut self, policy: &PolicyName) {
+        for managed in self.knobs.values_mut() {
+            managed.policy_changed(policy);
         }
     }
 
     /// What happened since the last call; the log has it already.
     pub fn take_changes(&mut self) -> Vec<Change> {
-        self.say();
-        self.said = 0;
-        std::mem::take(&mut self.changes)
+        self.changes.take()
     }
 
     /// Why nothing new can be limited.
     #[must_use]
     pub const fn trouble(&self) -> Option<&ActuatorTrouble> {
-        self.trouble.as_ref()
+        self.journal.trouble()
     }
 
     /// Whether this process may write to devices, be it only to restore them.
     #[must_use]
     pub const fn may_restore(&self) -> bool {
-        self.journal.is_some()
+        self.journal.is_open()
     }
 
     /// What the journal of an earlier run should have said, and did not.
     #[must_use]
     pub const fn loss(&self) -> &Loss {
-        &self.loss
+        self.journal.loss()
     }
 
     /// People know what is lost.
     pub fn loss_is_told(&mut self) {
-        if let Some(journal) = &mut self.journal {
-            journal.loss_is_told();
-        }
+        self.journal.loss_is_told();
     }
 
     /// How often somebody else had removed or changed the journal since the start.
     #[must_use]
     pub const fn journal_repairs(&self) -> u64 {
-        self.journal_repairs
+        self.journal.repairs()
     }
 
-    /// Knobs that could not be given back so far.
+    /// Knobs that could not be restored so far.
     #[must_use]
     pub fn restore_pending(&self) -> u64 {
-        self.tracks.values().map(|track| u64::from(track.is_restore_pending())).sum()
+        self.knobs.values().map(|managed| u64::from(managed.is_restore_pending())).sum()
     }
 
-    /// Tries to give a knob back that failed, since the start.
+    /// Tries to restore a knob that failed, since the start.
     #[must_use]
     pub fn restore_failures(&self) -> u64 {
-        self.tracks.values().map(|track| track.restore_failures).sum()
+        self.knobs.values().map(ManagedKnob::restore_failures).sum()
     }
-}
-
-const fn is_gpu(knob: &Knob) -> bool {
-    matches!(knob, Knob::GpuClock(_) | Knob::GpuPower(_))
 }
 
 const fn is_quota(knob: &Knob) -> bool {
     matches!(knob, Knob::CpuQuota(_))
-}
-
-/// The line of a change in the log.
-pub fn log(change: &Change) {
-    let Change { knob, policy, kind, detail } = change;
-    let policy = policy.as_ref().map(ToString::to_string).unwrap_or_default();
-    match kind {
-        ChangeKind::Foreign => {
-            warn!(%knob, policy, "somebody else writes it: {detail}");
-        }
-        ChangeKind::Locked => {
-            warn!(%knob, policy, "its clocks are left alone while this shows: {detail}");
-        }
-        ChangeKind::Resized => {
-            info!(%knob, policy, "the pod was resized, its new limit is what is given back: {detail}")
-        }
-        ChangeKind::Reverted => info!(%knob, policy, "set again: {detail}"),
-        ChangeKind::Restored => info!(%knob, policy, "given back: {detail}"),
-        ChangeKind::RestoreFailed => {
-            warn!(%knob, policy, error = detail, "cannot be given back, it stays in the journal and is tried again");
-        }
-        ChangeKind::Refused(state) => {
-            warn!(%knob, policy, reason = state.as_str(), error = detail, "cannot be limited, it is tried again later");
-        }
-        ChangeKind::Recovered => info!(%knob, policy, "can be limited again: {detail}"),
-    }
 }

@@ -45,6 +45,18 @@ impl Knob {
         }
     }
 
+    /// It is a GPU's.
+    #[must_use]
+    pub const fn is_gpu(&self) -> bool {
+        matches!(self, Self::GpuClock(_) | Self::GpuPower(_))
+    }
+
+    /// Its device shows what it is set to. Locked clocks do not show.
+    #[must_use]
+    pub const fn is_readable(&self) -> bool {
+        !matches!(self, Self::GpuClock(_))
+    }
+
     /// The value of the label `device`: UUID, `policyN`, cgroup path or zone.
     #[must_use]
     pub fn device(&self) -> String {

@@ -4,7 +4,7 @@ use crate::capping::knob::Knob;
 use crate::capping::observation::KnobState;
 use crate::capping::policy::PolicyName;
 
-/// Something that changed; not told again while it lasts.
+/// Something that changed; not reported again while it lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub knob: Knob,

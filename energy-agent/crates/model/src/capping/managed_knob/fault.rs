@@ -7,7 +7,7 @@ use crate::capping::observation::KnobState;
 
 /// Between two tries to write a limit, doubled each time: what a driver or a firmware refuses, it refuses for long.
 const WRITING: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(600));
-/// Between two tries to give something back, which matters more, or to write what nobody has refused: a driver that is
+/// Between two tries to restore something, which matters more, or to write what nobody has refused: a driver that is
 /// loaded anew answers in between that the device is out of reach.
 const SOON: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
@@ -28,7 +28,7 @@ impl Fault {
         Self::after(before.filter(|before| before.error.state == error.state), now, error, pace)
     }
 
-    /// It could not be given back.
+    /// It could not be restored.
     #[must_use]
     pub fn restoring(before: Option<&Self>, now: Duration, error: KnobError) -> Self {
         Self::after(before, now, error, SOON)

@@ -1,10 +1,10 @@
-//! Locks of a GPU's clocks that somebody else has set. No driver tells them: they show where a GPU that works runs below what
-//! it may, and the driver gives no reason.
+//! Locks of a GPU's clocks that somebody else has set. No driver shows them: a GPU that works then runs below what it may,
+//! and the driver gives no reason.
 
 use std::time::Duration;
 
-use super::change::ChangeKind;
-use super::{Action, Change, Track, before};
+use super::change::{Change, ChangeKind};
+use super::{Action, Event, ManagedKnob, Theirs, before};
 use crate::capping::knob::{Found, Knob};
 use crate::capping::observation::{ClockLook, Why};
 use crate::capping::stated::Stated;
@@ -24,11 +24,9 @@ const STEP: u32 = 15;
 /// Within this part of the highest clock below what is allowed, a GPU runs as fast as it may.
 const MARGIN: u64 = 32;
 
-/// What is known of a lock that is not the agent's.
+/// What the clocks of a GPU say of a lock that is not the agent's.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Lock {
-    /// The clock that the GPU is locked to; MHz.
-    foreign: Option<u32>,
+pub struct LockEvidence {
     /// The clock that was seen without an explanation, since when, and how often in a row.
     below: Option<(u32, Duration, u32)>,
     /// The last look says that there may be a lock.
@@ -43,26 +41,25 @@ pub struct Lock {
     epoch: Option<u64>,
 }
 
-impl Lock {
-    #[must_use]
-    pub const fn is_foreign(&self) -> bool {
-        self.foreign.is_some()
-    }
-
+impl LockEvidence {
     /// The agent has written the clocks.
     pub fn wrote(&mut self, now: Duration) {
         self.settled_at = now + SETTLES;
         (self.below, self.possible, self.waits) = (None, false, None);
     }
 
+    /// Takes the driver's epoch. Returns whether it was loaded anew: then it has no locks.
+    fn is_anew(&mut self, epoch: u64) -> bool {
+        let anew = self.epoch.is_some_and(|before| before != epoch);
+        *self = if anew { Self::default() } else { *self };
+        self.epoch = Some(epoch);
+        anew
+    }
+
     /// Takes a look at a GPU that may run at `top` and, where that is the agent's own limit, is `capped`. Returns whether a
-    /// lock shows for the first time.
+    /// lock shows.
     fn take(&mut self, now: Duration, look: ClockLook, top: u64, margin: u64, capped: bool) -> bool {
-        let clock = u64::from(look.mhz);
-        if self.foreign.is_some_and(|mhz| clock > u64::from(mhz) + margin) {
-            self.foreign = None;
-        }
-        if clock + margin >= top {
+        if u64::from(look.mhz) + margin >= top {
             (self.below, self.possible, self.waits, self.free_at) = (None, false, None, Some(now));
             return false;
         }
@@ -79,8 +76,7 @@ impl Lock {
             self.below.filter(|(mhz, ..)| look.mhz.abs_diff(*mhz) <= STEP).unwrap_or((look.mhz, now, 0));
         self.below = Some((mhz, since, looks + 1));
         let (enough, time) = if capped { CAPPED } else { OPEN };
-        let shows = looks + 1 >= enough && now.saturating_sub(since) >= time;
-        shows && self.foreign.replace(look.mhz).is_none()
+        looks + 1 >= enough && now.saturating_sub(since) >= time
     }
 
     /// Whether a write has to wait, because there may be a lock that it would replace. Not for long: a GPU of which nothing
@@ -96,69 +92,81 @@ impl Lock {
     }
 }
 
-impl Track {
-    /// Takes what the GPU runs at as evidence of a lock. Where one shows for the first time it is said, and what the agent
+impl ManagedKnob {
+    /// Takes what the GPU runs at as evidence of a lock. One that shows for the first time is reported, and what the agent
     /// wrote is forgotten: the lock has taken its place.
     pub(super) fn watch_lock(&mut self, now: Duration, changes: &mut Vec<Change>) -> Option<Action> {
-        let (Knob::GpuClock(_), Some(found)) = (&self.knob, &self.found) else { return None };
-        if self.clock.lock.epoch.replace(found.epoch).is_some_and(|epoch| epoch != found.epoch) {
-            // A driver that is loaded anew has no locks.
-            self.clock.lock = Lock { epoch: Some(found.epoch), ..Lock::default() };
+        let (Knob::GpuClock(_), Some(found)) = (&self.knob, &self.observed.found) else { return None };
+        if self.lock.is_anew(found.epoch) && self.phase.lock_mhz().is_some() {
+            self.phase.on(Event::Open);
         }
-        if self.pending.is_some() || now < self.clock.lock.settled_at || found.raw.parse() == Ok(Stated::Open) {
+        let held = self.phase.held();
+        let is_pending = held.is_some_and(|held| held.pending_since().is_some());
+        if is_pending || now < self.lock.settled_at || found.raw.parse() == Ok(Stated::Open) {
             return None;
         }
-        let look = self.look?;
-        let allowed = match &self.held {
-            Some(held) if held.confirmed => held.written,
+        let look = self.observed.look?;
+        let (most, margin) = (self.most(found), margin(found));
+        let allowed = match held {
+            Some(held) if held.is_confirmed() => held.written,
             // Of an earlier run: whether it was written is not known.
             Some(_) => return None,
-            None => self.most(found),
+            None => most,
         };
-        let (capped, was_locked) = (self.held.is_some(), self.clock.lock.is_foreign());
-        let shows = self.clock.lock.take(now, look, allowed, margin(found), capped);
-        if was_locked && !self.clock.lock.is_foreign() {
-            let detail = format!("its clocks are not locked any more, it runs at {} MHz", look.mhz);
-            self.say(ChangeKind::Recovered, detail, changes);
+        let capped = held.is_some();
+        let shows = self.lock.take(now, look, allowed, margin, capped);
+        let known = self.phase.lock_mhz();
+        let stays = known.is_some_and(|mhz| u64::from(look.mhz) <= u64::from(mhz) + margin);
+        let lock = Theirs::Lock { mhz: look.mhz };
+        match (known, shows) {
+            (Some(_), false) if !stays => {
+                let detail = format!("its clocks are not locked any more, it runs at {} MHz", look.mhz);
+                self.report(ChangeKind::Recovered, detail, changes);
+                self.phase.on(Event::Open);
+            }
+            (_, true) if !stays => {
+                self.report(ChangeKind::Locked, locked(look.mhz, most), changes);
+                self.phase.on(Event::Yield(lock));
+                if capped {
+                    self.refusal = None;
+                    return Some(Action::Forget);
+                }
+            }
+            (_, true) => self.phase.on(Event::Yield(lock)),
+            (_, false) => {}
         }
-        if !shows {
-            return None;
-        }
-        self.say(ChangeKind::Locked, self.why_locked().unwrap_or_default(), changes);
-        if !capped {
-            return None;
-        }
-        self.held = None;
-        (self.restore_fault, self.fault) = (None, None);
-        Some(Action::Forget)
+        None
     }
 
     /// Whether a write would replace a lock that there may be. Asked only when there is something to write.
     pub(super) fn doubts_lock(&mut self, now: Duration) -> bool {
-        matches!(self.knob, Knob::GpuClock(_)) && self.clock.lock.holds_up(now)
+        matches!(self.knob, Knob::GpuClock(_)) && self.lock.holds_up(now)
     }
 
     /// Nothing waits any more: the agent ends.
     pub fn stop_doubting(&mut self) {
-        self.clock.lock.possible = false;
+        self.lock.possible = false;
     }
 
     /// What is seen of another's lock, and what to do; `None` without one.
     #[must_use]
     pub(super) fn why_locked(&self) -> Option<String> {
-        let (mhz, found) = (self.clock.lock.foreign?, self.found.as_ref()?);
-        let most = self.most(found);
-        Some(format!(
-            "it runs at {mhz} MHz under load where {most} MHz is the highest, and the driver gives no reason: somebody else has \
-             locked its clocks; state what to restore after a cap, --capping.gpu-clock-before=MIN-MAX, or open if {mhz} MHz \
-             is all that it can do"
-        ))
+        let (mhz, found) = (self.phase.lock_mhz()?, self.observed.found.as_ref()?);
+        Some(locked(mhz, self.most(found)))
     }
 
     /// The highest clock without the agent; MHz.
     fn most(&self, found: &Found) -> u64 {
         before(&self.knob, found).map_or(found.max, |most| most.min(found.max))
     }
+}
+
+fn locked(mhz: u32, most: u64) -> String {
+    format!(
+        "it runs at {mhz} MHz under load where {most} MHz is the highest, and the driver gives no reason: somebody else has \
+         locked its clocks; state what to restore after a cap, --capping.gpu-clock-before=MIN-MAX, or open if {mhz} MHz \
+         is all that it can do"
+    )
 }
 
 fn margin(found: &Found) -> u64 {

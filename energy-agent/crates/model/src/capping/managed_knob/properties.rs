@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::capping::knob::Value;
 
 const ORIGINAL: u64 = 3000;
 const FLOOR: u64 = 1000;
@@ -36,7 +37,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// A clock, its file, and the journal on disk.
 struct World {
-    track: Track,
+    managed: ManagedKnob,
     device: u64,
     entry: Option<Entry>,
     fails: bool,
@@ -59,25 +60,25 @@ impl World {
     }
 
     fn restart(&mut self) {
-        self.track = self.entry.as_ref().map_or_else(|| Track::new(Knob::CpuFrequency(0)), Track::adopt);
+        self.managed = self.entry.as_ref().map_or_else(|| ManagedKnob::new(Knob::CpuFrequency(0)), ManagedKnob::adopt);
         self.now = Duration::from_secs(1);
     }
 
     fn tick(&mut self, limit: Option<&Limit>) {
         self.now += Duration::from_secs(1);
         let found = self.found();
-        self.track.found = Some(found.clone());
-        let value = match self.track.decide(self.now, limit, &mut Vec::new()) {
+        self.managed.observed.found = Some(found.clone());
+        let value = match self.managed.decide(self.now, limit, &mut Vec::new()) {
             Action::Nothing => return,
             Action::Forget => return self.entry = None,
-            Action::Restore => Value::Restore(self.track.held.as_ref().unwrap().original_raw.clone()),
+            Action::Restore => Value::Restore(self.managed.held().unwrap().original_raw.clone()),
             Action::Set(value) => {
                 assert!((FLOOR..=ORIGINAL).contains(&value), "{value}");
                 assert_ne!(value, self.device, "it is that already");
                 let policy = &limit.unwrap().policy;
                 match &mut self.entry {
                     Some(entry) => entry.intend(value, found.value, policy),
-                    None => self.entry = Some(Entry::new(&self.track.knob, &found, value, policy, "b", 0)),
+                    None => self.entry = Some(Entry::new(&self.managed.knob, &found, value, policy, "b", 0)),
                 }
                 assert_eq!(
                     self.entry.as_ref().unwrap().original,
@@ -91,7 +92,7 @@ impl World {
         if kill == Some(false) {
             return self.restart();
         }
-        self.track.begin(self.now, &value);
+        self.managed.begin(self.now, &value);
         if !self.fails {
             self.device = match &value {
                 Value::Set(value) => *value,
@@ -103,7 +104,7 @@ impl World {
         }
         let error = KnobError { state: KnobState::Error, detail: String::new() };
         let result = if self.fails { Err(error) } else { Ok(self.found()) };
-        if self.track.done(self.now, &value, result, &mut Vec::new()) {
+        if self.managed.done(self.now, &value, result, &mut Vec::new()) {
             self.entry = None;
         }
     }
@@ -113,7 +114,7 @@ proptest! {
     #[test]
     fn what_nobody_else_writes_comes_back(events in prop::collection::vec(event(), 1..60)) {
         let mut world = World {
-            track: Track::new(Knob::CpuFrequency(0)),
+            managed: ManagedKnob::new(Knob::CpuFrequency(0)),
             device: ORIGINAL,
             entry: None,
             fails: false,
@@ -141,6 +142,6 @@ proptest! {
         // The longest wait between two tries to restore is a minute.
         (0..62).for_each(|_| world.tick(None));
         prop_assert_eq!(world.device, ORIGINAL);
-        prop_assert!(world.track.held.is_none() && world.entry.is_none());
+        prop_assert!(world.managed.held().is_none() && world.entry.is_none());
     }
 }

@@ -1,12 +1,14 @@
-//! Somebody else who writes the same knob: how long their value stands, and how often it is written over. Two writers that
+//! Somebody else who writes the same knob: how long their value is left alone, and how often it is written over. Two writers that
 //! never give way would write without end.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{HOUR, MINUTE, Track, forget_before, text};
-use crate::capping::policy::PolicyName;
+use super::pace::forget_before;
+use super::{Event, MINUTE, ManagedKnob, Phase, Theirs, text};
+use crate::capping::knob::Knob;
 
+const HOUR: Duration = Duration::from_secs(3600);
 /// How long a lower value, which keeps the budget, is left alone.
 const LOWER_STANDS: Duration = Duration::from_secs(600);
 /// How long a higher one is.
@@ -20,59 +22,23 @@ const REVERTS_AN_HOUR: usize = 20;
 /// What is known of another writer of a knob.
 #[derive(Clone, Debug, Default)]
 pub struct Rival {
-    stands: Option<Stands>,
     /// When the last of their values were, or will be, written over.
     overwritten: VecDeque<Duration>,
     reverted: VecDeque<Duration>,
 }
 
-/// A value of theirs that is left alone.
-#[derive(Clone, Debug)]
-struct Stands {
-    until: Duration,
-    /// Whose limit it replaced.
-    policy: PolicyName,
-    /// `None`: no limit.
-    shown: Option<u64>,
-    written: u64,
-}
-
 impl Rival {
-    /// Their value is left alone.
-    #[must_use]
-    pub const fn stands(&self) -> bool {
-        self.stands.is_some()
-    }
-
-    /// Their value is left alone, whatever policy asks.
-    #[must_use]
-    pub fn stands_at(&self, now: Duration) -> bool {
-        self.stands.as_ref().is_some_and(|stands| now < stands.until)
-    }
-
-    /// Ends what is over. A limit of another policy than the one that they replaced need not wait.
-    pub fn look(&mut self, now: Duration, limit_of: Option<&PolicyName>) {
-        self.stands.take_if(|stands| now >= stands.until || limit_of.is_some_and(|policy| *policy != stands.policy));
-    }
-
-    /// A policy that was changed need not wait.
-    pub fn policy_changed(&mut self, policy: &PolicyName) {
-        self.stands.take_if(|stands| stands.policy == *policy);
-    }
-
-    /// They have set `shown` where `written` was.
-    pub fn wrote(&mut self, now: Duration, policy: PolicyName, shown: Option<u64>, written: u64) {
-        let until = if is_lower(shown, written) {
-            now + LOWER_STANDS
-        } else {
-            let soon = now + HIGHER_STANDS;
-            let full = self.overwritten.len() >= OVERWRITES_AN_HOUR;
-            let oldest = full.then(|| self.overwritten.pop_front()).flatten();
-            let until = oldest.map_or(soon, |oldest| soon.max(oldest + HOUR));
-            self.overwritten.push_back(until);
-            until
-        };
-        self.stands = Some(Stands { until, policy, shown, written });
+    /// They have set `shown` where `written` was. Until when that is left alone.
+    pub fn wrote(&mut self, now: Duration, shown: Option<u64>, written: u64) -> Duration {
+        if is_lower(shown, written) {
+            return now + LOWER_STANDS;
+        }
+        let soon = now + HIGHER_STANDS;
+        let full = self.overwritten.len() >= OVERWRITES_AN_HOUR;
+        let oldest = full.then(|| self.overwritten.pop_front()).flatten();
+        let until = oldest.map_or(soon, |oldest| soon.max(oldest + HOUR));
+        self.overwritten.push_back(until);
+        until
     }
 
     /// It went back to what it was. Whether that is so often that somebody means it.
@@ -84,16 +50,27 @@ impl Rival {
     }
 }
 
-impl Track {
-    /// Whose value rules, and until when; `None` where it is the agent's, or no value is set.
+impl ManagedKnob {
+    /// Ends a yield that is over. A limit of another policy than the one that they replaced need not wait.
+    pub(super) fn end_yield(&mut self, now: Duration) {
+        if let Phase::Yielded(Theirs::Value { until, policy, .. }) = &self.phase
+            && (now >= *until || self.wanted.as_ref().is_some_and(|wanted| wanted.limit.policy != *policy))
+        {
+            self.phase.on(Event::Open);
+        }
+    }
+}
+
+impl Theirs {
+    /// What is done about their value, for people; `None` where its time is over, or it is a lock.
     #[must_use]
-    pub(super) fn why_theirs(&self, now: Duration) -> Option<String> {
-        let Stands { until, shown, written, .. } = self.rival.stands.as_ref().filter(|stands| now < stands.until)?;
-        let [theirs, ours] = [*shown, Some(*written)].map(|value| text(&self.knob, value));
+    pub fn rule(&self, knob: &Knob, now: Duration) -> Option<String> {
+        let Self::Value { until, shown, written, .. } = self else { return None };
+        let left = until.checked_sub(now).filter(|left| !left.is_zero())?.as_secs();
+        let [theirs, ours] = [*shown, Some(*written)].map(|value| text(knob, value));
         let (comparison, then) = if is_lower(*shown, *written) {
             ("lower", "it stays".to_owned())
         } else {
-            let left = until.saturating_sub(now).as_secs();
             let most = "three times within an hour at most (the same value again: at once, twenty times)";
             ("higher", format!("it stands for {left} s more and is then written over, {most}"))
         };

@@ -6,6 +6,7 @@ mod rivals;
 use std::sync::Arc;
 
 use super::*;
+use crate::capping::knob::Value;
 use crate::capping::observation::KnobNow;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -24,7 +25,7 @@ fn error(state: KnobState) -> KnobError {
 
 /// A knob with a device behind it that does what it is told, once a second.
 struct Bench {
-    track: Track,
+    managed: ManagedKnob,
     device: Found,
     now: Duration,
     changes: Vec<Change>,
@@ -53,9 +54,9 @@ impl Bench {
             (_, None) => "max 100000".to_owned(),
         };
         let device = Found { min, max, step, value, raw, state: KnobState::Ok, epoch: 1 };
-        let track = Track::new(knob);
+        let managed = ManagedKnob::new(knob);
         let now = Duration::from_secs(100);
-        Self { track, device, now, changes: Vec::new(), writes: Vec::new(), refuse: None, locked: false }
+        Self { managed, device, now, changes: Vec::new(), writes: Vec::new(), refuse: None, locked: false }
     }
 
     /// Somebody else, or the device itself.
@@ -67,16 +68,16 @@ impl Bench {
     /// One tick.
     fn tick(&mut self, limit: Option<&Limit>) -> Action {
         self.now += SECOND;
-        self.track.found = Some(self.device.clone());
-        let action = self.track.decide(self.now, limit, &mut self.changes);
+        self.managed.observed.found = Some(self.device.clone());
+        let action = self.managed.decide(self.now, limit, &mut self.changes);
         let value = match action {
             Action::Nothing | Action::Forget => return action,
             Action::Set(value) => Value::Set(value),
-            Action::Restore => Value::Restore(self.track.held.as_ref().unwrap().original_raw.clone()),
+            Action::Restore => Value::Restore(self.managed.held().unwrap().original_raw.clone()),
         };
-        self.track.begin(self.now, &value);
+        self.managed.begin(self.now, &value);
         self.writes.push(value.clone());
-        let readable = !matches!(self.track.knob, Knob::GpuClock(_));
+        let readable = !matches!(self.managed.knob, Knob::GpuClock(_));
         let result = match self.refuse {
             Some(state) => Err(error(state)),
             None if self.locked => Ok(Found { state: KnobState::NotEffective, ..self.device.clone() }),
@@ -89,7 +90,7 @@ impl Bench {
                 Ok(self.device.clone())
             }
         };
-        self.track.done(self.now, &value, result, &mut self.changes);
+        self.managed.done(self.now, &value, result, &mut self.changes);
         action
     }
 
@@ -104,7 +105,7 @@ impl Bench {
     }
 
     fn seen(&self) -> KnobNow {
-        self.track.now(self.now).unwrap()
+        self.managed.now(self.now).unwrap()
     }
 }
 
@@ -113,8 +114,8 @@ fn nothing_is_written_without_a_limit() {
     let mut cpu = Bench::cpu();
     cpu.ticks(5, None);
     assert_eq!(cpu.writes, []);
-    assert!(cpu.track.held.is_none());
-    assert!(!cpu.track.is_told());
+    assert!(cpu.managed.held().is_none());
+    assert!(!cpu.managed.is_shown());
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn a_limit_is_written_once_and_its_end_gives_back_what_was() {
     assert_eq!(cpu.writes[1..], [Value::Restore("3000".to_owned())]);
     assert_eq!(cpu.device.value, Some(3000));
     assert_eq!(cpu.kinds(), [ChangeKind::Restored]);
-    let cap = cpu.track.cap(cpu.now);
+    let cap = cpu.managed.cap(cpu.now);
     assert_eq!((cap.writes.ok, cap.writes.restored, cap.state), (1, 1, KnobState::Ok));
 }
 
@@ -148,7 +149,7 @@ fn a_limit_below_the_floor_is_the_floor_and_shown_as_clamped() {
     let mut cpu = Bench::cpu();
     cpu.ticks(3, Some(&limit(1)));
     assert_eq!(cpu.writes, [Value::Set(1000)]);
-    assert!(cpu.track.cap(cpu.now).clamped);
+    assert!(cpu.managed.cap(cpu.now).clamped);
     assert_eq!(cpu.seen().min, 1000);
 }
 
@@ -161,7 +162,7 @@ fn raises_are_put_off_beyond_twenty_writes_a_minute_and_cuts_never() {
     assert_eq!(cpu.writes.len(), 20);
     cpu.ticks(10, Some(&limit(2500)));
     assert_eq!(cpu.writes.len(), 20, "put off");
-    assert_eq!(cpu.track.cap(cpu.now).writes.deferred, 1, "one value, once");
+    assert_eq!(cpu.managed.cap(cpu.now).writes.deferred, 1, "one value, once");
     cpu.tick(Some(&limit(1500)));
     assert_eq!(cpu.writes.last(), Some(&Value::Set(1500)), "a cut");
     cpu.tick(None);
@@ -183,10 +184,10 @@ fn another_policy_or_a_changed_one_need_not_wait() {
         cpu.becomes(Some(2600));
         cpu.ticks(2, Some(&limit(2000)));
         if changed {
-            cpu.track.policy_changed(&policy("other"));
+            cpu.managed.policy_changed(&policy("other"));
             cpu.tick(Some(&limit(2000)));
             assert_eq!(cpu.writes.len(), 1);
-            cpu.track.policy_changed(&policy("p"));
+            cpu.managed.policy_changed(&policy("p"));
             cpu.tick(Some(&limit(2000)));
         } else {
             cpu.tick(Some(&Limit { policy: policy("q"), ..limit(2000) }));
@@ -211,7 +212,7 @@ fn a_value_that_went_back_is_set_again_and_left_alone_when_it_happens_all_the_ti
     assert_eq!(quota.writes.len(), 6, "five times in a minute");
     assert_eq!(quota.kinds().last(), Some(&ChangeKind::Foreign));
     assert_eq!(quota.seen().state, KnobState::Yielded);
-    assert!(quota.track.held.is_none());
+    assert!(quota.managed.held().is_none());
 }
 
 #[test]
@@ -236,12 +237,12 @@ fn a_pod_that_is_resized_is_held_from_its_new_limit_which_comes_back_fc_121() {
     quota.refuse = None;
     quota.becomes(Some(3000));
     quota.ticks(60, None);
-    assert_eq!((quota.device.value, quota.track.is_restore_pending()), (Some(3000), false));
+    assert_eq!((quota.device.value, quota.managed.is_restore_pending()), (Some(3000), false));
     // With another period, though the part of a CPU is the same.
     quota.tick(Some(&limit(100)));
     (quota.device.value, quota.device.raw) = (Some(3000), "30000 10000".to_owned());
     quota.ticks(2, Some(&limit(100)));
-    assert_eq!(quota.track.held.as_ref().unwrap().original_raw, "30000 10000");
+    assert_eq!(quota.managed.held().unwrap().original_raw, "30000 10000");
 }
 
 #[test]
@@ -251,8 +252,8 @@ fn a_resize_between_a_write_and_its_reading_back_is_no_value_of_the_agents() {
     quota.tick(Some(&limit(100)));
     quota.becomes(Some(2000));
     let shown = Found { state: KnobState::NotEffective, ..quota.device.clone() };
-    quota.track.begin(quota.now, &Value::Set(80));
-    quota.track.done(quota.now, &Value::Set(80), Ok(shown), &mut quota.changes);
+    quota.managed.begin(quota.now, &Value::Set(80));
+    quota.managed.done(quota.now, &Value::Set(80), Ok(shown), &mut quota.changes);
     quota.ticks(2, Some(&limit(80)));
     assert_eq!(quota.device.value, Some(80));
     quota.ticks(2, None);
@@ -289,13 +290,13 @@ fn a_refusal_is_told_once_and_tried_again_after_one_two_four_minutes_up_to_ten()
     }
     assert_eq!(tried, [0, 60, 180, 420, 900, 1500, 2100]);
     assert_eq!(cpu.kinds(), [ChangeKind::Refused(KnobState::Rejected)]);
-    let cap = cpu.track.cap(cpu.now);
+    let cap = cpu.managed.cap(cpu.now);
     assert_eq!((cap.state, cap.writes.failed, cap.writes.ok), (KnobState::Rejected, 7, 0));
-    assert!(cpu.track.held.is_none(), "nothing was written");
+    assert!(cpu.managed.held().is_none(), "nothing was written");
     cpu.refuse = None;
     cpu.ticks(600, Some(&limit(2000)));
     assert_eq!(cpu.kinds(), [ChangeKind::Recovered]);
-    assert_eq!(cpu.track.cap(cpu.now).state, KnobState::Ok);
+    assert_eq!(cpu.managed.cap(cpu.now).state, KnobState::Ok);
 }
 
 #[test]
@@ -304,7 +305,7 @@ fn a_device_that_was_out_of_reach_is_written_again_within_seconds() {
     bench.refuse = Some(KnobState::Unreachable);
     assert_eq!(bench.tick(Some(&limit(1200))), Action::Set(1200));
     // It stays wanted meanwhile, for it may have been set.
-    assert_eq!(bench.track.now(bench.now).unwrap().current, Some(1200));
+    assert_eq!(bench.managed.now(bench.now).unwrap().current, Some(1200));
     bench.refuse = None;
     let actions: Vec<Action> = (0..3).map(|_| bench.tick(Some(&limit(1200)))).collect();
     assert_eq!(actions.iter().filter(|action| **action == Action::Set(1200)).count(), 1, "{actions:?}");
@@ -330,7 +331,7 @@ fn what_a_device_makes_of_a_value_is_not_a_foreign_one() {
     rapl.tick(Some(&limit(90_060_000)));
     // Registers hold eighths of a watt.
     let shown = Found { value: Some(90_000_000), raw: "90000000".to_owned(), ..rapl.device.clone() };
-    rapl.track.done(rapl.now, &Value::Set(90_060_000), Ok(shown), &mut rapl.changes);
+    rapl.managed.done(rapl.now, &Value::Set(90_060_000), Ok(shown), &mut rapl.changes);
     rapl.becomes(Some(90_000_000));
     rapl.ticks(5, Some(&limit(90_060_000)));
     assert_eq!((rapl.writes.len(), rapl.kinds()), (1, vec![]));
@@ -340,7 +341,7 @@ fn what_a_device_makes_of_a_value_is_not_a_foreign_one() {
 fn a_clock_that_the_kernel_holds_lower_is_nobodys_and_is_given_back() {
     let mut cpu = Bench::cpu();
     cpu.tick(Some(&limit(2000)));
-    cpu.track.lowered = true;
+    cpu.managed.observed.lowered = true;
     cpu.becomes(Some(1700));
     cpu.ticks(5, Some(&limit(2000)));
     assert_eq!((cpu.writes.len(), cpu.kinds()), (1, vec![]));
@@ -361,12 +362,12 @@ fn what_cannot_be_given_back_is_tried_ever_again_and_never_forgotten() {
     }
     assert_eq!(tried, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
     assert_eq!(cpu.kinds(), [ChangeKind::RestoreFailed]);
-    assert!(cpu.track.is_restore_pending());
-    assert_eq!(cpu.track.cap(cpu.now).state, KnobState::Error);
+    assert!(cpu.managed.is_restore_pending());
+    assert_eq!(cpu.managed.cap(cpu.now).state, KnobState::Error);
     cpu.refuse = None;
     cpu.ticks(60, None);
     assert_eq!(cpu.device.value, Some(3000));
-    assert!(!cpu.track.is_restore_pending());
+    assert!(!cpu.managed.is_restore_pending());
     assert_eq!(cpu.kinds(), [ChangeKind::Restored]);
 }
 
@@ -379,7 +380,7 @@ fn a_knob_that_cannot_be_read_keeps_its_original() {
     cpu.refuse = Some(KnobState::Unreachable);
     cpu.ticks(5, Some(&limit(1500)));
     cpu.ticks(5, None);
-    assert_eq!(cpu.track.held.as_ref().unwrap().original, Some(3000));
+    assert_eq!(cpu.managed.held().unwrap().original, Some(3000));
     (cpu.device, cpu.refuse) = (well, None);
     cpu.ticks(60, None);
     assert_eq!(cpu.device.value, Some(3000));
@@ -424,16 +425,16 @@ fn a_lock_that_the_driver_does_not_have_is_not_reset() {
 fn a_lock_that_is_not_obeyed_is_set_once_more_and_then_without_effect() {
     // FC-085: success is no proof.
     let mut gpu = Bench::gpu();
-    gpu.track.clock_mhz = Some(1410);
+    gpu.managed.observed.clock_mhz = Some(1410);
     gpu.ticks(30, Some(&limit(1200)));
     assert_eq!(gpu.writes, [Value::Set(1200), Value::Set(1200)]);
     assert_eq!(gpu.kinds(), [ChangeKind::Reverted, ChangeKind::Refused(KnobState::NotEffective)]);
-    assert_eq!(gpu.track.cap(gpu.now).state, KnobState::NotEffective);
+    assert_eq!(gpu.managed.cap(gpu.now).state, KnobState::NotEffective);
     gpu.ticks(600, Some(&limit(1200)));
     assert!(gpu.writes.len() < 8, "{}", gpu.writes.len());
     assert_eq!(gpu.kinds(), [], "said already");
     // One step above is how clocks are.
-    gpu.track.clock_mhz = Some(1215);
+    gpu.managed.observed.clock_mhz = Some(1215);
     gpu.ticks(6, Some(&limit(1200)));
     assert_eq!(gpu.kinds(), [ChangeKind::Recovered]);
 }
@@ -441,13 +442,38 @@ fn a_lock_that_is_not_obeyed_is_set_once_more_and_then_without_effect() {
 #[test]
 fn a_write_that_is_on_its_way_is_waited_for() {
     let mut gpu = Bench::gpu();
-    gpu.track.found = Some(gpu.device.clone());
-    let set = gpu.track.decide(gpu.now, Some(&limit(1200)), &mut gpu.changes);
+    gpu.managed.observed.found = Some(gpu.device.clone());
+    let set = gpu.managed.decide(gpu.now, Some(&limit(1200)), &mut gpu.changes);
     assert_eq!(set, Action::Set(1200));
-    gpu.track.begin(gpu.now, &Value::Set(1200));
+    gpu.managed.begin(gpu.now, &Value::Set(1200));
     for _ in 0..10 {
         assert_eq!(gpu.tick(None), Action::Nothing);
     }
-    gpu.track.done(gpu.now, &Value::Set(1200), Ok(gpu.device.clone()), &mut gpu.changes);
+    gpu.managed.done(gpu.now, &Value::Set(1200), Ok(gpu.device.clone()), &mut gpu.changes);
     assert_eq!(gpu.tick(None), Action::Restore);
+}
+
+#[test]
+fn a_first_write_without_an_answer_may_have_been_made_and_is_restored() {
+    let mut gpu = Bench::gpu();
+    gpu.managed.observed.found = Some(gpu.device.clone());
+    assert_eq!(gpu.managed.decide(gpu.now, Some(&limit(1200)), &mut gpu.changes), Action::Set(1200));
+    gpu.managed.begin(gpu.now, &Value::Set(1200));
+    // The device answers otherwise for 30 s.
+    let actions: Vec<Action> = (0..30).map(|_| gpu.tick(None)).collect();
+    assert_eq!(actions[..29], [Action::Nothing].repeat(29));
+    assert_eq!(actions[29], Action::Restore);
+}
+
+#[test]
+fn a_failure_to_restore_ends_with_what_was_to_be_restored() {
+    let mut power = Bench::of(Knob::GpuPower("GPU-1".into()), 200, 700, 1, Some(500));
+    power.tick(Some(&limit(300)));
+    power.refuse = Some(KnobState::Error);
+    power.ticks(2, None);
+    assert_eq!(power.managed.cap(power.now).state, KnobState::Error);
+    // The device began anew: there is nothing to restore.
+    (power.device.epoch, power.device.value, power.device.raw) = (2, Some(700), "700".to_owned());
+    assert_eq!(power.tick(None), Action::Forget);
+    assert_eq!(power.managed.cap(power.now).state, KnobState::Ok);
 }

@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn adopted(knob: Knob, original: Option<u64>, written: u64, before: u64, epoch: u64) -> Track {
+fn adopted(knob: Knob, original: Option<u64>, written: u64, before: u64, epoch: u64) -> ManagedKnob {
     let raw = original.map_or_else(|| "max 100000".to_owned(), |value| value.to_string());
     let found = Found { min: 0, max: 0, step: 1, value: original, raw, state: KnobState::Ok, epoch };
     let mut entry = Entry::new(&knob, &found, before, &policy("p"), "b", 0);
     entry.intend(written, Some(before), &policy("p"));
-    Track::adopt(&entry)
+    ManagedKnob::adopt(&entry)
 }
 
 #[test]
@@ -15,11 +15,11 @@ fn whatever_of_the_agents_shows_the_original_comes_back() {
     // Killed before the write, after it, and before its first one.
     for shows in [2000, 1500, 3000] {
         let mut cpu = Bench::cpu();
-        cpu.track = adopted(Knob::CpuFrequency(0), Some(3000), 1500, 2000, 1);
+        cpu.managed = adopted(Knob::CpuFrequency(0), Some(3000), 1500, 2000, 1);
         cpu.becomes(Some(shows));
         cpu.ticks(2, None);
         assert_eq!(cpu.device.value, Some(3000), "{shows}");
-        assert!(cpu.track.held.is_none());
+        assert!(cpu.managed.held().is_none());
         assert_eq!(cpu.writes.len(), usize::from(shows != 3000));
     }
 }
@@ -27,7 +27,7 @@ fn whatever_of_the_agents_shows_the_original_comes_back() {
 #[test]
 fn a_cap_that_stands_is_not_written_again_and_keeps_its_original() {
     let mut cpu = Bench::cpu();
-    cpu.track = adopted(Knob::CpuFrequency(0), Some(3000), 1500, 2000, 1);
+    cpu.managed = adopted(Knob::CpuFrequency(0), Some(3000), 1500, 2000, 1);
     cpu.becomes(Some(1500));
     cpu.ticks(3, Some(&limit(1500)));
     assert_eq!(cpu.writes, []);
@@ -37,7 +37,7 @@ fn a_cap_that_stands_is_not_written_again_and_keeps_its_original() {
 #[test]
 fn a_value_that_somebody_set_meanwhile_stays() {
     let mut cpu = Bench::cpu();
-    cpu.track = adopted(Knob::CpuFrequency(0), Some(3000), 1500, 2000, 1);
+    cpu.managed = adopted(Knob::CpuFrequency(0), Some(3000), 1500, 2000, 1);
     cpu.becomes(Some(2600));
     cpu.ticks(3, None);
     assert_eq!((cpu.writes.len(), cpu.kinds()), (0, vec![ChangeKind::Foreign]));
@@ -47,7 +47,7 @@ fn a_value_that_somebody_set_meanwhile_stays() {
 fn a_pod_that_was_resized_meanwhile_is_held_from_its_new_limit_fc_121() {
     for wanted in [None, Some(limit(100))] {
         let mut quota = Bench::of(Knob::CpuQuota("pod".into()), 10, 4000, 10, Some(2000));
-        quota.track = adopted(Knob::CpuQuota("pod".into()), Some(1000), 100, 150, 1);
+        quota.managed = adopted(Knob::CpuQuota("pod".into()), Some(1000), 100, 150, 1);
         quota.ticks(3, wanted.as_ref());
         assert_eq!(quota.kinds(), [ChangeKind::Resized]);
         // A policy that comes later need not wait.
@@ -61,7 +61,7 @@ fn a_pod_that_was_resized_meanwhile_is_held_from_its_new_limit_fc_121() {
 #[test]
 fn a_rounded_value_is_the_agents() {
     let mut rapl = Bench::of(Knob::RaplLimit("z".into()), 0, 145_000_000, 1, Some(90_000_000));
-    rapl.track = adopted(Knob::RaplLimit("z".into()), Some(145_000_000), 90_060_000, 100_000_000, 1);
+    rapl.managed = adopted(Knob::RaplLimit("z".into()), Some(145_000_000), 90_060_000, 100_000_000, 1);
     rapl.tick(None);
     assert_eq!(rapl.device.value, Some(145_000_000));
 }
@@ -69,7 +69,7 @@ fn a_rounded_value_is_the_agents() {
 #[test]
 fn another_cgroup_of_the_same_path_is_none_of_ours() {
     let mut quota = Bench::of(Knob::CpuQuota("pod".into()), 10, 2000, 10, Some(500));
-    quota.track = adopted(Knob::CpuQuota("pod".into()), None, 500, 500, 99);
+    quota.managed = adopted(Knob::CpuQuota("pod".into()), None, 500, 500, 99);
     assert_eq!(quota.tick(None), Action::Forget);
     assert_eq!(quota.writes, []);
     assert_eq!(quota.kinds(), []);
@@ -78,11 +78,11 @@ fn another_cgroup_of_the_same_path_is_none_of_ours() {
 #[test]
 fn a_lock_may_or_may_not_have_been_set_and_is_reset_or_set() {
     let mut gpu = Bench::gpu();
-    gpu.track = adopted(Knob::GpuClock("GPU-1".into()), None, 1200, 1350, 77);
+    gpu.managed = adopted(Knob::GpuClock("GPU-1".into()), None, 1200, 1350, 77);
     gpu.ticks(3, Some(&limit(1200)));
     assert_eq!(gpu.writes, [Value::Set(1200)]);
     let mut gpu = Bench::gpu();
-    gpu.track = adopted(Knob::GpuClock("GPU-1".into()), None, 1200, 1350, 77);
+    gpu.managed = adopted(Knob::GpuClock("GPU-1".into()), None, 1200, 1350, 77);
     gpu.ticks(3, None);
     assert_eq!(gpu.writes, [Value::Restore("max 100000".to_owned())]);
 }
@@ -92,7 +92,7 @@ fn a_pod_that_was_resized_by_a_little_is_not_the_agents_value_fc_121() {
     // 500 were written; a value in another period is off by one at most.
     for (shows, resized) in [(500, false), (499, false), (501, false), (498, true), (505, true), (507, true)] {
         let mut quota = Bench::of(Knob::CpuQuota("pod".into()), 10, 4000, 10, Some(shows));
-        quota.track = adopted(Knob::CpuQuota("pod".into()), Some(1000), 500, 500, 1);
+        quota.managed = adopted(Knob::CpuQuota("pod".into()), Some(1000), 500, 500, 1);
         quota.tick(None);
         let expected = if resized { vec![ChangeKind::Resized] } else { vec![ChangeKind::Restored] };
         assert_eq!(quota.kinds(), expected, "{shows}");
@@ -103,7 +103,7 @@ fn a_pod_that_was_resized_by_a_little_is_not_the_agents_value_fc_121() {
 #[test]
 fn a_higher_value_of_somebody_else_is_not_said_to_be_written_over_where_nothing_will_be() {
     let mut rapl = Bench::of(Knob::RaplLimit("z".into()), 0, 145_000_000, 1, Some(120_000_000));
-    rapl.track = adopted(Knob::RaplLimit("z".into()), Some(145_000_000), 90_000_000, 100_000_000, 1);
+    rapl.managed = adopted(Knob::RaplLimit("z".into()), Some(145_000_000), 90_000_000, 100_000_000, 1);
     rapl.tick(None);
     assert_eq!(rapl.changes[0].detail, "120.0 W shows where 90.0 W was written; it stays");
     assert_eq!((rapl.kinds(), rapl.writes.len()), (vec![ChangeKind::Foreign], 0));

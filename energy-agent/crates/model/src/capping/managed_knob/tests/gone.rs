@@ -5,11 +5,11 @@ use super::*;
 /// What is told when giving back fails with [`KnobState::Unreachable`], and the failures counted.
 fn told(mut bench: Bench) -> (Vec<ChangeKind>, u64, bool) {
     bench.tick(Some(&limit(bench.device.min)));
-    assert!(bench.track.held.is_some());
+    assert!(bench.managed.held().is_some());
     bench.kinds();
     bench.refuse = Some(KnobState::Unreachable);
     assert_eq!(bench.tick(None), Action::Restore);
-    (bench.kinds(), bench.track.restore_failures, bench.track.held.is_some())
+    (bench.kinds(), bench.managed.restore_failures(), bench.managed.held().is_some())
 }
 
 #[test]

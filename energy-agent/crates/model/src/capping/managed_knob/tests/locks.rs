@@ -6,9 +6,9 @@ use crate::capping::observation::Why;
 impl Bench {
     /// A tick at which the GPU is seen to run so; `None`: no reading.
     fn look(&mut self, mhz: u32, why: Why, limit: Option<&Limit>) -> Action {
-        self.track.look = Some(ClockLook { mhz, why });
+        self.managed.observed.look = Some(ClockLook { mhz, why });
         let action = self.tick(limit);
-        self.track.look = None;
+        self.managed.observed.look = None;
         action
     }
 
@@ -26,13 +26,13 @@ fn a_first_write_waits_where_a_gpu_that_works_is_below_its_highest_clock_and_the
     assert_eq!(gpu.writes, []);
     assert_eq!(gpu.kinds(), [ChangeKind::Locked]);
     assert_eq!(gpu.seen().state, KnobState::Yielded);
-    assert!(gpu.track.cap(gpu.now).detail.unwrap().contains("600 MHz"));
+    assert!(gpu.managed.cap(gpu.now).detail.unwrap().contains("600 MHz"));
     // Idle, behind a power limit or without a reading nothing changes, for hours and under every policy.
     for why in [Why::Idle, Why::Explained] {
         gpu.looks(2000, 345, why, Some(&limit(450)));
     }
     gpu.ticks(2000, Some(&Limit { policy: policy("q"), ..limit(450) }));
-    gpu.track.policy_changed(&policy("q"));
+    gpu.managed.policy_changed(&policy("q"));
     gpu.ticks(10, Some(&limit(450)));
     assert_eq!((gpu.writes.len(), gpu.seen().state), (0, KnobState::Yielded));
     // It runs faster than that again.
@@ -85,7 +85,7 @@ fn a_lock_in_place_of_the_agents_is_left_to_stand() {
     gpu.looks(100, 600, Why::Unexplained, None);
     assert_eq!(gpu.writes, [Value::Set(1200)], "neither raised nor reset");
     assert_eq!(gpu.kinds(), [ChangeKind::Locked]);
-    assert!(gpu.track.held.is_none());
+    assert!(gpu.managed.held().is_none());
 }
 
 #[test]

@@ -34,14 +34,14 @@ fn a_lower_foreign_value_stays_and_is_what_was() {
     package.becomes(Some(55_000_000));
     assert_eq!(package.tick(Some(&ours)), Action::Forget);
     assert_eq!((package.kinds(), package.seen().state), (vec![ChangeKind::Foreign], KnobState::Yielded));
-    let told = package.track.cap(package.now).detail.unwrap();
+    let told = package.managed.cap(package.now).detail.unwrap();
     assert_eq!(told, "somebody else has set 55.0 W, which is lower than the 60.0 W that the agent wrote: it stays");
     package.ticks(300, Some(&limit(52_000_000)));
     package.ticks(298, None);
     assert_eq!(package.writes.len(), 1, "neither limited nor given back");
     package.ticks(3, Some(&ours));
     assert_eq!(package.writes.len(), 1, "nothing is raised above it");
-    assert_eq!(package.track.cap(package.now).detail, None);
+    assert_eq!(package.managed.cap(package.now).detail, None);
     package.ticks(3, Some(&limit(52_000_000)));
     assert_eq!(package.writes[1..], [Value::Set(52_000_000)]);
     assert_eq!(package.seen().original, Some(55_000_000));
@@ -60,7 +60,7 @@ fn a_higher_foreign_value_is_written_over_after_a_minute_and_comes_back_at_the_e
     assert_eq!(package.changes[0].detail, said);
     assert_eq!(package.kinds(), [ChangeKind::Foreign]);
     package.ticks(10, Some(&ours));
-    let told = package.track.cap(package.now).detail.unwrap();
+    let told = package.managed.cap(package.now).detail.unwrap();
     assert!(
         told.contains("stands for 50 s more and is then written over, three times within an hour at most"),
         "{told}"

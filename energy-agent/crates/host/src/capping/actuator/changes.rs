@@ -1,0 +1,48 @@
+//! What happened to knobs: a line in the log at once, and a list for whom it concerns.
+
+use energy_model::capping::managed_knob::change::{Change, ChangeKind};
+use tracing::{info, warn};
+
+/// Changes since they were last taken.
+#[derive(Debug, Default)]
+pub struct Changes {
+    pub all: Vec<Change>,
+    /// How many of them are in the log.
+    logged: usize,
+}
+
+impl Changes {
+    /// Writes those to the log that are new.
+    pub fn log(&mut self) {
+        self.all.iter().skip(self.logged).for_each(log);
+        self.logged = self.all.len();
+    }
+
+    /// All since the last call; the log has them.
+    pub fn take(&mut self) -> Vec<Change> {
+        self.log();
+        self.logged = 0;
+        std::mem::take(&mut self.all)
+    }
+}
+
+fn log(change: &Change) {
+    let Change { knob, policy, kind, detail } = change;
+    let policy = policy.as_ref().map(ToString::to_string).unwrap_or_default();
+    match kind {
+        ChangeKind::Foreign => warn!(%knob, policy, "somebody else writes it: {detail}"),
+        ChangeKind::Locked => warn!(%knob, policy, "its clocks are left alone while this shows: {detail}"),
+        ChangeKind::Resized => {
+            info!(%knob, policy, "the pod was resized, its new limit is what is given back: {detail}")
+        }
+        ChangeKind::Reverted => info!(%knob, policy, "set again: {detail}"),
+        ChangeKind::Restored => info!(%knob, policy, "given back: {detail}"),
+        ChangeKind::RestoreFailed => {
+            warn!(%knob, policy, error = detail, "cannot be given back, it stays in the journal and is tried again");
+        }
+        ChangeKind::Refused(state) => {
+            warn!(%knob, policy, reason = state.as_str(), error = detail, "cannot be limited, it is tried again later");
+        }
+        ChangeKind::Recovered => info!(%knob, policy, "can be limited again: {detail}"),
+    }
+}

@@ -1,0 +1,99 @@
+//! Whether what shows is the agent's, what was before, or somebody else's.
+
+use std::time::Duration;
+
+use super::change::{Change, ChangeKind};
+use super::{Action, Event, ManagedKnob, Theirs, text};
+use crate::capping::knob::{Found, Knob};
+
+impl ManagedKnob {
+    /// Takes what shows. `Some`: the knob is the agent's no longer, or not for now.
+    pub(super) fn examine(&mut self, now: Duration, found: &Found, changes: &mut Vec<Change>) -> Option<Action> {
+        let held = self.phase.held()?;
+        let (readable, is_quota) = (self.knob.is_readable(), matches!(self.knob, Knob::CpuQuota(_)));
+        let is_ours = found.value.is_some_and(|value| held.is_ours(value));
+        let (wanted, confirmed) = (self.wanted.is_some(), held.is_confirmed());
+        if held.epoch.is_some_and(|epoch| epoch != found.epoch) {
+            if readable && (!is_ours || is_quota) {
+                // The device began anew: what it shows now is what it was before anything was written.
+                if wanted {
+                    self.report(ChangeKind::Reverted, "the device began anew".to_owned(), changes);
+                }
+                self.phase.on(Event::Open);
+                return Some(Action::Forget);
+            }
+            if !readable && confirmed && wanted {
+                self.report(ChangeKind::Reverted, "the driver was loaded anew".to_owned(), changes);
+            }
+            if !readable {
+                self.phase.on(Event::Undone);
+            }
+            self.phase.on(Event::Epoch(found.epoch));
+            return None;
+        }
+        // A quota in another period is another limit.
+        let is_back = found.raw == held.original_raw || (!is_quota && found.value == held.original);
+        // A run that was killed may not have noted what the device made of its value.
+        // The kernel keeps a quota as it is written, and one in another period is a thousandth of a CPU off at most.
+        let off = |ours: u64| if is_quota { 1 } else { found.step.max(ours / 64) };
+        let close = |value: u64| held.ours.iter().any(|&ours| value.abs_diff(ours) <= off(ours));
+        let is_rounded = !confirmed && found.value.is_some_and(close);
+        let written = held.written;
+        self.phase.on(Event::Epoch(found.epoch));
+        if !readable {
+            return None;
+        }
+        if is_ours {
+            self.phase.on(Event::Shown);
+            return None;
+        }
+        if is_back {
+            self.phase.on(Event::Undone);
+            if confirmed && wanted {
+                let often = self.rival.reverted(now);
+                let shown = format!("it went back to {}", text(&self.knob, found.value));
+                if often {
+                    return Some(self.give_way(now, &format!("{shown} again and again"), changes));
+                }
+                self.report(ChangeKind::Reverted, shown, changes);
+            }
+            return None;
+        }
+        if self.observed.lowered || is_rounded {
+            return None;
+        }
+        let [shown, written] = [found.value, Some(written)].map(|value| text(&self.knob, value));
+        let detail = format!("{shown} shows where {written} was written");
+        if is_quota {
+            return Some(self.resized(now, &detail, changes));
+        }
+        Some(self.give_way(now, &detail, changes))
+    }
+
+    /// The kubelet resizes pods in place: a quota that somebody else writes is the pod's new limit. That is restored later,
+    /// and the budget holds the pod below it from the next tick on.
+    fn resized(&mut self, now: Duration, detail: &str, changes: &mut Vec<Change>) -> Action {
+        if self.wanted.is_some() && self.rival.reverted(now) {
+            return self.give_way(now, &format!("{detail}, again and again"), changes);
+        }
+        self.report(ChangeKind::Resized, detail.to_owned(), changes);
+        self.phase.on(Event::Open);
+        self.refusal = None;
+        Action::Forget
+    }
+
+    /// Somebody else writes it: their value is left alone, and is the original if it is ever written again.
+    fn give_way(&mut self, now: Duration, detail: &str, changes: &mut Vec<Change>) -> Action {
+        let Some(held) = self.phase.held() else { return Action::Nothing };
+        let (policy, written) = (held.policy.clone(), held.written);
+        let shown = self.observed.found.as_ref().and_then(|found| found.value);
+        let until = self.rival.wrote(now, shown, written);
+        let theirs = Theirs::Value { until, policy, shown, written };
+        // Without a limit nothing is written over it.
+        let rule = self.wanted.as_ref().and_then(|_| theirs.rule(&self.knob, now));
+        let rule = rule.unwrap_or_else(|| "it stays".to_owned());
+        self.report(ChangeKind::Foreign, format!("{detail}; {rule}"), changes);
+        self.phase.on(Event::Yield(theirs));
+        Action::Forget
+    }
+}
