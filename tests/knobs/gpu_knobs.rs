@@ -5,6 +5,5 @@
 
 mod limits;
 mod locks;
-mod once;
 mod trouble;
 mod world;

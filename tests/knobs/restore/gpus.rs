@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use energy_host::meter::gpu::write_once;
-use energy_model::capping::knob::{Knob, Limits, Value};
+use energy_model::capping::knob::{Knob, Limits};
 use energy_model::capping::observation::KnobState;
 
 use super::node::{Driver, Node, limits};
@@ -144,9 +143,7 @@ fn a_limit_of_an_administrator_stays() {
     let node = Node::new().with_gpus(&nvml);
     let mut agent = node.open();
     until(&mut agent, &wanted(), &nvml, CAPPED);
-    let library = nvml.library().display().to_string();
-    let theirs = write_once(&library, &[(power(), Value::Set(400_000))], Duration::from_secs(60));
-    assert!(theirs[0].1.is_ok(), "{theirs:?}");
+    nvml.limit_power(UUID, 400_000);
     wait_for("the agent to notice", || {
         agent.tick(&wanted());
         (agent.actuator.knobs()[&power()].state == KnobState::Yielded).then_some(())

@@ -14,8 +14,7 @@ mod fault;
 mod integral;
 mod knobs;
 mod mig;
-mod once;
-mod panel;
+mod pending;
 mod probe;
 mod processes;
 mod reader;
@@ -38,14 +37,13 @@ use energy_model::gpu::{GpuHealth, GpuReading, GpuUp, Ignored};
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use tracing::{info, warn};
 
-use self::device::{Answer, Request};
+use self::device::{Device, WorkerHandle};
 use self::fault::{Failure, Fault};
-pub use self::once::write_once;
-use self::panel::Panel;
-pub use self::panel::Written;
+use self::pending::Pending;
+pub use self::pending::Written;
 pub use self::probe::probe;
 use self::session::{Command, Known, KnownGpu, Message, Opener, Session, Started};
-use self::worker::{Device, Worker};
+use self::worker::{Answer, Request};
 use super::counter::ZoneCounts;
 use super::told::StateLog;
 use super::watch::{PATIENCE, Watch};
@@ -157,7 +155,7 @@ impl GpuMeter {
                 gone = true;
                 continue;
             }
-            let hangs = worker.watch.begins_to_hang(now) | device.panel.watch.begins_to_hang(now);
+            let hangs = worker.watch.begins_to_hang(now) | device.pending.watch.begins_to_hang(now);
             if hangs && device.fault != Some(Fault::Hanging) {
                 device.fault = Some(Fault::Hanging);
                 if device.told.due(device.fault, now).is_some() {
@@ -270,7 +268,7 @@ impl GpuMeter {
     fn close(&mut self) {
         self.open = false;
         for device in self.devices.values_mut() {
-            device.worker.take_if(|worker| !worker.watch.is_waiting() && !device.panel.is_waiting());
+            device.worker.take_if(|worker| !worker.watch.is_waiting() && !device.pending.is_waiting());
             if let Some(worker) = &mut device.worker {
                 worker.requests = None;
             }
@@ -321,7 +319,7 @@ impl GpuMeter {
         let Session { driver, count, started, failed } = session;
         self.open = true;
         for Started { gpu, worker, requests, thread } in started {
-            let worker = Some(Worker { id: worker, requests: Some(requests), thread, watch: Watch::default() });
+            let worker = Some(WorkerHandle { id: worker, requests: Some(requests), thread, watch: Watch::default() });
             let device = self.devices.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| Device {
                 gpu: Arc::clone(&gpu),
                 worker: None,
@@ -332,7 +330,7 @@ impl GpuMeter {
                 xids: 0,
                 took: None,
                 ready: None,
-                panel: Panel::default(),
+                pending: Pending::default(),
                 reachable: false,
             });
             (device.gpu, device.worker) = (gpu, worker);
@@ -405,10 +403,10 @@ impl GpuMeter {
             return;
         }
         if let Some(probed) = probed {
-            device.panel.probed(probed);
+            device.pending.probed(probed);
         }
         if let Some(limit_mw) = limit_mw {
-            device.panel.read(&Knob::GpuPower(Arc::clone(&gpu.uuid)), limit_mw);
+            device.pending.read(&Knob::GpuPower(Arc::clone(&gpu.uuid)), limit_mw);
         }
         device.source = device.source.or(source);
         match reading {

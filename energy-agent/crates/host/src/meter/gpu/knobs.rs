@@ -33,6 +33,13 @@ pub struct Knobs {
     probed: Instant,
 }
 
+/// Both knobs, as a probe found them.
+pub struct Probed {
+    pub found: [(Knob, Found); 2],
+    /// By a handle that was fetched since they were probed before.
+    pub anew: bool,
+}
+
 /// Milliwatts.
 #[derive(Clone, Copy)]
 struct PowerLimit {

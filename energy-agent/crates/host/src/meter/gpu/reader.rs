@@ -1,12 +1,13 @@
 //! One GPU through a handle that works: energy, processes, state, knobs and events by the calls that it and its driver offer.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use energy_model::capping::knob::{Found, Knob, KnobError, Value};
-use energy_model::gpu::Ignored;
-use energy_model::gpu::{Evidence, Gpu, GpuInstance, GpuProcess, GpuProcessKind, GpuReading, GpuState};
+use energy_model::capping::knob::KnobError;
+use energy_model::capping::stated::Stated;
+use energy_model::gpu::{Evidence, Gpu, GpuInstance, GpuProcess, GpuProcessKind, GpuReading, GpuState, Ignored};
 use energy_model::units::{Watts, micros, ratio};
 use energy_model::zone::Source;
 use nvml_wrapper::bitmasks::event::EventTypes;
@@ -17,11 +18,10 @@ use nvml_wrapper::{Device, EventSet};
 use tracing::{info, warn};
 
 use super::clocks;
-use super::device::Task;
 use super::doubt::{Doubt, Verdict};
 use super::energy::{EnergyWay, ModuleWay, POWER_SAMPLES, POWER_USAGE, TOTAL_ENERGY};
 use super::fault::{Calls, Failure, Fault};
-use super::knobs::{self, Knobs};
+use super::knobs::{self, Knobs, Probed};
 use super::mig;
 use super::processes::Processes;
 use super::samples::{Cursor, UtilSample};
@@ -37,6 +37,19 @@ const MAX_EVENTS: usize = 16;
 const ASK_ALL_EVERY: Duration = Duration::from_secs(300);
 
 const UTILIZATION: &str = "nvmlDeviceGetProcessUtilization";
+
+/// What is read, and how.
+pub struct Target {
+    pub gpu: Arc<Gpu>,
+    /// What the GPU's energy series began with.
+    pub chosen: Option<Source>,
+    /// What the clocks were before anything was written, where the owner of the node says it.
+    pub stated: Option<Stated>,
+    pub procfs: PathBuf,
+    pub interval: Duration,
+    /// How long a GPU that was lost is left alone.
+    pub retry: Duration,
+}
 
 /// A GPU that can be read.
 pub struct Reader<'n> {
@@ -67,12 +80,6 @@ pub struct Reader<'n> {
     pub limit_mw: Option<u32>,
 }
 
-pub struct Probed {
-    pub found: [(Knob, Found); 2],
-    /// By a handle that was fetched since they were probed before.
-    pub anew: bool,
-}
-
 /// What outlives the handle.
 #[derive(Default)]
 pub struct Memory {
@@ -86,17 +93,17 @@ pub struct Memory {
 
 impl<'n> Reader<'n> {
     /// By a handle that was just fetched.
-    pub fn new(device: Device<'n>, task: &Task) -> Self {
+    pub fn new(device: Device<'n>, target: &Target) -> Self {
         let mut calls = Calls::default();
-        let superchip = superchip::is_part_of_one(&device, &task.gpu.name).unwrap_or(false);
+        let superchip = superchip::is_part_of_one(&device, &target.gpu.name).unwrap_or(false);
         let module = superchip.then(|| ModuleWay::new(&device));
         Self {
             events: xid_events(&device, &mut calls),
             device,
             calls,
-            energy: EnergyWay::new(task.chosen, task.interval, superchip),
+            energy: EnergyWay::new(target.chosen, target.interval, superchip),
             cursor: Cursor::default(),
-            processes: Processes::new(task.procfs.clone()),
+            processes: Processes::new(target.procfs.clone()),
             kinds: Vec::new(),
             mig: false,
             instances: Vec::new(),
@@ -117,7 +124,7 @@ impl<'n> Reader<'n> {
     /// When the GPU or its driver does not answer as it should; what it does not offer is left out.
     pub fn read(
         &mut self,
-        task: &Task,
+        target: &Target,
         memory: &mut Memory,
         counts: &mut ZoneCounts,
         ignored: &mut Ignored,
@@ -128,7 +135,7 @@ impl<'n> Reader<'n> {
         let elapsed = self.last.map_or(Duration::ZERO, |last| now.duration_since(last));
         self.last = Some(now);
         let module = self.module.as_mut().and_then(|module| module.read(device, elapsed));
-        if self.mig_seen.is_none_or(|seen| seen.elapsed() >= task.retry) {
+        if self.mig_seen.is_none_or(|seen| seen.elapsed() >= target.retry) {
             self.mig_seen = Some(now);
             let mig = calls.ask("nvmlDeviceGetMigMode", || mig::is_on(device))?.unwrap_or(false);
             // A refusal counts for the mode it was given in. There are others than MIG: a licence, confidential computing.
@@ -145,29 +152,29 @@ impl<'n> Reader<'n> {
         let (processes, evidence) = self.work(elapsed, now_us, ignored)?;
         let state = state(&self.device, &mut self.calls)?;
         let energy = self.doubt.judge(energy, state.power, elapsed);
-        self.probe(task)?;
+        self.probe(target)?;
         if self.knobs.as_ref().is_some_and(Knobs::has_limit) {
             let Self { device, calls, limit_mw, .. } = self;
             *limit_mw = calls.ask(knobs::LIMIT, || device.power_management_limit())?;
         }
-        self.take_events(&task.gpu, memory)?;
+        self.take_events(&target.gpu, memory)?;
         if self.calls.any_failed() {
             // After a reload of the driver every call on an old handle fails somehow; then the handle is of no use.
             self.device.uuid().map_err(|error| Failure::new("nvmlDeviceGetUUID", &error))?;
         }
         let (refused, failing) = self.calls.take_news();
         if !refused.is_empty() {
-            info!(gpu = task.gpu.index, uuid = %task.gpu.uuid, calls = refused.join(", "), "not offered by this GPU or driver");
+            info!(gpu = target.gpu.index, uuid = %target.gpu.uuid, calls = refused.join(", "), "not offered by this GPU or driver");
         }
         if let Some(news) = self.doubt.news(now) {
             let remedy = if self.doubt.verdict() == Verdict::Plausible { "" } else { Fault::Frozen.remedy() };
-            warn!(gpu = task.gpu.index, uuid = %task.gpu.uuid, "{news}{remedy}");
+            warn!(gpu = target.gpu.index, uuid = %target.gpu.uuid, "{news}{remedy}");
         }
         for error in failing {
-            warn!(gpu = task.gpu.index, uuid = %task.gpu.uuid, error, "a call on the GPU fails");
+            warn!(gpu = target.gpu.index, uuid = %target.gpu.uuid, error, "a call on the GPU fails");
         }
         Ok(GpuReading {
-            gpu: Arc::clone(&task.gpu),
+            gpu: Arc::clone(&target.gpu),
             taken: now,
             energy,
             module,
@@ -179,15 +186,13 @@ impl<'n> Reader<'n> {
         })
     }
 
-    /// Writes one of the knobs.
+    /// The handle with its knobs, for a write.
     ///
     /// # Errors
-    /// When the GPU cannot be asked for its knobs; what became of the write is inside.
-    pub fn write(&mut self, task: &Task, knob: &Knob, value: &Value) -> Result<Result<Found, KnobError>, Failure> {
-        self.probe(task)?;
-        let Self { device, knobs, .. } = self;
-        let knobs = knobs.as_mut().expect("it was probed");
-        Ok(knobs.write(device, knob, value))
+    /// When the GPU cannot be asked for its knobs.
+    pub fn knobs(&mut self, target: &Target) -> Result<(&mut Device<'n>, &mut Knobs), Failure> {
+        self.probe(target)?;
+        Ok((&mut self.device, self.knobs.as_mut().expect("it was probed")))
     }
 
     /// What energy is read from.
@@ -254,14 +259,14 @@ impl<'n> Reader<'n> {
     }
 
     /// Looks for what can be lowered; once, or again where that failed.
-    fn probe(&mut self, task: &Task) -> Result<(), Failure> {
+    fn probe(&mut self, target: &Target) -> Result<(), Failure> {
         let anew = self.knobs.is_none();
-        if self.knobs.as_ref().is_none_or(|knobs| knobs.is_doubtful(task.retry)) {
-            let knobs = Knobs::probe(&self.device, &task.gpu.uuid, task.stated)?;
+        if self.knobs.as_ref().is_none_or(|knobs| knobs.is_doubtful(target.retry)) {
+            let knobs = Knobs::probe(&self.device, &target.gpu.uuid, target.stated)?;
             for KnobError { state, detail } in knobs.troubles().into_iter().filter(|_| anew) {
                 info!(
-                    gpu = task.gpu.index,
-                    uuid = %task.gpu.uuid,
+                    gpu = target.gpu.index,
+                    uuid = %target.gpu.uuid,
                     reason = state.as_str(),
                     "one of its limits cannot be set: {detail}"
                 );

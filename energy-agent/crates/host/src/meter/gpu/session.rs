@@ -15,8 +15,9 @@ use energy_model::zone::Source;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::device::{self, Request, Task};
 use super::fault::{Failure, Fault};
+use super::reader::Target;
+use super::worker::{Answer, Request, Worker, WriteAnswer};
 use crate::static_build::IS_STATIC;
 
 /// How long the threads of a library that is closed may take to end, in steps.
@@ -46,18 +47,18 @@ pub struct KnownGpu {
 /// What comes back from all threads.
 pub enum Message {
     Session(Result<Session, Failure>),
-    Device(Box<device::Answer>),
-    Written(Box<device::WriteAnswer>),
+    Device(Box<Answer>),
+    Written(Box<WriteAnswer>),
 }
 
-impl From<device::Answer> for Message {
-    fn from(answer: device::Answer) -> Self {
+impl From<Answer> for Message {
+    fn from(answer: Answer) -> Self {
         Self::Device(Box::new(answer))
     }
 }
 
-impl From<device::WriteAnswer> for Message {
-    fn from(answer: device::WriteAnswer) -> Self {
+impl From<WriteAnswer> for Message {
+    fn from(answer: WriteAnswer) -> Self {
         Self::Written(Box::new(answer))
     }
 }
@@ -176,9 +177,7 @@ impl Opener {
         let gpu = Arc::new(gpu);
         self.workers += 1;
         let stated = self.stated.of(&gpu.uuid);
-        let task = Task {
-            worker: self.workers,
-            nvml,
+        let target = Target {
             gpu: Arc::clone(&gpu),
             chosen,
             stated,
@@ -186,11 +185,12 @@ impl Opener {
             interval: self.interval,
             retry: self.retry,
         };
+        let worker = Worker { id: self.workers, nvml, target };
         let (requests, incoming) = channel();
         let answers = self.answers.clone();
         let thread = thread::Builder::new()
             .name(format!("gpu{}", gpu.index))
-            .spawn(move || task.run(&incoming, &answers))
+            .spawn(move || worker.run(&incoming, &answers))
             .map_err(|error| Failure { fault: Fault::Error, detail: format!("thread: {error}"), reopen: false })?;
         Ok(Started { gpu, worker: self.workers, requests, thread })
     }

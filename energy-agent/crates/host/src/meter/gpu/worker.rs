@@ -1,68 +1,142 @@
-//! A GPU as the tick knows it, and the thread that reads it.
+//! One GPU on a thread of its own: each request becomes one reading or one write, and a call that hangs stops nobody else.
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use energy_model::gpu::{Gpu, GpuReading};
+use energy_model::capping::knob::{Found, Knob, KnobError, Value};
+use energy_model::gpu::{Gpu, GpuReading, Ignored};
 use energy_model::zone::Source;
-use tracing::warn;
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
 
-use super::device::Request;
 use super::fault::{Failure, Fault};
-use super::panel::Panel;
-use crate::meter::told::StateLog;
-use crate::meter::watch::Watch;
+use super::knobs::Probed;
+use super::reader::{Memory, Reader, Target};
+use crate::meter::counter::ZoneCounts;
 
-/// A GPU that was readable at some time.
-pub struct Device {
-    pub gpu: Arc<Gpu>,
-    pub worker: Option<Worker>,
-    pub fault: Option<Fault>,
-    /// The fault as the log has it.
-    pub told: StateLog<Option<Fault>>,
-    /// It is read, and its energy can't be right.
-    pub doubtful: bool,
-    pub source: Option<Source>,
-    pub xids: u64,
-    pub took: Option<Duration>,
-    pub ready: Option<GpuReading>,
-    pub panel: Panel,
-    /// The last reading came from the GPU.
-    pub reachable: bool,
+/// What the thread is asked for.
+pub enum Request {
+    Read,
+    Write(Knob, Value),
 }
 
+/// The thread of one GPU.
 pub struct Worker {
+    /// Tells this thread's answers from those of one before it for the same GPU.
     pub id: u64,
-    /// `None` once the library was closed while a request was out.
-    pub requests: Option<Sender<Request>>,
-    pub thread: JoinHandle<()>,
-    pub watch: Watch,
+    pub nvml: Arc<Nvml>,
+    pub target: Target,
 }
 
-impl Device {
-    /// Whether it was read the last time, and can be asked again.
-    pub fn is_in_reach(&self) -> bool {
-        self.reachable && !self.hangs() && self.worker.as_ref().is_some_and(|worker| worker.requests.is_some())
-    }
+/// What a reading led to.
+pub struct Answer {
+    pub worker: u64,
+    pub gpu: Arc<Gpu>,
+    /// From the request to the answer.
+    pub took: Duration,
+    pub reading: Result<GpuReading, Failure>,
+    pub source: Option<Source>,
+    /// Why energy could not be read although the GPU offers it.
+    pub trouble: Option<Fault>,
+    /// The energy can't be right, measured against the GPU's power.
+    pub doubtful: bool,
+    /// Noticed since the last answer.
+    pub counts: ZoneCounts,
+    pub ignored: Ignored,
+    /// Critical XID errors since the last answer.
+    pub xids: u64,
+    /// Knobs, where they were probed since the last answer.
+    pub probed: Option<Probed>,
+    /// The power limit that is set; milliwatts.
+    pub limit_mw: Option<u32>,
+}
 
-    /// A call has not returned in time.
-    pub fn hangs(&self) -> bool {
-        self.panel.watch.is_hanging() || self.worker.as_ref().is_some_and(|worker| worker.watch.is_hanging())
-    }
+/// What a write led to.
+pub struct WriteAnswer {
+    pub gpu: Arc<Gpu>,
+    pub knob: Knob,
+    pub result: Result<Found, KnobError>,
+    pub probed: Option<Probed>,
+}
 
-    /// Lets the thread of a library that was closed go, and another take over, once nothing of it is awaited.
-    pub fn let_go(&mut self) -> bool {
-        let waits = self.panel.is_waiting();
-        self.worker.take_if(|worker| worker.requests.is_none() && !worker.watch.is_waiting() && !waits).is_some()
-    }
-
-    pub fn set_fault(&mut self, failure: &Failure) {
-        self.reachable = false;
-        self.fault = Some(failure.fault);
-        if self.told.due(self.fault, Instant::now()).is_some() {
-            warn!(gpu = self.gpu.index, uuid = %self.gpu.uuid, error = failure.detail, "the GPU cannot be read");
+impl Worker {
+    /// Answers requests until their sender is gone.
+    pub fn run<T: From<Answer> + From<WriteAnswer>>(self, requests: &Receiver<Request>, answers: &Sender<T>) {
+        let mut reader: Option<Reader<'_>> = None;
+        let mut memory = Memory::default();
+        while let Ok(request) = requests.recv() {
+            let answer = match request {
+                Request::Read => self.read(&mut reader, &mut memory).into(),
+                Request::Write(knob, value) => self.write(&mut reader, &mut memory, knob, &value).into(),
+            };
+            if answers.send(answer).is_err() {
+                break;
+            }
         }
     }
+
+    fn read<'n>(&'n self, reader: &mut Option<Reader<'n>>, memory: &mut Memory) -> Answer {
+        let began = Instant::now();
+        let (mut counts, mut ignored) = (ZoneCounts::default(), Ignored::default());
+        let reading =
+            self.with(reader, memory, |reader, memory| reader.read(&self.target, memory, &mut counts, &mut ignored));
+        Answer {
+            worker: self.id,
+            gpu: Arc::clone(&self.target.gpu),
+            took: began.elapsed(),
+            reading,
+            source: reader.as_ref().and_then(Reader::source),
+            trouble: reader.as_ref().and_then(Reader::trouble),
+            doubtful: reader.as_ref().is_some_and(Reader::is_doubtful),
+            counts,
+            ignored,
+            xids: std::mem::take(&mut memory.xids),
+            probed: reader.as_mut().and_then(|reader| reader.probed.take()),
+            limit_mw: reader.as_ref().and_then(|reader| reader.limit_mw),
+        }
+    }
+
+    /// Does something with the GPU, which is left alone for a while after a failure.
+    pub(super) fn with<'n, T>(
+        &'n self,
+        reader: &mut Option<Reader<'n>>,
+        memory: &mut Memory,
+        act: impl FnOnce(&mut Reader<'n>, &mut Memory) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        if let Some((failure, at)) = &memory.failed
+            && at.elapsed() < self.target.retry
+        {
+            return Err(failure.clone());
+        }
+        memory.failed = None;
+        let result = self.handle(reader).and_then(|reader| act(reader, memory));
+        if let Err(failure) = &result {
+            *reader = None;
+            memory.failed = Some((failure.clone(), Instant::now()));
+        }
+        result
+    }
+
+    /// The handle, fetched anew where there is none.
+    fn handle<'r, 'n>(&'n self, reader: &'r mut Option<Reader<'n>>) -> Result<&'r mut Reader<'n>, Failure> {
+        if reader.is_none() {
+            let failure = |call: &'static str| move |error: NvmlError| Failure::new(call, &error);
+            let device = self.nvml.device_by_index(self.target.gpu.index).map_err(|error| match error {
+                NvmlError::InvalidArg | NvmlError::NotFound => moved("the driver does not list it any more".to_owned()),
+                error => failure("nvmlDeviceGetHandleByIndex_v2")(error),
+            })?;
+            let uuid = device.uuid().map_err(failure("nvmlDeviceGetUUID"))?;
+            if uuid != *self.target.gpu.uuid {
+                return Err(moved(format!("index {} is now {uuid}", self.target.gpu.index)));
+            }
+            *reader = Some(Reader::new(device, &self.target));
+        }
+        Ok(reader.as_mut().expect("just made"))
+    }
+}
+
+/// The GPU is not where it was: gone, or under another index.
+const fn moved(detail: String) -> Failure {
+    Failure { fault: Fault::Absent, detail, reopen: false }
 }

@@ -1,13 +1,16 @@
-//! The knobs of all GPUs for the tick: as last found, written, and what became of that.
+//! A write of a GPU's knob on its way: from the tick to the GPU's thread ([`GpuMeter::write`]), there to the driver
+//! ([`Worker::write`], [`Knobs::write`](super::knobs::Knobs::write)), and back ([`GpuMeter::take_written`]).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
 use energy_model::capping::knob::{Found, Knob, Value};
 use energy_model::capping::observation::KnobState;
 
-use super::device::WriteAnswer;
+use super::reader::{Memory, Reader};
+use super::worker::{Request, Worker, WriteAnswer};
 use super::{GpuMeter, Written};
 
 impl GpuMeter {
@@ -20,7 +23,7 @@ impl GpuMeter {
     pub fn knobs(&self) -> BTreeMap<Knob, Found> {
         let all = self.devices.values().flat_map(|device| {
             let out_of_reach = !device.is_in_reach();
-            device.panel.found().iter().map(move |(knob, found)| {
+            device.pending.found().iter().map(move |(knob, found)| {
                 let hidden = out_of_reach && found.state == KnobState::Ok;
                 let state = if hidden { KnobState::Unreachable } else { found.state };
                 (knob.clone(), Found { state, ..found.clone() })
@@ -37,7 +40,13 @@ impl GpuMeter {
         let (Knob::GpuClock(uuid) | Knob::GpuPower(uuid)) = knob else { return false };
         let Some(device) = self.devices.get_mut(uuid).filter(|device| device.is_in_reach()) else { return false };
         let requests = device.worker.as_ref().and_then(|worker| worker.requests.as_ref());
-        requests.is_some_and(|requests| device.panel.send(requests, knob, value, Instant::now()))
+        let Some(requests) = requests.filter(|_| device.pending.is_free(knob)) else { return false };
+        // `Worker::write` below takes it.
+        let sent = requests.send(Request::Write(knob.clone(), value.clone())).is_ok();
+        if sent {
+            device.pending.sent(knob, value, Instant::now());
+        }
+        sent
     }
 
     /// What became of writes since the last call. Never waits.
@@ -50,7 +59,7 @@ impl GpuMeter {
 
     /// Waits for outstanding writes, at most until then. For shutdown and restore.
     pub fn settle(&mut self, until: Instant) {
-        while self.devices.values().any(|device| device.panel.is_waiting()) {
+        while self.devices.values().any(|device| device.pending.is_waiting()) {
             match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(message) => self.receive(message, Instant::now()),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
@@ -62,9 +71,9 @@ impl GpuMeter {
         let WriteAnswer { gpu, knob, result, probed } = answer;
         let Some(device) = self.devices.get_mut(&gpu.uuid) else { return };
         if let Some(probed) = probed {
-            device.panel.probed(probed);
+            device.pending.probed(probed);
         }
-        self.written.extend(device.panel.written(knob, result, now));
+        self.written.extend(device.pending.written(knob, result, now));
         if device.let_go() {
             self.next = now;
         }
@@ -76,7 +85,29 @@ impl GpuMeter {
             self.receive(message, now);
         }
         for device in self.devices.values_mut().filter(|device| device.worker.is_none()) {
-            self.written.extend(device.panel.abandon());
+            self.written.extend(device.pending.abandon());
+        }
+    }
+}
+
+impl Worker {
+    /// Makes a write, on the GPU's thread: the call that may hang.
+    pub(super) fn write<'n>(
+        &'n self,
+        reader: &mut Option<Reader<'n>>,
+        memory: &mut Memory,
+        knob: Knob,
+        value: &Value,
+    ) -> WriteAnswer {
+        let written = self.with(reader, memory, |reader, _| {
+            let (device, knobs) = reader.knobs(&self.target)?;
+            Ok(knobs.write(device, &knob, value))
+        });
+        WriteAnswer {
+            gpu: Arc::clone(&self.target.gpu),
+            knob,
+            result: written.unwrap_or_else(|failure| Err(failure.into())),
+            probed: reader.as_mut().and_then(|reader| reader.probed.take()),
         }
     }
 }

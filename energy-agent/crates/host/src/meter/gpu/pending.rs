@@ -1,14 +1,12 @@
-//! The knobs of one GPU as the tick sees them, and its writes that are on their way.
+//! The knobs of one GPU as last found, and the writes to them that are pending.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use energy_model::capping::knob::{Found, Knob, KnobError, Value};
 use energy_model::capping::observation::KnobState;
 
-use super::device::Request;
-use super::reader::Probed;
+use super::knobs::Probed;
 use crate::meter::watch::Watch;
 
 /// What became of a write.
@@ -20,8 +18,9 @@ pub struct Written {
     pub result: Result<Found, KnobError>,
 }
 
+/// Knobs and pending writes of one GPU.
 #[derive(Default)]
-pub struct Panel {
+pub struct Pending {
     found: BTreeMap<Knob, Found>,
     /// At most one for each knob.
     outstanding: BTreeMap<Knob, Value>,
@@ -29,7 +28,7 @@ pub struct Panel {
     pub watch: Watch,
 }
 
-impl Panel {
+impl Pending {
     /// The knobs as last found; the clock with what was last written in its epoch.
     #[must_use]
     pub const fn found(&self) -> &BTreeMap<Knob, Found> {
@@ -68,17 +67,18 @@ impl Panel {
         }
     }
 
-    /// Sends a write. `false`: one of the same knob is on its way, or the thread has gone.
-    pub fn send(&mut self, requests: &Sender<Request>, knob: &Knob, value: Value, now: Instant) -> bool {
-        let free = self.found.contains_key(knob) && !self.outstanding.contains_key(knob);
-        if !free || requests.send(Request::Write(knob.clone(), value.clone())).is_err() {
-            return false;
-        }
+    /// Whether a write of the knob can be sent: it is there, and no other one is pending.
+    #[must_use]
+    pub fn is_free(&self, knob: &Knob) -> bool {
+        self.found.contains_key(knob) && !self.outstanding.contains_key(knob)
+    }
+
+    /// A write was sent.
+    pub fn sent(&mut self, knob: &Knob, value: Value, now: Instant) {
         self.outstanding.insert(knob.clone(), value);
         if !self.watch.is_waiting() {
             self.watch.ask(now);
         }
-        true
     }
 
     /// Takes the outcome of a write.
@@ -104,7 +104,7 @@ impl Panel {
         Some(Written { knob, value, result })
     }
 
-    /// The thread has ended: nothing that is on its way comes back.
+    /// The thread has ended: no pending write is answered.
     pub fn abandon(&mut self) -> Vec<Written> {
         self.watch = Watch::default();
         let lost = |(knob, value)| {
