@@ -1,3 +1,5 @@
+use energy_model::workload::units::{Held, OTHER_UNIT, Units};
+
 use super::*;
 
 const POD: &str = "/kubepods/podd1578427-1919-52ea-898e-2489f38c2504";
@@ -66,7 +68,7 @@ fn a_walk_finds_the_whole_path_of_a_cgroup_that_is_there() {
     let container = owners.owner(id);
     assert_eq!(container.pod_uid().map(|uid| &**uid), Some("99999999-1919-52ea-898e-2489f38c2504"));
     assert!(owners.is_alive(&container));
-    assert_eq!(owners.workloads.keys().filter(|it| it.unit() == Some("slice.slice")).count(), 1, "its slices' own");
+    assert_eq!(owners.roster.known().filter(|it| it.unit() == Some("slice.slice")).count(), 1, "its slices' own");
     fs::remove_dir(&folder).unwrap();
     owners.apply(start + Duration::from_secs(2), &[removed(id)], true);
     assert!(!owners.is_alive(&container));
@@ -88,8 +90,8 @@ fn a_hypervisor_beside_its_pod_is_the_sandboxs_as_soon_as_that_is_known() {
         assert_eq!(owners.pod_cgroup(&POD["/kubepods/pod".len()..]).map(|path| &**path), Some(&POD[1..]));
         owners.apply(start + Duration::from_secs(1), &[removed(2), removed(1), removed(3)], true);
         owners.apply(start + KEEP_REMOVED + Duration::from_secs(1), &[], true);
-        assert!(owners.cgroups.is_empty() && owners.hypervisors.is_empty() && owners.doubtful.is_empty());
-        assert_eq!(owners.workloads.len(), 3, "the kernel and the units unknown and other");
+        assert!(owners.cgroups.is_empty() && owners.doubtful.is_empty());
+        assert_eq!(owners.roster.known().count(), 3, "the kernel and the units unknown and other");
     }
 }
 
@@ -202,7 +204,7 @@ fn churn_leaves_a_bounded_number_of_removed_ids() {
     }
     assert_eq!(owners.cgroups.len(), MAX_REMOVED);
     // The kernel and the units unknown and other have no cgroup.
-    assert_eq!(owners.workloads.len(), MAX_REMOVED + 3);
+    assert_eq!(owners.roster.known().count(), MAX_REMOVED + 3);
     assert_eq!(owners.owner(20_000).unit(), Some("/job20000"));
 }
 
@@ -256,7 +258,7 @@ fn below_one_holder_five_hundred_units_have_rows_and_the_rest_is_the_holders() {
     assert_eq!(owners.owner(600).unit(), Some("user@1.service"));
     let all: Vec<_> = (1..=703).map(removed).collect();
     owners.apply(start, &all, true);
-    assert_eq!(owners.held, Held::default(), "nothing is counted any more");
+    assert_eq!(owners.roster.held, Held::default(), "nothing is counted any more");
 }
 
 #[test]
@@ -394,7 +396,7 @@ fn containers_and_pods_that_nobody_tells_of_are_bounded_below_their_holder_too()
             assert_eq!(*owners.owner(600), Workload::Unit { unit: Arc::from(overflow) }, "{form} {pattern}");
             let all: Vec<_> = (1..=600).map(removed).collect();
             owners.apply(owners.now, &all, true);
-            assert_eq!(owners.held, Held::default(), "nothing is counted any more");
+            assert_eq!(owners.roster.held, Held::default(), "nothing is counted any more");
         }
     }
 }
@@ -412,7 +414,7 @@ fn pods_of_a_node_in_a_container_are_not_bounded_once_they_are_told() {
     for n in 1..=600 {
         assert_eq!(owners.owner(n).pod_uid().map(|it| &**it), Some(&*uid(n)));
     }
-    assert_eq!(owners.held, Held::default(), "those that came before they were told take no room");
+    assert_eq!(owners.roster.held, Held::default(), "those that came before they were told take no room");
 }
 
 /// Their cgroups are made by the kubelet alone, however many there are.
