@@ -1,15 +1,17 @@
-//! One node's state and its tick: sample, owners, attribution, ledger, snapshot. Owned by one thread; nobody else
-//! changes anything.
+//! One node's state and its tick: sample, owners, attribution, totals, snapshot, capping. Owned by one thread; nobody
+//! else changes anything.
 
 mod capper;
 mod gpus;
 mod observe;
 mod processes;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use std::{env, fs};
 
 use anyhow::Result;
@@ -24,30 +26,30 @@ use energy_host::workload::owners::Owners;
 use energy_host::workload::pid_namespace;
 use energy_model::attribution::idle::IdleModel;
 use energy_model::attribution::method::IdleMethod;
-use energy_model::attribution::scope::Scope;
-use energy_model::attribution::usage::{Share, Usage};
-use energy_model::attribution::{Idle, Interval, Weight, attribute, learn};
+use energy_model::attribution::usage::Share;
+use energy_model::attribution::{Attribution, Idle, Interval, Weight, ZoneReading, attribute, know_estimates, learn};
 use energy_model::capping::source::ActivePolicies;
 use energy_model::cpu::CpuInfo;
 use energy_model::ledger::Ledger;
+use energy_model::ledger::gpu_power::GpuPowers;
 use energy_model::ledger::idle::IdleLedger;
+use energy_model::ledger::retention::Retention;
 use energy_model::meter_state::{MeterState, WeightUnit};
 use energy_model::process_ledger::{Limits, TERMINATED_MAX};
-use energy_model::sample::Sample;
-use energy_model::snapshot::{AttributionInfo, Snapshot};
+use energy_model::sample::{Sample, Work};
+use energy_model::snapshot::{AttributionInfo, Health, ProcessRow, Snapshot};
 use energy_model::workload::Workload;
 use energy_model::workload::cgroup::UNKNOWN_UNIT;
 use energy_model::workload::labels::{PodLabel, exported};
 use energy_model::workload::mirrors::Mirrors;
-use energy_model::workload::names::Names;
+use energy_model::workload::names::{Names, Pods};
 use energy_model::workload::sandbox::Sandboxes;
 use energy_model::workload::units::Units;
-use energy_model::zone::Source;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use self::capper::{Capper, Tick};
-use self::gpus::Gpus;
+use self::gpus::{Gpus, PlacedGpu};
 use self::processes::Processes;
 use self::state::StateFile;
 use crate::config::Config;
@@ -70,6 +72,7 @@ pub struct Node {
     started: Instant,
     ticks: u64,
     late_ticks: u64,
+    dcgm_names: bool,
     state: StateFile,
     /// The host's processes are out of sight, which matters in a pod and beside a GPU.
     host_pid: Option<MeterState>,
@@ -111,11 +114,9 @@ impl Node {
                 name, "another label of --pods.labels would have the same name, so this one has a number"
             );
         }
-        let limits = Limits {
-            living: config.host.process_max,
-            terminated: TERMINATED_MAX,
-            retention: config.terminated_retention,
-        };
+        let retention = Retention { time: config.terminated_retention, max: config.terminated_max };
+        let ended = Retention { max: TERMINATED_MAX, ..retention };
+        let limits = Limits { living: config.host.process_max, ended };
         let processes = Processes::new(&config.host.procfs, limits);
         let state = StateFile::new(&config.host.state_directory);
         let mut node = Self {
@@ -126,13 +127,14 @@ impl Node {
             idle: state.load(&boot_id(&config.host.procfs)),
             idle_method: config.idle,
             gpus: Gpus::open(config, &node_name(config), started),
-            ledger: Ledger::new(config.terminated_retention, config.terminated_max),
+            ledger: Ledger::new(retention),
             idle_ledger: IdleLedger::new(config.idle_policy),
             processes,
             cpu_info: cpu_info(&config.host.procfs).into(),
             started,
             ticks: 0,
             late_ticks: 0,
+            dcgm_names: config.gpu_dcgm_names,
             state,
             host_pid: None,
             unmissed: pid_namespace::state(&config.host.procfs),
@@ -195,118 +197,66 @@ impl Node {
     pub fn tick(&mut self, late: bool, told: &KnownPods) -> Snapshot {
         let sample = self.sampler.read();
         self.late_ticks += u64::from(late);
-        let now = Instant::now();
+        self.account_for(&sample, told, Instant::now())
+    }
+
+    /// The tick after its readings: from who used the hardware to what is shown and what is capped.
+    fn account_for(&mut self, sample: &Sample, told: &KnownPods, now: Instant) -> Snapshot {
+        let pods = self.follow(sample, told, now);
+        let attribution = self.attribute(sample, &pods, now);
+        self.add_up(sample, &attribution, &pods, now);
+        let snapshot = self.snapshot(sample, &attribution, told, now);
+        self.cap(snapshot, &pods, now)
+    }
+
+    /// Follows cgroups and pods that came and went, so that what was used has an owner. Returns the pods.
+    fn follow(&mut self, sample: &Sample, told: &KnownPods, now: Instant) -> Arc<Pods> {
         self.miss_processes(!sample.gpus.is_empty());
         if let Some(owners) = &mut self.owners {
             owners.apply(now, &sample.events, sample.events_complete);
         }
-        let nobody = BTreeSet::new();
-        let pods = self.mirrors.settle(&told.pods, self.owners.as_ref().map_or(&nobody, Owners::alive));
+        let pods = self.pods(told);
         if let Some(owners) = &mut self.owners {
             owners.tell(&pods);
         }
-        let charges = self.gpus.divide(&sample.gpus, self.owners.as_ref(), &pods, &mut self.idle, now);
-        let gpu_charges = gpus::charges(&charges);
-        let usage = self.usage(&sample, gpus::shares(&charges));
-        if let Some(owners) = &mut self.owners {
-            for id in owners.take_removed() {
-                self.sampler.forget(id);
-            }
-        }
+        pods
+    }
+
+    /// The pods as they are known by now, static ones by what their cgroups are named by.
+    fn pods(&mut self, told: &KnownPods) -> Arc<Pods> {
+        let nobody = BTreeSet::new();
+        self.mirrors.settle(&told.pods, self.owners.as_ref().map_or(&nobody, Owners::alive))
+    }
+
+    /// Divides the energy of all zones among those who used them, and learns idle power.
+    fn attribute(&mut self, sample: &Sample, pods: &Arc<Pods>, now: Instant) -> Attribution {
+        let gpus = self.gpus.place(&sample.gpus, self.owners.as_ref(), pods, now);
+        let shares = self.shares(sample);
+        self.forget_removed();
+        let cpus = ZoneReading::of_cpus(&sample.zones, sample.elapsed);
         let interval = Interval {
             elapsed: sample.elapsed,
-            zones: &sample.zones,
+            zones: cpus.chain(gpus.iter().filter_map(PlacedGpu::zone)).collect(),
             domains: &self.sampler.metered_domains,
             loads: &sample.domains,
-            usage: &usage,
+            shares,
         };
         if let Some(thread_uw) = self.sampler.estimated_idle_power_uw() {
-            for energy in sample.zones.iter().filter(|energy| energy.zone.source == Source::Estimate) {
-                let threads =
-                    Scope::of(&energy.zone, interval.domains).load(interval.loads).map_or(0, |load| load.cpus);
-                self.idle.set_known(&energy.zone, thread_uw * threads);
-            }
+            know_estimates(&mut self.idle, &interval, thread_uw);
         }
         if self.idle_method == IdleMethod::Learned {
             learn(&mut self.idle, &interval);
-        }
-        let mut attribution = attribute(&interval, Idle::new(self.idle_method, &self.idle));
-        attribution.zones.extend(gpus::zones(charges, &usage));
-        // Without a hierarchy all work is the unknown unit's, which never ends.
-        let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
-        let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
-        // Before rows are folded by name, and after the readings that the names are for.
-        let nothing = Sandboxes::default();
-        let firsts = self.owners.as_ref().map_or(&nothing, Owners::firsts);
-        if let Some(names) = self.names.after(&pods, firsts, self.ledger.workloads()) {
-            self.names = Arc::new(names);
-        }
-        self.ledger.apply(&attribution, &usage, alive, &self.names, now.duration_since(self.started));
-        // Nothing that a policy weighs says anything about the idle energy of GPUs.
-        attribution.zones.truncate(sample.zones.len());
-        self.idle_ledger.apply(&attribution, &usage, self.ledger.rows(), &pods);
-        let owner = |cgroup| match &mut self.owners {
-            Some(owners) => owners.owner(cgroup),
-            None => Arc::clone(&self.unknown),
-        };
-        let since_start = now.duration_since(self.started);
-        let ended = self.processes.tick(&sample, &interval, &attribution, &gpu_charges, owner, since_start);
-        for process in ended {
-            self.sampler.forget_process(process);
-        }
-        self.ticks += 1;
-        if self.idle_method == IdleMethod::Learned {
             self.state.save_now_and_then(&self.idle, now);
         }
-
-        let (usage_meter, weight) = self.sampler.usage_info();
-        let zones = sample.zones.iter().map(|energy| &*energy.zone);
-        let info = AttributionInfo {
-            usage: Some(usage_meter),
-            weight: if attribution.weight() == Weight::Cycles { weight } else { WeightUnit::Runtime },
-            idle: match self.idle_method {
-                IdleMethod::Learned => self.idle.method_in_force(zones.filter(|zone| zone.kind.attributed())),
-                IdleMethod::Ratio => "ratio",
-                IdleMethod::None => "none",
-            },
-        };
-        let mut health = self.sampler.health();
-        health.unknown_cgroups = self.owners.as_ref().map_or(0, Owners::unknown_cgroups);
-        health.late_ticks = self.late_ticks;
-        health.log_lines_lost = logging::lost();
-        health.process_exe_errors = self.processes.exe_errors();
-        let mut snapshot = Snapshot {
-            taken: SystemTime::now(),
-            elapsed: sample.elapsed,
-            ticks: self.ticks,
-            cpu_usage_ratio: self.sampler.cpu_usage_ratio(),
-            attribution: info,
-            health,
-            gpu_meter: self.sampler.gpu_health(),
-            names: Arc::clone(&self.names),
-            idle: self.idle_ledger.shares(),
-            pod_labels: Arc::clone(&self.pod_labels),
-            ..self.blank()
-        };
-        snapshot.meters.push(told.state.clone());
-        self.ledger.fill(&mut snapshot);
-        self.gpus.fill(&mut snapshot, now);
-        if self.sampler.has_processes() {
-            snapshot.processes = self.processes.ledger.rows(sample.elapsed, |key| self.ledger.powered(key));
-            self.gpus.fill_processes(&mut snapshot, now);
-        }
-        if let Some(capper) = &mut self.capper {
-            let gpus = self.gpus.observe(now, &self.idle);
-            let tick = Tick { snapshot: &snapshot, pods: &pods, owners: self.owners.as_ref(), gpus };
-            let status = capper.step(tick, self.sampler.gpus());
-            snapshot.capping = Some(Arc::new(status));
-        }
-        self.capper.take_if(|capper| capper.is_done());
-        snapshot
+        let idle = Idle::new(self.idle_method, &self.idle);
+        let attribution = attribute(interval, idle);
+        self.gpus.note(&attribution, idle);
+        attribution
     }
 
-    fn usage(&mut self, sample: &Sample, others: impl Iterator<Item = Share>) -> Usage {
-        let shares = sample.work.iter().map(|work| Share {
+    /// What workloads did on the CPUs.
+    fn shares(&mut self, sample: &Sample) -> Vec<Share> {
+        let share = |work: &Work| Share {
             workload: match &mut self.owners {
                 Some(owners) => owners.owner(work.cgroup),
                 None => Arc::clone(&self.unknown),
@@ -315,8 +265,110 @@ impl Node {
             runtime_ns: work.runtime_ns,
             cycles: work.cycles,
             switches: work.switches,
-        });
-        Usage::group(shares.chain(others).collect())
+        };
+        sample.work.iter().map(share).collect()
+    }
+
+    /// Meters need not remember cgroups that are gone.
+    fn forget_removed(&mut self) {
+        for id in self.owners.as_mut().map(Owners::take_removed).unwrap_or_default() {
+            self.sampler.forget(id);
+        }
+    }
+
+    /// Adds the interval to the totals of workloads, pods' idle energy and processes.
+    fn add_up(&mut self, sample: &Sample, attribution: &Attribution, pods: &Arc<Pods>, now: Instant) {
+        let since_start = now.duration_since(self.started);
+        self.place_names(pods);
+        // Without a hierarchy all work is the unknown unit's, which never ends.
+        let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
+        let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
+        self.ledger.apply(attribution, alive, &self.names, since_start);
+        self.idle_ledger.apply(attribution, self.ledger.rows(), pods);
+        let owner = |cgroup| match &mut self.owners {
+            Some(owners) => owners.owner(cgroup),
+            None => Arc::clone(&self.unknown),
+        };
+        let domains = &self.sampler.metered_domains;
+        let ended = self.processes.tick(sample, domains, attribution, &self.gpus, owner, since_start);
+        for process in ended {
+            self.sampler.forget_process(process);
+        }
+        self.ticks += 1;
+    }
+
+    /// Names pods and containers: before rows are folded by name, and after the readings that the names are for.
+    fn place_names(&mut self, pods: &Arc<Pods>) {
+        let nothing = Sandboxes::default();
+        let firsts = self.owners.as_ref().map_or(&nothing, Owners::firsts);
+        if let Some(names) = self.names.after(pods, firsts, self.ledger.workloads()) {
+            self.names = Arc::new(names);
+        }
+    }
+
+    /// What a scrape shows, but for capping.
+    fn snapshot(&self, sample: &Sample, attribution: &Attribution, told: &KnownPods, now: Instant) -> Snapshot {
+        let gpus = self.gpus.powers(now);
+        let mut meters = self.meters();
+        meters.push(told.state.clone());
+        meters.extend(self.gpus.states());
+        Snapshot {
+            node: Arc::clone(&self.name),
+            taken: SystemTime::now(),
+            elapsed: sample.elapsed,
+            ticks: self.ticks,
+            cpu_usage_ratio: self.sampler.cpu_usage_ratio(),
+            zones: self.ledger.zone_totals(&gpus),
+            rows: self.ledger.row_totals(&gpus),
+            names: Arc::clone(&self.names),
+            pod_labels: Arc::clone(&self.pod_labels),
+            processes: if self.sampler.has_processes() { self.process_rows(sample.elapsed, &gpus) } else { Vec::new() },
+            retired: self.ledger.retired(),
+            idle: self.idle_ledger.shares(),
+            cpu_info: Arc::clone(&self.cpu_info),
+            gpus: self.gpus.all(now),
+            dcgm_names: self.dcgm_names,
+            meters,
+            attribution: self.attribution_info(sample, attribution),
+            health: self.health(),
+            gpu_meter: self.sampler.gpu_health(),
+            capping: None,
+        }
+    }
+
+    fn process_rows(&self, elapsed: Duration, gpus: &GpuPowers<'_>) -> Vec<ProcessRow> {
+        self.processes.ledger.rows(elapsed, |key| self.ledger.powered(key), gpus)
+    }
+
+    fn attribution_info(&self, sample: &Sample, attribution: &Attribution) -> AttributionInfo {
+        let (usage_meter, weight) = self.sampler.usage_info();
+        let zones = sample.zones.iter().map(|energy| &*energy.zone);
+        AttributionInfo {
+            usage: Some(usage_meter),
+            weight: if attribution.weight() == Weight::Cycles { weight } else { WeightUnit::Runtime },
+            idle: Idle::new(self.idle_method, &self.idle).in_force(zones.filter(|zone| zone.kind.attributed())),
+        }
+    }
+
+    fn health(&self) -> Health {
+        Health {
+            unknown_cgroups: self.owners.as_ref().map_or(0, Owners::unknown_cgroups),
+            late_ticks: self.late_ticks,
+            log_lines_lost: logging::lost(),
+            process_exe_errors: self.processes.exe_errors(),
+            ..self.sampler.health()
+        }
+    }
+
+    /// Holds pods to their budgets by what the snapshot shows, and shows how that stands.
+    fn cap(&mut self, mut snapshot: Snapshot, pods: &Pods, now: Instant) -> Snapshot {
+        if let Some(capper) = &mut self.capper {
+            let gpus = self.gpus.observe(now, &self.idle);
+            let tick = Tick { snapshot: &snapshot, pods, owners: self.owners.as_ref(), gpus };
+            snapshot.capping = Some(Arc::new(capper.step(tick, self.sampler.gpus())));
+        }
+        self.capper.take_if(|capper| capper.is_done());
+        snapshot
     }
 
     /// The pods that have a row, by what their cgroups are named by, and that nobody told of.
@@ -326,8 +378,7 @@ impl Node {
 
     /// Restores what is capped, and keeps what was learned for the next start. Returns whether all is restored.
     pub fn close(&mut self, told: &KnownPods) -> bool {
-        let nobody = BTreeSet::new();
-        let pods = self.mirrors.settle(&told.pods, self.owners.as_ref().map_or(&nobody, Owners::alive));
+        let pods = self.pods(told);
         let gpus = self.sampler.gpus();
         let all = self.capper.as_mut().is_none_or(|capper| capper.close(&pods, gpus));
         if self.idle_method == IdleMethod::Learned {

@@ -9,21 +9,20 @@ use energy_cluster::pod_resources::PodResources;
 use energy_cluster::resource_slices::ResourceSlices;
 use energy_host::workload::owners::Owners;
 use energy_host::workload::pids::Pids;
-use energy_model::attribution::gpu::{self, Allocation, GpuDivision, GpuUse};
+use energy_model::attribution::gpu::{Allocation, GpuUse};
 use energy_model::attribution::idle::IdleModel;
-use energy_model::attribution::method::IdleMethod;
-use energy_model::attribution::usage::{Share, Usage};
-use energy_model::attribution::{Division, Idle, Weight, ZoneAttribution};
+use energy_model::attribution::{Attribution, Division, Idle, Method, Users, ZoneAttribution, ZoneReading};
 use energy_model::capping::observation::{ClockLook, GpuDevice, GpuUser};
 use energy_model::gpu::{Gpu, GpuEnergy, GpuProcess, GpuReading};
+use energy_model::ledger::gpu_power::{GpuPower, GpuPowers};
 use energy_model::meter_state::MeterState;
-use energy_model::snapshot::{EnergyKey, GpuNow, ProcessKind, ProcessRow, Snapshot, State, WorkloadEnergy};
+use energy_model::snapshot::GpuNow;
 use energy_model::units::{Microjoules, Watts, ratio};
 use energy_model::workload::Workload;
 use energy_model::workload::allocation::Allocations;
 use energy_model::workload::device_id::DeviceId;
 use energy_model::workload::names::Pods;
-use energy_model::zone::{Source, Zone, ZoneKind};
+use energy_model::zone::{Source, Zone, ZoneEnergy, ZoneKind};
 
 use crate::config::Config;
 
@@ -40,8 +39,6 @@ pub struct Gpus {
     asked: Option<Instant>,
     /// Some energy or process of the last tick had no owner.
     unknown: bool,
-    idle_method: IdleMethod,
-    dcgm_names: bool,
     /// How long a GPU that is not read keeps its gauges: one tick may pass without a reading.
     hold: Duration,
     /// By UUID; all that were ever read, because their totals stay.
@@ -57,41 +54,27 @@ struct Seen {
     foreign: bool,
     read: Instant,
     taken: Instant,
-    power: Option<Powers>,
+    /// `None` where the last reading has none.
+    power: Option<GpuPower>,
 }
 
-/// Mean power of the GPU's last interval.
-struct Powers {
-    measured: Watts,
-    active: Watts,
-    idle: Watts,
-    shares: Vec<(Arc<Workload>, Watts)>,
-    processes: Vec<(u32, Watts)>,
+/// A GPU's reading, with processes turned into workloads.
+pub struct PlacedGpu<'a> {
+    reading: &'a GpuReading,
+    /// `None` where it was not measured.
+    energy: Option<ZoneEnergy>,
+    /// Parallel to the processes.
+    owners: Vec<Option<Arc<Workload>>>,
+    allocation: Allocation,
 }
 
-/// What a process used of one GPU in the last interval, as far as that can be told by process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GpuProcessEnergy {
-    pub pid: u32,
-    /// Clock ticks since boot at its start; `None` where the process was never seen.
-    pub start: Option<u64>,
-    pub source: Source,
-    pub energy: Microjoules,
-}
-
-/// What workloads were charged of all GPUs in the interval, and what of it can be told by process.
-#[derive(Clone, Debug, Default)]
-pub struct GpuCharges {
-    pub shares: BTreeMap<Source, Microjoules>,
-    pub processes: Vec<GpuProcessEnergy>,
-}
-
-/// One GPU's energy of the interval, divided.
-pub struct Charge {
-    zone: Arc<Zone>,
-    energy: GpuEnergy,
-    division: GpuDivision,
-    processes: Vec<GpuProcessEnergy>,
+impl PlacedGpu<'_> {
+    /// The GPU as a zone among others.
+    pub fn zone(&self) -> Option<ZoneReading<'_>> {
+        let Self { reading, energy, owners, allocation } = self;
+        let users = Users::Gpu(GpuUse { reading, owners, allocation });
+        Some(ZoneReading { energy: energy.as_ref()?, elapsed: reading.elapsed, users })
+    }
 }
 
 impl Gpus {
@@ -104,22 +87,19 @@ impl Gpus {
             allocations: Allocations::default(),
             asked: None,
             unknown: false,
-            idle_method: config.idle,
-            dcgm_names: config.gpu_dcgm_names,
             hold: config.host.interval * 5 / 2,
             seen: BTreeMap::new(),
         }
     }
 
-    /// Divides what was read of each GPU, and learns idle power from it.
-    pub fn divide(
+    /// Finds out who uses each GPU that was read.
+    pub fn place<'a>(
         &mut self,
-        readings: &[GpuReading],
+        readings: &'a [GpuReading],
         owners: Option<&Owners>,
         pods: &Arc<Pods>,
-        model: &mut IdleModel,
         now: Instant,
-    ) -> Vec<Charge> {
+    ) -> Vec<PlacedGpu<'a>> {
         self.pids.begin(now);
         if !readings.is_empty() {
             self.ask_now_and_then(now);
@@ -132,7 +112,7 @@ impl Gpus {
             self.allocations.refresh(&resources, &self.slices.told().uuids, pods, alive, now);
         }
         self.unknown = false;
-        readings.iter().filter_map(|reading| self.divide_one(reading, owners, pods, model, now)).collect()
+        readings.iter().map(|reading| self.place_one(reading, owners, pods, now)).collect()
     }
 
     fn ask_now_and_then(&mut self, now: Instant) {
@@ -143,14 +123,13 @@ impl Gpus {
         }
     }
 
-    fn divide_one(
+    fn place_one<'a>(
         &mut self,
-        reading: &GpuReading,
+        reading: &'a GpuReading,
         owners: Option<&Owners>,
         pods: &Pods,
-        model: &mut IdleModel,
         now: Instant,
-    ) -> Option<Charge> {
+    ) -> PlacedGpu<'a> {
         let owner = |process: &GpuProcess| self.pids.owner(process.pid, owners, pods);
         let placed: Vec<_> = reading.processes.iter().map(owner).collect();
         self.unknown |= placed.contains(&None);
@@ -178,93 +157,65 @@ impl Gpus {
         let users = || placed.iter().flatten().chain(given);
         seen.foreign = placed.contains(&None) || placed.iter().flatten().any(|workload| workload.pod_uid().is_none());
         seen.users = users().filter_map(|workload| workload.pod_uid().cloned()).collect();
-        let energy = reading.energy?;
-        let zone = match &seen.zone {
-            Some(zone) if zone.source == energy.source => Arc::clone(zone),
-            _ => Arc::new(zone_of(gpu, energy.source)),
-        };
-        seen.zone = Some(Arc::clone(&zone));
-        let used = GpuUse { reading, owners: &placed, allocation: &allocation };
-        if self.idle_method == IdleMethod::Learned {
-            gpu::learn(model, &used, energy, &zone);
-        }
-        let division = gpu::attribute(&used, energy.energy, &zone, Idle::new(self.idle_method, model));
-        self.unknown |= division.unattributed.0 > 0;
-        seen.now.method = Some(division.method.as_str());
-        seen.now.idle = match self.idle_method {
-            IdleMethod::Learned => model.method_in_force([&*zone]),
-            IdleMethod::Ratio => "ratio",
-            IdleMethod::None => "none",
-        };
-        let elapsed = reading.elapsed;
-        seen.power = (!energy.gap && !elapsed.is_zero()).then(|| Powers {
-            measured: energy.energy.over(elapsed),
-            active: division.active.over(elapsed),
-            idle: division.idle.over(elapsed),
-            shares: division.shares.iter().map(|(owner, part)| (Arc::clone(owner), part.over(elapsed))).collect(),
-            processes: division.processes.iter().map(|&(pid, part)| (pid, part.over(elapsed))).collect(),
+        let energy = reading.energy.map(|GpuEnergy { energy, source, gap }| {
+            let zone = match &seen.zone {
+                Some(zone) if zone.source == source => Arc::clone(zone),
+                _ => Arc::new(zone_of(gpu, source)),
+            };
+            seen.zone = Some(Arc::clone(&zone));
+            ZoneEnergy { zone, energy, gap }
         });
-        let process = |&(pid, part): &(u32, Microjoules)| GpuProcessEnergy {
-            pid,
-            start: self.pids.start(pid),
-            source: energy.source,
-            energy: part,
-        };
-        let processes = division.processes.iter().map(process).collect();
-        Some(Charge { zone, energy, division, processes })
+        PlacedGpu { reading, energy, owners: placed, allocation }
     }
 
-    /// Puts power into the GPU energies of processes: of the GPUs' intervals, not the tick's.
-    pub fn fill_processes(&self, snapshot: &mut Snapshot, now: Instant) {
-        let mut watts: BTreeMap<(Source, u32), Watts> = BTreeMap::new();
-        let mut charged: BTreeMap<Source, Watts> = BTreeMap::new();
-        for seen in self.seen.values().filter(|seen| now.saturating_duration_since(seen.read) < self.hold) {
-            let (Some(power), Some(zone)) = (&seen.power, &seen.zone) else { continue };
-            charged.entry(zone.source).or_default().0 += power.shares.iter().map(|(_, part)| part.0).sum::<f64>();
-            for (pid, part) in &power.processes {
-                watts.entry((zone.source, *pid)).or_default().0 += part.0;
-            }
-        }
-        put_power(&mut snapshot.processes, watts, charged);
-    }
-
-    /// Copies what is known of each GPU into `snapshot`, and power into its zones and rows.
-    pub fn fill(&self, snapshot: &mut Snapshot, now: Instant) {
-        let current = |seen: &Seen| now.saturating_duration_since(seen.read) < self.hold;
-        snapshot.gpus = self.seen.values().map(|seen| GpuNow { current: current(seen), ..seen.now.clone() }).collect();
-        snapshot.dcgm_names = self.dcgm_names;
-        snapshot.meters.extend(self.states());
-        let mut shares: BTreeMap<(Source, &Workload), Watts> = BTreeMap::new();
-        let mut powered = BTreeSet::new();
-        for seen in self.seen.values().filter(|seen| current(seen)) {
-            let (Some(power), Some(zone)) = (&seen.power, &seen.zone) else { continue };
-            powered.insert(zone.source);
-            for (owner, watts) in &power.shares {
-                shares.entry((zone.source, &**owner)).or_default().0 += watts.0;
-            }
-            if let Some(totals) = snapshot.zones.iter_mut().find(|totals| totals.zone == *zone) {
-                totals.power = Some(power.measured);
-                if let Some(parts) = &mut totals.parts {
-                    (parts.active_power, parts.idle_power) = (Some(power.active), Some(power.idle));
-                }
-            }
-        }
-        for row in snapshot.rows.iter_mut().filter(|row| row.state == State::Running) {
-            let gpus = row.energy.iter_mut().filter(|energy| energy.key.zone == ZoneKind::Gpu);
-            for energy in gpus {
-                let EnergyKey { zone: _, source } = energy.key;
-                let watts = shares.get(&(source, &*row.workload)).copied();
-                energy.power = powered.contains(&source).then(|| watts.unwrap_or_default());
-            }
+    /// Takes note of how the GPUs' energy was divided.
+    pub fn note(&mut self, attribution: &Attribution, idle: Idle<'_>) {
+        for ZoneAttribution { zone, measured, gap, elapsed, division } in &attribution.zones {
+            let Some(Division { method: Method::Gpu(method), .. }) = division else { continue };
+            let (Some(division), Some(seen)) = (division, self.seen.get_mut(zone.path.as_str())) else { continue };
+            self.unknown |= division.unattributed.0 > 0;
+            seen.now.method = Some(method.as_str());
+            seen.now.idle = idle.in_force([&**zone]);
+            let powered = !gap && !elapsed.is_zero();
+            let share = |&(place, part): &(usize, Microjoules)| {
+                (Arc::clone(attribution.usage.workload(place)), part.over(*elapsed))
+            };
+            seen.power = powered.then(|| GpuPower {
+                measured: measured.over(*elapsed),
+                active: division.active.over(*elapsed),
+                idle: division.idle.over(*elapsed),
+                shares: division.shares.iter().map(share).collect(),
+                processes: division.processes.iter().map(|&(pid, part)| (pid, part.over(*elapsed))).collect(),
+            });
         }
     }
 
-    /// The GPUs as capping sees them at the tick of [`Self::divide`]. What was read at an earlier one has been acted on.
+    /// When the process with this host PID began, in clock ticks since boot; `None` where it was never seen.
+    pub fn start_of(&self, pid: u32) -> Option<u64> {
+        self.pids.start(pid)
+    }
+
+    fn is_current(&self, seen: &Seen, now: Instant) -> bool {
+        now.saturating_duration_since(seen.read) < self.hold
+    }
+
+    /// The power of the GPUs that were read a short time ago.
+    pub fn powers(&self, now: Instant) -> GpuPowers<'_> {
+        let current = self.seen.values().filter(|seen| self.is_current(seen, now));
+        current.filter_map(|seen| Some((&**seen.zone.as_ref()?, seen.power.as_ref()?))).collect()
+    }
+
+    /// All GPUs, as a snapshot shows them.
+    pub fn all(&self, now: Instant) -> Vec<GpuNow> {
+        let gpu = |seen: &Seen| GpuNow { current: self.is_current(seen, now), ..seen.now.clone() };
+        self.seen.values().map(gpu).collect()
+    }
+
+    /// The GPUs as capping sees them at the tick of [`Self::place`]. What was read at an earlier one has been acted on.
     pub fn observe(&self, now: Instant, model: &IdleModel) -> Vec<GpuDevice> {
         self.seen
             .iter()
             .map(|(uuid, seen)| {
-                let current = now.saturating_duration_since(seen.read) < self.hold;
                 let power = seen.power.as_ref().filter(|_| seen.read == now);
                 GpuDevice {
                     uuid: Arc::clone(uuid),
@@ -281,7 +232,7 @@ impl Gpus {
                         .now
                         .state
                         .sm_clock_hertz
-                        .filter(|_| current)
+                        .filter(|_| self.is_current(seen, now))
                         .and_then(|hertz| u32::try_from(hertz / 1_000_000).ok()),
                     look: (seen.read == now).then(|| ClockLook::of(&seen.now.state)).flatten(),
                 }
@@ -289,14 +240,15 @@ impl Gpus {
             .collect()
     }
 
-    fn states(&self) -> impl Iterator<Item = MeterState> {
+    /// Rows of `energy_agent_meter_up`.
+    pub fn states(&self) -> impl Iterator<Item = MeterState> {
         [self.resources.told().state, self.slices.told().state].into_iter().flatten()
     }
 }
 
 /// The GPU's power in parts for its users: by active energy, in equal parts where none of them was active. What others
 /// than pods drew is nobody's here.
-fn users(uids: &BTreeSet<Arc<str>>, power: Option<&Powers>) -> Vec<GpuUser> {
+fn users(uids: &BTreeSet<Arc<str>>, power: Option<&GpuPower>) -> Vec<GpuUser> {
     let active = |uid: &str| -> f64 {
         let shares = power.iter().flat_map(|power| &power.shares);
         shares.filter(|(owner, _)| owner.pod_uid().is_some_and(|owner| **owner == *uid)).map(|(_, part)| part.0).sum()
@@ -311,58 +263,6 @@ fn users(uids: &BTreeSet<Arc<str>>, power: Option<&Powers>) -> Vec<GpuUser> {
     uids.iter().map(user).collect()
 }
 
-/// Puts power into the GPU energies of processes: `watts` by source and pid; what of `charged` no row has is the row
-/// `other`'s. A source that is in neither was not measured.
-fn put_power(rows: &mut [ProcessRow], mut watts: BTreeMap<(Source, u32), Watts>, charged: BTreeMap<Source, Watts>) {
-    let mut rest = charged;
-    let gpu = |energy: &&mut WorkloadEnergy| energy.key.zone == ZoneKind::Gpu;
-    // An ended process draws nothing, whoever has its pid now.
-    for row in rows.iter_mut().filter(|row| row.state == State::Running) {
-        let Some(pid) = row.pid else { continue };
-        for energy in row.energy.iter_mut().filter(gpu) {
-            let own = watts.remove(&(energy.key.source, pid)).unwrap_or_default();
-            energy.power = rest.get_mut(&energy.key.source).map(|rest| {
-                rest.0 -= own.0;
-                own
-            });
-        }
-    }
-    for row in rows.iter_mut().filter(|row| row.kind == ProcessKind::Other) {
-        for energy in row.energy.iter_mut().filter(gpu) {
-            // A sum of differences may end a hair below zero.
-            energy.power = rest.get(&energy.key.source).map(|rest| Watts(rest.0.max(0.0)));
-        }
-    }
-}
-
-/// What the GPUs' energy was charged to, for the process level.
-#[must_use]
-pub fn charges(charges: &[Charge]) -> GpuCharges {
-    let mut all = GpuCharges::default();
-    for Charge { zone: _, energy, division, processes } in charges {
-        let sum = all.shares.entry(energy.source).or_default();
-        division.shares.iter().for_each(|(_, part)| *sum += *part);
-        all.processes.extend_from_slice(processes);
-    }
-    all
-}
-
-/// So that the workloads charged have a place in the usage, though they need not have run.
-pub fn shares(charges: &[Charge]) -> impl Iterator<Item = Share> {
-    charges.iter().flat_map(|charge| &charge.division.shares).map(|(owner, _)| Share::none(Arc::clone(owner)))
-}
-
-/// The charges in the ledger's terms.
-pub fn zones(charges: Vec<Charge>, usage: &Usage) -> impl Iterator<Item = ZoneAttribution> {
-    charges.into_iter().map(|Charge { zone, energy: GpuEnergy { energy, source: _, gap }, division, processes: _ }| {
-        let GpuDivision { active, idle, unattributed, method: _, shares, processes: _ } = division;
-        let place = |owner| usage.position(&owner).expect("each workload charged has a share");
-        let shares = shares.into_iter().map(|(owner, part)| (place(owner), part)).collect();
-        let division = Division { active, idle, unattributed, weight: Weight::Runtime, shares };
-        ZoneAttribution { zone, measured: energy, gap, division: Some(division) }
-    })
-}
-
 fn zone_of(gpu: &Gpu, source: Source) -> Zone {
     Zone { kind: ZoneKind::Gpu, socket: None, die: None, source, path: gpu.uuid.to_string() }
 }
@@ -370,52 +270,23 @@ fn zone_of(gpu: &Gpu, source: Source) -> Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use energy_model::snapshot::Energies;
 
     #[test]
     fn users_share_the_gpus_whole_power_by_their_active_energy() {
         let pod = |uid: &str| Arc::new(Workload::PodOverhead { uid: Arc::from(uid) });
         let uids = BTreeSet::from([Arc::from("a"), Arc::from("b")]);
-        let mut power = Powers {
+        let mut power = GpuPower {
             measured: Watts(300.0),
             active: Watts(200.0),
             idle: Watts(100.0),
             shares: vec![(pod("a"), Watts(150.0)), (pod("b"), Watts(50.0))],
             processes: Vec::new(),
         };
-        let watts = |power: &Powers| users(&uids, Some(power)).iter().map(|user| user.power).collect::<Vec<_>>();
+        let watts = |power: &GpuPower| users(&uids, Some(power)).iter().map(|user| user.power).collect::<Vec<_>>();
         // Three quarters and one quarter of 300 W; nobody active: half each.
         assert_eq!(watts(&power), [Some(Watts(225.0)), Some(Watts(75.0))]);
         power.shares.clear();
         assert_eq!(watts(&power), [Some(Watts(150.0)), Some(Watts(150.0))]);
         assert!(users(&uids, None).iter().all(|user| user.power.is_none()));
-    }
-
-    const KEY: EnergyKey = EnergyKey { zone: ZoneKind::Gpu, source: Source::Nvml };
-
-    fn row(pid: Option<u32>, kind: ProcessKind, state: State) -> ProcessRow {
-        let energy = Energies::from_iter([WorkloadEnergy { key: KEY, total: Microjoules(1), power: None }]);
-        ProcessRow { pid, kind, comm: Arc::from("job"), exe: Arc::from(""), state, energy, runtime_ns: 0 }
-    }
-
-    #[test]
-    fn power_is_the_living_processs_of_that_pid_and_the_rest_is_other() {
-        let mut rows = [
-            row(None, ProcessKind::Other, State::Running),
-            row(Some(7), ProcessKind::Regular, State::Terminated),
-            row(Some(7), ProcessKind::Regular, State::Running),
-        ];
-        let watts = BTreeMap::from([((Source::Nvml, 7), Watts(30.0)), ((Source::Nvml, 8), Watts(5.0))]);
-        put_power(&mut rows, watts, BTreeMap::from([(Source::Nvml, Watts(40.0))]));
-        let power: Vec<_> = rows.iter().map(|row| row.energy[0].power).collect();
-        assert_eq!(power, [Some(Watts(10.0)), None, Some(Watts(30.0))]);
-    }
-
-    #[test]
-    fn without_a_measured_gpu_there_is_no_power() {
-        let mut rows =
-            [row(None, ProcessKind::Other, State::Running), row(Some(7), ProcessKind::Regular, State::Running)];
-        put_power(&mut rows, BTreeMap::new(), BTreeMap::new());
-        assert!(rows.iter().all(|row| row.energy[0].power.is_none()));
     }
 }

@@ -6,18 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use energy_host::workload::process::{Exe, ProcessLook, ProcessNames};
-use energy_model::attribution::process::{Charge, Part, ProcessShare, divide, position};
+use energy_model::attribution::Attribution;
+use energy_model::attribution::process::{ProcessShare, divide, position};
 use energy_model::attribution::usage::Usage;
-use energy_model::attribution::{Attribution, Interval};
+use energy_model::cpu::Domain;
 use energy_model::process::Identity;
 use energy_model::process::{Process, ProcessEvent, ProcessSample, ProcessWork};
 use energy_model::process_ledger::{Limits, ProcessLedger, Ran};
 use energy_model::sample::{CgroupId, KERNEL_THREADS, Sample};
-use energy_model::snapshot::EnergyKey;
 use energy_model::workload::Workload;
-use energy_model::zone::ZoneKind;
 
-use super::gpus::GpuCharges;
+use super::gpus::Gpus;
 
 /// Processes looked up in /proc a tick after events were lost.
 const SWEEP_STEP: usize = 200;
@@ -46,15 +45,15 @@ impl Processes {
     pub fn tick(
         &mut self,
         sample: &Sample,
-        interval: &Interval<'_>,
+        domains: &[Domain],
         attribution: &Attribution,
-        gpus: &GpuCharges,
+        gpus: &Gpus,
         owner: impl FnMut(CgroupId) -> Arc<Workload>,
         now: Duration,
     ) -> Vec<Process> {
         let ProcessSample { work, events, events_complete } = &sample.processes;
         self.names.follow(events);
-        let (shares, ran) = share(work, interval.usage, owner);
+        let (shares, ran) = share(work, &attribution.usage, owner);
         let charged: HashMap<Process, &ProcessWork> = work.iter().map(|work| (work.process, work)).collect();
         for Ran { process, workload, .. } in &ran {
             let exited = self.names.has_exited(*process);
@@ -75,28 +74,10 @@ impl Processes {
         let ended = self.sweep(*events_complete, now);
         let kernel = sample.work.iter().filter(|work| work.cgroup == KERNEL_THREADS);
         let kernel_ns = kernel.map(|work| work.runtime_ns).sum();
-        let mut charges = divide(attribution, interval.usage, interval.domains, shares);
-        self.charge_gpus(gpus, &mut charges);
+        let of_pid = |pid| self.ledger.started_in(pid, gpus.start_of(pid)?);
+        let charges = divide(attribution, domains, shares, of_pid);
         self.ledger.apply(&charges, &ran, kernel_ns, now);
         ended
-    }
-
-    /// What workloads were charged of GPUs: each process's own, and the rest.
-    fn charge_gpus(&self, gpus: &GpuCharges, charges: &mut Vec<Charge>) {
-        let mut rest = gpus.shares.clone();
-        for used in &gpus.processes {
-            let key = EnergyKey { zone: ZoneKind::Gpu, source: used.source };
-            let process = used.start.and_then(|start| self.ledger.started_in(used.pid, start));
-            let (Some(process), Some(rest)) = (process, rest.get_mut(&used.source)) else { continue };
-            let energy = used.energy.min(*rest);
-            *rest = *rest - energy;
-            charges.push(Charge { key, part: Part::Process(process), energy });
-        }
-        charges.extend(rest.into_iter().map(|(source, energy)| Charge {
-            key: EnergyKey { zone: ZoneKind::Gpu, source },
-            part: Part::Rest,
-            energy,
-        }));
     }
 
     /// After lost events, a step through the living: who is gone has ended, who is called otherwise is renamed.

@@ -1,7 +1,9 @@
 //! Adds attributions up into totals that never fall: per zone, per workload, and what workloads whose series have ended
 //! had used, so that active energy is accounted for exactly, for ever.
 
+pub mod gpu_power;
 pub mod idle;
+pub mod retention;
 mod retire;
 #[cfg(test)]
 mod tests;
@@ -12,9 +14,11 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::gpu_power::GpuPowers;
+use self::retention::Retention;
 use crate::attribution::usage::{Share, Usage, order};
 use crate::attribution::{Attribution, Division, ZoneAttribution};
-use crate::snapshot::{Energies, EnergyKey, Row, Snapshot, State, WorkloadEnergy, ZoneTotals};
+use crate::snapshot::{Energies, EnergyKey, Row, State, WorkloadEnergy, ZoneTotals};
 use crate::units::Microjoules;
 use crate::workload::Workload;
 use crate::workload::names::Names;
@@ -26,8 +30,7 @@ use crate::zone::{Zone, ZoneKind};
 /// unattributed, and each zone's active and idle energy is what was measured.
 #[derive(Debug)]
 pub struct Ledger {
-    terminated_retention: Duration,
-    terminated_max: usize,
+    retention: Retention,
     /// Ordered by zone. A zone that is no longer read stays, without power.
     zones: Vec<ZoneEntry>,
     /// The keys of all attributed zones so far, in order.
@@ -59,23 +62,16 @@ struct Entry {
 }
 
 impl Ledger {
-    /// The row of a workload that vanished stays for `terminated_retention`, as long as no more than `terminated_max`
-    /// of them are kept; the oldest go first.
+    /// `retention` is of the rows of workloads that vanished.
     #[must_use]
-    pub const fn new(terminated_retention: Duration, terminated_max: usize) -> Self {
-        Self { terminated_retention, terminated_max, zones: Vec::new(), keys: Vec::new(), rows: Vec::new() }
+    pub const fn new(retention: Retention) -> Self {
+        Self { retention, zones: Vec::new(), keys: Vec::new(), rows: Vec::new() }
     }
 
-    /// Adds one interval. `usage` is what the attribution was made from, `alive` the workloads whose cgroup exists
-    /// (the kernel always does), `names` what containers are called, `now` a clock that does not go backwards.
-    pub fn apply(
-        &mut self,
-        attribution: &Attribution,
-        usage: &Usage,
-        alive: &BTreeSet<Arc<Workload>>,
-        names: &Names,
-        now: Duration,
-    ) {
+    /// Adds one interval. `alive` are the workloads whose cgroup exists (the kernel always does), `names` what containers
+    /// are called, `now` a clock that does not go backwards.
+    pub fn apply(&mut self, attribution: &Attribution, alive: &BTreeSet<Arc<Workload>>, names: &Names, now: Duration) {
+        let usage = &attribution.usage;
         self.charge_zones(attribution);
         let charges = self.charges(attribution, usage);
         let worked = self.worked(usage, &charges);
@@ -94,11 +90,26 @@ impl Ledger {
         self.rows.iter().map(|entry| &entry.row)
     }
 
-    /// Copies the totals into `snapshot`.
-    pub fn fill(&self, snapshot: &mut Snapshot) {
-        snapshot.zones = self.zones.iter().map(|entry| entry.totals.clone()).collect();
-        snapshot.rows = self.rows.iter().map(|entry| entry.row.clone()).collect();
-        snapshot.retired = self.keys.iter().map(|entry| (entry.key, entry.retired)).collect();
+    /// The totals of all zones, as a snapshot shows them.
+    #[must_use]
+    pub fn zone_totals(&self, gpus: &GpuPowers<'_>) -> Vec<ZoneTotals> {
+        let mut zones: Vec<_> = self.zones.iter().map(|entry| entry.totals.clone()).collect();
+        zones.iter_mut().for_each(|totals| gpus.of_zone(totals));
+        zones
+    }
+
+    /// The totals of all workloads, as a snapshot shows them.
+    #[must_use]
+    pub fn row_totals(&self, gpus: &GpuPowers<'_>) -> Vec<Row> {
+        let mut rows: Vec<_> = self.rows().cloned().collect();
+        rows.iter_mut().for_each(|row| gpus.of_row(row));
+        rows
+    }
+
+    /// Active energy of workloads whose rows have ended.
+    #[must_use]
+    pub fn retired(&self) -> Vec<(EnergyKey, Microjoules)> {
+        self.keys.iter().map(|entry| (entry.key, entry.retired)).collect()
     }
 
     /// Whether the last interval's energy of this key is complete, so that power may be derived.
@@ -127,18 +138,18 @@ impl Ledger {
             entry.powered = false;
         }
         for zone in &attribution.zones {
-            self.charge_zone(zone, attribution.elapsed);
+            self.charge_zone(zone);
         }
         for entry in &mut self.keys {
             entry.powered &= !incomplete.contains(&entry.key);
         }
     }
 
-    fn charge_zone(&mut self, attribution: &ZoneAttribution, elapsed: Duration) {
-        let ZoneAttribution { zone, measured, gap, division } = attribution;
-        // GPUs have intervals of their own, so that their power is not to be had from this one.
+    fn charge_zone(&mut self, attribution: &ZoneAttribution) {
+        let ZoneAttribution { zone, measured, gap, elapsed, division } = attribution;
+        // The power of GPUs outlasts the tick (GpuPowers).
         let powered = !elapsed.is_zero() && zone.kind != ZoneKind::Gpu;
-        let power = |energy: Microjoules| (powered && !gap).then(|| energy.over(elapsed));
+        let power = |energy: Microjoules| (powered && !gap).then(|| energy.over(*elapsed));
         let index = self.zones.binary_search_by(|entry| entry.totals.zone.cmp(zone)).unwrap_or_else(|index| {
             let zone = Arc::clone(zone);
             let totals = ZoneTotals { zone, measured: Microjoules::ZERO, power: None, parts: None };
@@ -148,7 +159,7 @@ impl Ledger {
         let totals = &mut self.zones[index].totals;
         totals.measured += *measured;
         totals.power = power(*measured);
-        if let Some(Division { active, idle, unattributed, weight: _, shares: _ }) = division {
+        if let Some(Division { active, idle, unattributed, method: _, shares: _, processes: _ }) = division {
             let parts = totals.parts.get_or_insert_default();
             parts.active += *active;
             parts.idle += *idle;

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::attribution::process::{Charge, Part};
+use crate::ledger::gpu_power::GpuPowers;
+use crate::ledger::retention::Retention;
 use crate::process::Identity;
 use crate::process::Process;
 use crate::snapshot::{Energies, EnergyKey, ProcessKind, ProcessRow, State, WorkloadEnergy};
@@ -29,9 +31,8 @@ const TICK_NS: u64 = 10_000_000;
 pub struct Limits {
     /// Rows of living processes.
     pub living: usize,
-    /// Rows of ended ones; the oldest go first.
-    pub terminated: usize,
-    pub retention: Duration,
+    /// Rows of ended ones.
+    pub ended: Retention,
 }
 
 /// What a process ran during the interval, and where last.
@@ -196,18 +197,14 @@ impl ProcessLedger {
         self.retire_due(now);
     }
 
-    /// Ends rows that have been kept long enough, by time or as the oldest of too many.
+    /// Ends rows that have been kept long enough.
     fn retire_due(&mut self, now: Duration) {
         self.gone.retain(|_, since| now.saturating_sub(*since) < REMEMBER);
         table::fit(&mut self.gone);
         let mut ended: Vec<(Duration, Process)> =
             self.rows.iter().filter_map(|(process, row)| Some((row.ended?, *process))).collect();
-        ended.sort_unstable();
-        let excess = ended.len().saturating_sub(self.limits.terminated);
-        for (index, (since, process)) in ended.into_iter().enumerate() {
-            if index < excess || now.saturating_sub(since) >= self.limits.retention {
-                self.retire(process, now);
-            }
+        for process in self.limits.ended.take_due(&mut ended, now) {
+            self.retire(process, now);
         }
     }
 
@@ -220,9 +217,14 @@ impl ProcessLedger {
         self.other.runtime_ns += row.totals.runtime_ns;
     }
 
-    /// All rows. `powered` says for which keys the last interval's energy is complete.
+    /// All rows. `powered` says for which keys the last interval's energy is complete; `gpus` has the power of GPUs.
     #[must_use]
-    pub fn rows(&self, elapsed: Duration, powered: impl Fn(EnergyKey) -> bool) -> Vec<ProcessRow> {
+    pub fn rows(
+        &self,
+        elapsed: Duration,
+        powered: impl Fn(EnergyKey) -> bool,
+        gpus: &GpuPowers<'_>,
+    ) -> Vec<ProcessRow> {
         let powered: Vec<bool> = self.keys.iter().map(|key| powered(*key)).collect();
         let energy = |totals: &Totals, living: bool| -> Energies {
             let of = |(index, key): (usize, &EnergyKey)| WorkloadEnergy {
@@ -258,6 +260,8 @@ impl ProcessLedger {
             energy: energy(&row.totals, row.ended.is_none()),
             runtime_ns: row.totals.runtime_ns,
         });
-        sums.into_iter().chain(rows).collect()
+        let mut rows: Vec<_> = sums.into_iter().chain(rows).collect();
+        gpus.of_processes(&mut rows);
+        rows
     }
 }

@@ -1,5 +1,5 @@
-//! Divides the energy of one GPU by who used it: idle energy, each workload's and process's active energy, and what
-//! belongs to nobody known; exactly, in microjoules. The rules are in `docs/accuracy.md`.
+//! Divides the active energy of a GPU by who used it: each workload's and process's part, and what belongs to nobody
+//! known; exactly, in microjoules. The rules are in `docs/accuracy.md`.
 
 mod divide;
 #[cfg(test)]
@@ -9,12 +9,11 @@ mod tests;
 
 use std::sync::Arc;
 
-use super::Idle;
-use super::idle::IdleModel;
-use crate::gpu::{Evidence, GpuEnergy, GpuReading};
+pub(super) use self::divide::Parts;
+use super::busy::Busy;
+use crate::gpu::{Evidence, GpuReading};
 use crate::units::{Microjoules, nanos};
 use crate::workload::Workload;
-use crate::zone::Zone;
 
 /// Millionths in a whole.
 const WHOLE_PPM: u64 = 1_000_000;
@@ -66,67 +65,15 @@ pub struct GpuUse<'a> {
     pub allocation: &'a Allocation,
 }
 
-/// How one GPU's energy is divided: `active + idle` is the measured energy, the shares and `unattributed` are `active`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GpuDivision {
-    pub active: Microjoules,
-    pub idle: Microjoules,
-    pub unattributed: Microjoules,
-    pub method: GpuMethod,
-    /// Ascending, without those that got nothing.
-    pub shares: Vec<(Arc<Workload>, Microjoules)>,
-    /// The part of the shares that can be told by process, by host PID, ascending.
-    pub processes: Vec<(u32, Microjoules)>,
-}
-
-/// Divides `energy`. `zone` is what the idle power is known by.
-#[must_use]
-pub fn attribute(used: &GpuUse<'_>, energy: Microjoules, zone: &Zone, idle: Idle<'_>) -> GpuDivision {
-    let idle = used.idle_part(energy, zone, idle);
-    let active = energy - idle;
-    let divide::Parts { unattributed, method, shares, processes } = divide::divide(used, active);
-    GpuDivision {
-        active,
-        idle,
-        unattributed,
-        method,
-        shares: shares.into_iter().collect(),
-        processes: processes.into_iter().collect(),
-    }
-}
-
-/// Shows the model the power of a GPU at its load, where both are known. The energy of a gap is not all there was.
-pub fn learn(model: &mut IdleModel, used: &GpuUse<'_>, energy: GpuEnergy, zone: &Zone) {
-    let elapsed_ns = nanos(used.reading.elapsed);
-    if let Some(busy_ppm) = used.busy_ppm().filter(|_| !energy.gap && elapsed_ns > 0) {
-        let power_uw = u128::from(energy.energy.0) * 1_000_000_000 / u128::from(elapsed_ns);
-        model.observe(zone, u64::try_from(power_uw).unwrap_or(u64::MAX), busy_ppm);
-    }
-}
-
 impl GpuUse<'_> {
-    fn idle_part(&self, energy: Microjoules, zone: &Zone, idle: Idle<'_>) -> Microjoules {
-        let baseline_uw = match idle {
-            Idle::Learned(model) => model.baseline_uw(zone),
-            Idle::Ratio => None,
-            Idle::None => return Microjoules::ZERO,
-        };
-        let busy_ppm = self.busy_ppm();
-        match (baseline_uw, busy_ppm) {
-            // What a GPU draws beyond its baseline while nobody has a context on it is its own affair.
-            (Some(_), Some(0)) if self.reading.processes.is_empty() => energy,
-            (Some(baseline_uw), _) => {
-                let idle = u128::from(baseline_uw) * u128::from(nanos(self.reading.elapsed)) / 1_000_000_000;
-                Microjoules(u64::try_from(idle).unwrap_or(u64::MAX)).min(energy)
-            }
-            (None, Some(busy_ppm)) => energy - part(energy, busy_ppm),
-            (None, None) => Microjoules::ZERO,
-        }
+    /// Divides the GPU's active energy.
+    pub(super) fn divide(&self, active: Microjoules) -> Parts {
+        divide::divide(self, active)
     }
 
-    /// How busy the GPU was, in millionths: the most that its utilisation or its processes' work says. In MIG mode the
+    /// How busy the GPU was: the most that its utilisation or its processes' work says. In MIG mode the
     /// activity of the instances where it is known, else the slices in use. `None` where nothing tells.
-    fn busy_ppm(&self) -> Option<u64> {
+    pub(super) fn busy(&self) -> Option<Busy> {
         let GpuReading { state, processes, evidence, instances, elapsed, .. } = self.reading;
         let utilization = state.utilization_ppm.map(u64::from);
         let said = if !instances.is_empty() {
@@ -141,7 +88,7 @@ impl GpuUse<'_> {
         } else {
             utilization.or_else(|| processes.is_empty().then_some(0))
         };
-        said.map(|ppm| ppm.min(WHOLE_PPM))
+        said.map(|ppm| Busy::new(ppm, u128::from(WHOLE_PPM)))
     }
 
     /// What the MIG instances weigh, in slices times millionths, and by what rule.
@@ -160,9 +107,4 @@ impl GpuUse<'_> {
         let weights = instances.iter().map(|instance| weigh(instance.slices, u64::from(used(instance.id)) * WHOLE_PPM));
         (GpuMethod::MigSlices, weights.collect())
     }
-}
-
-fn part(energy: Microjoules, ppm: u64) -> Microjoules {
-    let part = u128::from(energy.0) * u128::from(ppm.min(WHOLE_PPM)) / u128::from(WHOLE_PPM);
-    Microjoules(u64::try_from(part).unwrap_or(energy.0))
 }

@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
     use crate::attribution::usage::Share;
-    use crate::attribution::{Division, Weight};
+    use crate::attribution::{Division, Method, Weight};
     use crate::workload::{Runtime, Workload};
     use crate::zone::Source;
 
@@ -157,19 +157,23 @@ mod tests {
                 active: Microjoules::ZERO,
                 idle: Microjoules(self.idle),
                 unattributed: Microjoules::ZERO,
-                weight: Weight::Runtime,
+                method: Method::Cpu(Weight::Runtime),
                 shares: shares.collect(),
+                processes: Vec::new(),
             };
             let zone = Zone { kind: self.kind, socket: None, die: None, source: Source::Rapl, path: String::new() };
             let zone = ZoneAttribution {
                 zone: Arc::new(zone),
                 measured: Microjoules(self.idle),
                 gap: false,
+                elapsed: Duration::from_secs(1),
                 division: self.kind.attributed().then_some(division),
             };
-            let attribution = Attribution { elapsed: Duration::from_secs(1), zones: vec![zone] };
+            let attribution = Attribution { elapsed: Duration::from_secs(1), usage, zones: vec![zone] };
             let quiet: Vec<Arc<str>> = self.quiet.iter().map(|&pod| uid(pod).into()).collect();
-            let claims = Claims::new(&usage, quiet.iter(), |uid| self.requests.get(uid).copied().unwrap_or_default());
+            let claims = Claims::new(&attribution.usage, quiet.iter(), |uid| {
+                self.requests.get(uid).copied().unwrap_or_default()
+            });
             let mut given = BTreeMap::new();
             let mut unassigned = 0;
             for IdleDivision { zone, parts, idle } in hand_out(policy, &attribution, &claims) {

@@ -1,12 +1,12 @@
-//! Divides each workload's part of a zone among its processes by CPU time; exactly, in microjoules. What a workload ran
-//! that no process is known for goes to nobody in particular.
+//! Divides each workload's part of a zone among its processes, by CPU time or by what they did on a GPU; exactly, in
+//! microjoules. What no process is known for goes to nobody in particular.
 
 use std::sync::Arc;
 
 use super::scope::Scope;
 use super::split::split;
-use super::usage::{Usage, order};
-use super::{Attribution, ZoneAttribution};
+use super::usage::order;
+use super::{Attribution, Division, Method, ZoneAttribution};
 use crate::cpu::Domain;
 use crate::process::Process;
 use crate::snapshot::EnergyKey;
@@ -48,21 +48,26 @@ pub fn position(usage: &[&Arc<Workload>], workload: &Arc<Workload>) -> Option<us
     usage.binary_search_by(|probe| order(probe, workload)).ok()
 }
 
-/// Divides the shares of every zone. Per zone the charges sum to its active energy less the unattributed.
+/// Divides the shares of every zone. Per zone the charges sum to its active energy less the unattributed. `of_pid` finds
+/// the process that a GPU's driver names by its host PID.
 #[must_use]
 pub fn divide(
     attribution: &Attribution,
-    usage: &Usage,
     domains: &[Domain],
     mut shares: Vec<ProcessShare>,
+    of_pid: impl Fn(u32) -> Option<Process>,
 ) -> Vec<Charge> {
     shares.sort_unstable_by_key(|share| (share.workload, share.process));
-    let workloads: Vec<_> = usage.workloads().collect();
+    let workloads: Vec<_> = attribution.usage.workloads().collect();
     let mut charges = Vec::new();
     let mut weights = Vec::new();
     for ZoneAttribution { zone, division, .. } in &attribution.zones {
         let Some(division) = division else { continue };
         let key = EnergyKey { zone: zone.kind, source: zone.source };
+        if let Method::Gpu(_) = division.method {
+            charge_gpu(division, key, &of_pid, &mut charges);
+            continue;
+        }
         let scope = Scope::of(zone, domains);
         for &(index, energy) in &division.shares {
             let workload = workloads[index];
@@ -98,13 +103,26 @@ pub fn divide(
     charges
 }
 
+/// What workloads were charged for a GPU: each known process's own, and the rest.
+fn charge_gpu(division: &Division, key: EnergyKey, of_pid: impl Fn(u32) -> Option<Process>, charges: &mut Vec<Charge>) {
+    let mut rest: Microjoules = division.shares.iter().map(|(_, part)| *part).sum();
+    for &(pid, energy) in &division.processes {
+        if let Some(process) = of_pid(pid) {
+            rest = rest - energy;
+            charges.push(Charge { key, part: Part::Process(process), energy });
+        }
+    }
+    charges.push(Charge { key, part: Part::Rest, energy: rest });
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::attribution::usage::Share;
-    use crate::attribution::{Division, Weight};
+    use crate::attribution::Weight;
+    use crate::attribution::gpu::GpuMethod;
+    use crate::attribution::usage::{Share, Usage};
     use crate::zone::{Source, Zone, ZoneKind};
 
     const KEY: EnergyKey = EnergyKey { zone: ZoneKind::Package, source: Source::Rapl };
@@ -124,17 +142,23 @@ mod tests {
         let zone =
             Zone { kind: KEY.zone, socket: Some(socket), die: None, source: KEY.source, path: socket.to_string() };
         let shares = shares.iter().map(|&(index, energy)| (index, Microjoules(energy))).collect();
-        let (idle, unattributed, weight) = (Microjoules::ZERO, Microjoules::ZERO, Weight::Runtime);
+        let (idle, unattributed) = (Microjoules::ZERO, Microjoules::ZERO);
+        let (method, processes) = (Method::Cpu(Weight::Runtime), Vec::new());
         ZoneAttribution {
             zone: Arc::new(zone),
             measured: active,
             gap: false,
-            division: Some(Division { active, idle, unattributed, weight, shares }),
+            elapsed: Duration::from_secs(1),
+            division: Some(Division { active, idle, unattributed, method, shares, processes }),
         }
     }
 
-    fn attribution(zones: Vec<ZoneAttribution>) -> Attribution {
-        Attribution { elapsed: Duration::from_secs(1), zones }
+    fn attribution(usage: Usage, zones: Vec<ZoneAttribution>) -> Attribution {
+        Attribution { elapsed: Duration::from_secs(1), usage, zones }
+    }
+
+    fn nobody(_: u32) -> Option<Process> {
+        None
     }
 
     fn share(workload: usize, process: Process, domain: u32, runtime_ns: u64) -> ProcessShare {
@@ -148,9 +172,9 @@ mod tests {
     #[test]
     fn a_workloads_energy_is_divided_by_cpu_time_and_what_no_process_ran_is_the_rest() {
         let usage = Usage::group(vec![ran(Arc::new(Workload::Kernel), 0, 50), ran(unit("a"), 0, 100)]);
-        let zones = attribution(vec![zone(0, &[(0, 7), (1, 1000)])]);
+        let zones = attribution(usage, vec![zone(0, &[(0, 7), (1, 1000)])]);
         // 60 and 30 of 100 ns are known: 600, 300 and the rest 100.
-        let charges = divide(&zones, &usage, &[], vec![share(1, B, 0, 30), share(1, A, 0, 20), share(1, A, 0, 40)]);
+        let charges = divide(&zones, &[], vec![share(1, B, 0, 30), share(1, A, 0, 20), share(1, A, 0, 40)], nobody);
         assert_eq!(
             parts(&charges),
             [(Part::Kernel, 7), (Part::Rest, 100), (Part::Process(A), 600), (Part::Process(B), 300)]
@@ -161,8 +185,8 @@ mod tests {
     fn a_zone_is_divided_by_what_ran_on_its_socket() {
         let usage = Usage::group(vec![ran(unit("a"), 0, 100), ran(unit("a"), 1, 100)]);
         let domains = [0, 1].map(|socket| Domain { socket: Some(socket), die: None });
-        let zones = attribution(vec![zone(0, &[(0, 10)]), zone(1, &[(0, 20)])]);
-        let charges = divide(&zones, &usage, &domains, vec![share(0, A, 0, 100), share(0, B, 1, 100)]);
+        let zones = attribution(usage, vec![zone(0, &[(0, 10)]), zone(1, &[(0, 20)])]);
+        let charges = divide(&zones, &domains, vec![share(0, A, 0, 100), share(0, B, 1, 100)], nobody);
         let mut got: Vec<_> = parts(&charges).into_iter().filter(|(_, energy)| *energy > 0).collect();
         got.sort_by_key(|(_, energy)| *energy);
         assert_eq!(got, [(Part::Process(A), 10), (Part::Process(B), 20)]);
@@ -171,15 +195,27 @@ mod tests {
     #[test]
     fn processes_that_were_seen_to_run_longer_than_their_workload_share_what_it_has() {
         let usage = Usage::group(vec![ran(unit("a"), 0, 100)]);
-        let charges =
-            divide(&attribution(vec![zone(0, &[(0, 9)])]), &usage, &[], vec![share(0, A, 0, 200), share(0, B, 0, 100)]);
+        let zones = attribution(usage, vec![zone(0, &[(0, 9)])]);
+        let charges = divide(&zones, &[], vec![share(0, A, 0, 200), share(0, B, 0, 100)], nobody);
         assert_eq!(parts(&charges), [(Part::Rest, 0), (Part::Process(A), 6), (Part::Process(B), 3)]);
     }
 
     #[test]
     fn a_workload_without_known_processes_keeps_its_energy_as_the_rest() {
         let usage = Usage::group(vec![ran(unit("a"), 0, 100), ran(unit("b"), 0, 0)]);
-        let charges = divide(&attribution(vec![zone(0, &[(0, 9), (1, 4)])]), &usage, &[], vec![]);
+        let charges = divide(&attribution(usage, vec![zone(0, &[(0, 9), (1, 4)])]), &[], vec![], nobody);
         assert_eq!(parts(&charges), [(Part::Rest, 9), (Part::Rest, 4)]);
+    }
+
+    #[test]
+    fn of_a_gpu_each_known_process_has_its_own_part_and_the_others_parts_are_the_rest() {
+        let usage = Usage::group(vec![Share::none(unit("a"))]);
+        let mut gpu = zone(0, &[(0, 100)]);
+        let division = gpu.division.as_mut().unwrap();
+        division.method = Method::Gpu(GpuMethod::Samples);
+        division.processes = vec![(10, Microjoules(60)), (99, Microjoules(30))];
+        let of_pid = |pid| (u64::from(pid) == A.pid).then_some(A);
+        let charges = divide(&attribution(usage, vec![gpu]), &[], vec![], of_pid);
+        assert_eq!(parts(&charges), [(Part::Process(A), 60), (Part::Rest, 40)]);
     }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::idle::IdleModel;
 use super::usage::{Share, Usage};
-use super::{Attribution, Idle, Interval, attribute, learn};
+use super::{Attribution, Idle, Interval, ZoneReading, attribute, learn};
 use crate::cpu::Domain;
 use crate::cpu::DomainLoad;
 use crate::units::Microjoules;
@@ -29,7 +29,7 @@ fn workload(number: u8) -> Arc<Workload> {
 }
 
 impl World {
-    fn usage(&self) -> Usage {
+    fn shares(&self) -> Vec<Share> {
         let share = |&(number, domain, runtime_ns, cycles): &(u8, Option<u32>, u64, u64)| Share {
             workload: workload(number),
             domain,
@@ -37,29 +37,30 @@ impl World {
             cycles,
             switches: 1,
         };
-        Usage::group(self.shares.iter().map(share).collect())
+        self.shares.iter().map(share).collect()
     }
 
     fn attribute(&self) -> Attribution {
-        let usage = self.usage();
+        let elapsed = Duration::from_secs(1);
         let interval = Interval {
-            elapsed: Duration::from_secs(1),
-            zones: &self.zones,
+            elapsed,
+            zones: ZoneReading::of_cpus(&self.zones, elapsed).collect(),
             domains: &self.domains,
             loads: &self.loads,
-            usage: &usage,
+            shares: self.shares(),
         };
         let mut model = IdleModel::new("boot");
         learn(&mut model, &interval);
         for zone in &self.zones {
             self.idle_uw.iter().for_each(|&idle_uw| model.set_known(&zone.zone, idle_uw));
         }
-        attribute(&interval, Idle::Learned(&model))
+        attribute(interval, Idle::Learned(&model))
     }
 
     /// What each zone gave to a workload.
     fn energy(&self, number: u8) -> Vec<u64> {
-        let position = self.usage().workloads().position(|shares| shares[0].workload == workload(number));
+        let position =
+            Usage::group(self.shares()).workloads().position(|shares| shares[0].workload == workload(number));
         let part = |shares: &Vec<(usize, Microjoules)>| {
             shares.iter().find(|(index, _)| Some(*index) == position).map_or(0, |(_, part)| part.0)
         };

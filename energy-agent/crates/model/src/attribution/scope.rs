@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::busy::Busy;
 use crate::cpu::Domain;
 use crate::cpu::DomainLoad;
 use crate::units::nanos;
@@ -93,16 +94,10 @@ impl Load {
         self.dropped_ns.max(self.busy_ns.saturating_sub(charged_ns).saturating_sub(noise_ns))
     }
 
-    /// `amount` times the busy share of the CPUs' time, rounded down. CPUs that are all offline were not busy.
+    /// The busy part of the CPUs' time. CPUs that are all offline were not busy.
     #[must_use]
-    pub fn busy_part(&self, amount: u64, elapsed: Duration) -> u64 {
-        let capacity_ns = u128::from(self.cpus) * u128::from(nanos(elapsed));
-        let busy_ns = u128::from(self.busy_ns).min(capacity_ns);
-        if capacity_ns == 0 {
-            return 0;
-        }
-        // Both factors are below 2^64, and the quotient is at most `amount`.
-        u64::try_from(u128::from(amount) * busy_ns / capacity_ns).unwrap_or(amount)
+    pub fn busy(&self, elapsed: Duration) -> Busy {
+        Busy::new(self.busy_ns, u128::from(self.cpus) * u128::from(nanos(elapsed)))
     }
 }
 

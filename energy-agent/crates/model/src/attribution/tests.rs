@@ -29,6 +29,17 @@ fn share(name: &str, domain: Option<u32>, runtime_ns: u64, cycles: u64) -> Share
     Share { workload: Arc::new(workload), domain, runtime_ns, cycles, switches: 1 }
 }
 
+/// One second.
+fn interval<'a>(
+    zones: &'a [ZoneEnergy],
+    domains: &'a [Domain],
+    loads: &'a [DomainLoad],
+    shares: Vec<Share>,
+) -> Interval<'a> {
+    let elapsed = Duration::from_secs(1);
+    Interval { elapsed, zones: ZoneReading::of_cpus(zones, elapsed).collect(), domains, loads, shares }
+}
+
 /// Attributes one second (or what `elapsed` says) and returns each zone's division.
 fn divisions(
     zones: &[ZoneEnergy],
@@ -37,9 +48,11 @@ fn divisions(
     shares: Vec<Share>,
     idle: Idle<'_>,
 ) -> Vec<Division> {
-    let usage = Usage::group(shares);
-    let interval = Interval { elapsed: Duration::from_secs(1), zones, domains, loads, usage: &usage };
-    attribute(&interval, idle).zones.into_iter().map(|zone| zone.division.unwrap()).collect()
+    attribute(interval(zones, domains, loads, shares), idle)
+        .zones
+        .into_iter()
+        .map(|zone| zone.division.unwrap())
+        .collect()
 }
 
 fn parts(division: &Division) -> Vec<(usize, u64)> {
@@ -52,10 +65,10 @@ fn active_energy_is_divided_by_cycles_where_every_cpu_counts_them() {
     let shares = vec![share("a", Some(0), SECOND_NS / 2, 300), share("b", Some(0), SECOND_NS / 2, 100)];
     let counted = DomainLoad { cycles: true, ..load(1, SECOND_NS) };
     let by_cycles = &divisions(&package, &[socket(0)], &[counted], shares.clone(), Idle::None)[0];
-    assert_eq!((by_cycles.weight, parts(by_cycles)), (Weight::Cycles, vec![(0, 750), (1, 250)]));
+    assert_eq!((by_cycles.method, parts(by_cycles)), (Method::Cpu(Weight::Cycles), vec![(0, 750), (1, 250)]));
 
     let by_time = &divisions(&package, &[socket(0)], &[load(1, SECOND_NS)], shares, Idle::None)[0];
-    assert_eq!((by_time.weight, parts(by_time)), (Weight::Runtime, vec![(0, 500), (1, 500)]));
+    assert_eq!((by_time.method, parts(by_time)), (Method::Cpu(Weight::Runtime), vec![(0, 500), (1, 500)]));
 }
 
 #[test]
@@ -64,18 +77,17 @@ fn a_zone_over_two_domains_never_mixes_units() {
     let shares = vec![share("a", Some(0), SECOND_NS / 4, 900), share("b", Some(1), SECOND_NS / 4 * 3, 0)];
     let loads = [DomainLoad { cycles: true, ..load(1, SECOND_NS / 4) }, load(1, SECOND_NS / 4 * 3)];
     let division = &divisions(&node, &[socket(0), socket(1)], &loads, shares, Idle::None)[0];
-    assert_eq!((division.weight, parts(division)), (Weight::Runtime, vec![(0, 250), (1, 750)]));
+    assert_eq!((division.method, parts(division)), (Method::Cpu(Weight::Runtime), vec![(0, 250), (1, 750)]));
 }
 
 #[test]
 fn the_weight_is_cycles_only_if_no_zone_had_to_do_without() {
     let zones = [0, 1].map(|number| zone(ZoneKind::Package, Some(number), 100));
-    let usage = Usage::group(vec![share("a", Some(0), SECOND_NS, 5), share("a", Some(1), SECOND_NS, 5)]);
+    let shares = vec![share("a", Some(0), SECOND_NS, 5), share("a", Some(1), SECOND_NS, 5)];
     let counted = DomainLoad { cycles: true, ..load(1, SECOND_NS) };
     let weight = |loads: &[DomainLoad]| {
         let domains = &[socket(0), socket(1)];
-        let interval = Interval { elapsed: Duration::from_secs(1), zones: &zones, domains, loads, usage: &usage };
-        attribute(&interval, Idle::None).weight()
+        attribute(interval(&zones, domains, loads, shares.clone()), Idle::None).weight()
     };
     assert_eq!(weight(&[counted, counted]), Weight::Cycles);
     assert_eq!(weight(&[counted, load(1, SECOND_NS)]), Weight::Runtime);
@@ -87,7 +99,7 @@ fn cycles_that_stand_still_are_not_a_weight() {
     let counted = DomainLoad { cycles: true, ..load(1, SECOND_NS) };
     let shares = vec![share("a", Some(0), SECOND_NS, 0)];
     let division = &divisions(&package, &[socket(0)], &[counted], shares, Idle::None)[0];
-    assert_eq!((division.weight, parts(division)), (Weight::Runtime, vec![(0, 10)]));
+    assert_eq!((division.method, parts(division)), (Method::Cpu(Weight::Runtime), vec![(0, 10)]));
 }
 
 #[test]
@@ -146,15 +158,9 @@ fn work_without_a_place_weighs_in_every_zone() {
 fn zones_that_contain_or_overlap_others_are_not_divided() {
     let zones =
         [ZoneKind::Psys, ZoneKind::Platform, ZoneKind::Core, ZoneKind::Uncore].map(|kind| zone(kind, Some(0), 5));
-    let usage = Usage::group(vec![share("a", Some(0), SECOND_NS, 0)]);
-    let interval = Interval {
-        elapsed: Duration::from_secs(1),
-        zones: &zones,
-        domains: &[socket(0)],
-        loads: &[load(1, SECOND_NS)],
-        usage: &usage,
-    };
-    for zone in attribute(&interval, Idle::Ratio).zones {
+    let shares = vec![share("a", Some(0), SECOND_NS, 0)];
+    let (domains, loads) = ([socket(0)], [load(1, SECOND_NS)]);
+    for zone in attribute(interval(&zones, &domains, &loads, shares), Idle::Ratio).zones {
         assert_eq!((zone.measured.0, zone.division), (5, None));
     }
 }
@@ -196,20 +202,22 @@ fn faults_6_idle_power_stays_idle_power_at_full_load() {
 #[test]
 fn fc_041_the_idle_task_is_nobody_and_the_kernel_is_a_bucket_of_its_own() {
     let package = [zone(ZoneKind::Package, Some(0), 200_000_000)];
-    let usage = Usage::group(vec![
+    let shares = vec![
         share("kernel", Some(0), 200_000_000, 0),
         share("kernel", Some(0), 300_000_000, 0),
         share("pod-a", Some(0), 1_500_000_000, 0),
-    ]);
+    ];
+    let elapsed = Duration::from_secs(10);
     let interval = Interval {
-        elapsed: Duration::from_secs(10),
-        zones: &package,
+        elapsed,
+        zones: ZoneReading::of_cpus(&package, elapsed).collect(),
         domains: &[socket(0)],
         loads: &[load(4, 2_000_000_000)],
-        usage: &usage,
+        shares,
     };
-    assert_eq!(usage.workloads().next().unwrap()[0].runtime_ns, 500_000_000);
-    let division = attribute(&interval, Idle::Ratio).zones.remove(0).division.unwrap();
+    let mut attribution = attribute(interval, Idle::Ratio);
+    assert_eq!(attribution.usage.workloads().next().unwrap()[0].runtime_ns, 500_000_000);
+    let division = attribution.zones.remove(0).division.unwrap();
     // 2 of 40 CPU seconds were busy: 10 of 200 J are active, three quarters of them pod A's.
     assert_eq!((division.idle.0, division.active.0, division.unattributed.0), (190_000_000, 10_000_000, 0));
     assert_eq!(parts(&division), [(0, 2_500_000), (1, 7_500_000)]);
@@ -235,14 +243,8 @@ fn without_busy_time_no_energy_is_idle_and_nothing_is_learned() {
     let division = &divisions(&package, &[socket(0)], &loads, shares.clone(), Idle::Ratio)[0];
     assert_eq!((division.idle.0, parts(division)), (0, vec![(0, 1_000_000)]));
 
-    let usage = Usage::group(shares);
-    let interval = Interval {
-        elapsed: Duration::from_secs(1),
-        zones: &package,
-        domains: &[socket(0)],
-        loads: &loads,
-        usage: &usage,
-    };
+    let domains = [socket(0)];
+    let interval = interval(&package, &domains, &loads, shares);
     let mut model = IdleModel::new("boot");
     for _ in 0..100 {
         learn(&mut model, &interval);

@@ -26,7 +26,7 @@ impl Share {
 }
 
 /// All shares of an interval, ascending by workload and domain, each pair once.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     shares: Vec<Share>,
     /// Where each workload's shares end.
@@ -70,6 +70,15 @@ impl Usage {
     #[must_use]
     pub fn position(&self, workload: &Arc<Workload>) -> Option<usize> {
         self.ends.binary_search_by(|&end| order(&self.shares[end - 1].workload, workload)).ok()
+    }
+
+    /// The workload at a place among [`Self::workloads`].
+    ///
+    /// # Panics
+    /// When there are not so many.
+    #[must_use]
+    pub fn workload(&self, position: usize) -> &Arc<Workload> {
+        &self.shares[self.ends[position] - 1].workload
     }
 
     /// Number of workloads.

@@ -11,7 +11,6 @@ use super::key;
 use crate::attribution::Attribution;
 use crate::attribution::idle_policy::{Claims, IdleDivision, hand_out};
 use crate::attribution::method::IdlePolicy;
-use crate::attribution::usage::Usage;
 use crate::meter_state::{MeterName, MeterState, Reason};
 use crate::snapshot::{EnergyKey, IdleEnergies, IdleShares, PodIdle, Row, State};
 use crate::units::Microjoules;
@@ -55,12 +54,11 @@ impl IdleLedger {
         }
     }
 
-    /// Hands out one interval's idle energy. `usage` is what the attribution was made from, `rows` those of the workloads
-    /// after it was added, ascending; a pod without a row has no series any more.
+    /// Hands out one interval's idle energy. `rows` are those of the workloads after the attribution was added, ascending; a
+    /// pod without a row has no series any more.
     pub fn apply<'a>(
         &mut self,
         attribution: &Attribution,
-        usage: &Usage,
         rows: impl Iterator<Item = &'a Row> + Clone,
         pods: &Arc<Pods>,
     ) {
@@ -69,7 +67,8 @@ impl IdleLedger {
         }
         self.requests.learn(pods);
         let running = rows.clone().filter(|row| row.state == State::Running).filter_map(|row| row.workload.pod_uid());
-        let claims = Claims::new(usage, running, |uid| self.requests.milli.get(uid).copied().unwrap_or_default());
+        let claims =
+            Claims::new(&attribution.usage, running, |uid| self.requests.milli.get(uid).copied().unwrap_or_default());
         for IdleDivision { zone, parts, idle } in hand_out(self.policy, attribution, &claims) {
             let key = key(zone);
             for totals in [&mut self.unassigned, &mut self.retired] {

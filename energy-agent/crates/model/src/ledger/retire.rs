@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::retention::Retention;
 use super::{Entry, Ledger, cover, key_index};
 use crate::snapshot::{Row, State};
 use crate::workload::names::Names;
@@ -42,15 +43,6 @@ enum Fate {
     Retires,
 }
 
-/// The oldest of more than `max`.
-fn excess(kept: &mut [(Duration, usize)], max: usize) -> &[(Duration, usize)] {
-    let excess = kept.len().saturating_sub(max);
-    if excess > 0 {
-        kept.select_nth_unstable(excess - 1);
-    }
-    &kept[..excess]
-}
-
 impl Ledger {
     pub(super) fn retire(&mut self, names: &Names, now: Duration) {
         let due = self.due(now);
@@ -77,30 +69,18 @@ impl Ledger {
         }
     }
 
-    /// Which rows have been kept long enough: by time, or as the oldest of too many.
+    /// Which rows have been kept long enough.
     fn due(&self, now: Duration) -> Vec<bool> {
-        let counted = |entry: &Entry| entry.ended.filter(|_| !matches!(*entry.row.workload, Workload::PodEnded { .. }));
+        let is_folded = |entry: &Entry| matches!(*entry.row.workload, Workload::PodEnded { .. });
+        let ended = self.rows.iter().enumerate().filter(|(_, entry)| !is_folded(entry));
+        let ended = ended.filter_map(|(index, entry)| Some((entry.ended?, index)));
+        let is_pods = |(_, index): &(Duration, usize)| self.rows[*index].row.workload.pod_uid().is_some();
+        let (mut all, mut units): (Vec<_>, Vec<_>) = ended.partition(is_pods);
+        let few = Retention { max: self.retention.max.min(ENDED_UNITS), ..self.retention };
         let mut due = vec![false; self.rows.len()];
-        let (mut pods, mut units) = (Vec::new(), Vec::new());
-        for (index, entry) in self.rows.iter().enumerate() {
-            if let Some(ended) = counted(entry) {
-                if now.saturating_sub(ended) >= self.terminated_retention {
-                    due[index] = true;
-                } else if entry.row.workload.pod_uid().is_some() {
-                    pods.push((ended, index));
-                } else {
-                    units.push((ended, index));
-                }
-            }
-        }
-        for (_, index) in excess(&mut units, self.terminated_max.min(ENDED_UNITS)) {
-            due[*index] = true;
-        }
-        units.retain(|(_, index)| !due[*index]);
-        pods.append(&mut units);
-        for (_, index) in excess(&mut pods, self.terminated_max) {
-            due[*index] = true;
-        }
+        few.take_due(&mut units, now).for_each(|index| due[index] = true);
+        all.append(&mut units);
+        self.retention.take_due(&mut all, now).for_each(|index| due[index] = true);
         due
     }
 

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::attribution::{Idle, Interval, attribute};
+use crate::attribution::{Idle, Interval, ZoneReading, attribute};
 use crate::cpu::Domain;
 use crate::cpu::DomainLoad;
+use crate::snapshot::Snapshot;
 use crate::units::Watts;
 use crate::workload::Runtime;
 use crate::workload::names::{Pod, PodContainer, Pods};
@@ -50,7 +51,11 @@ impl Node {
     }
 
     fn with_max(terminated_max: usize) -> Self {
-        Self { ledger: Ledger::new(RETENTION, terminated_max), names: Names::default(), now_s: 0 }
+        Self {
+            ledger: Ledger::new(Retention { time: RETENTION, max: terminated_max }),
+            names: Names::default(),
+            now_s: 0,
+        }
     }
 
     /// One second in which each of `work` ran for as many milliseconds; checks the identities and returns the snapshot.
@@ -67,22 +72,16 @@ impl Node {
             cycles: 0,
             switches: u64::from(*ms > 0),
         };
-        let usage = Usage::group(work.iter().map(share).collect());
+        let elapsed = Duration::from_secs(1);
         let interval = Interval {
-            elapsed: Duration::from_secs(1),
-            zones,
+            elapsed,
+            zones: ZoneReading::of_cpus(zones, elapsed).collect(),
             domains: &[Domain { socket: Some(0), die: None }],
             loads: &[DomainLoad { cpus: 1, busy_ns: 0, dropped_ns: 0, cycles: false }],
-            usage: &usage,
+            shares: work.iter().map(share).collect(),
         };
         self.now_s += 1;
-        self.ledger.apply(
-            &attribute(&interval, Idle::None),
-            &usage,
-            alive,
-            &self.names,
-            Duration::from_secs(self.now_s),
-        );
+        self.ledger.apply(&attribute(interval, Idle::None), alive, &self.names, Duration::from_secs(self.now_s));
         self.snapshot()
     }
 
@@ -93,11 +92,16 @@ impl Node {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot::empty("node");
-        self.ledger.fill(&mut snapshot);
+        let snapshot = shown(&self.ledger);
         check_identities(&snapshot);
         snapshot
     }
+}
+
+fn shown(ledger: &Ledger) -> Snapshot {
+    let gpus = GpuPowers::default();
+    let (zones, rows) = (ledger.zone_totals(&gpus), ledger.row_totals(&gpus));
+    Snapshot { zones, rows, retired: ledger.retired(), ..Snapshot::empty("node") }
 }
 
 fn check_identities(snapshot: &Snapshot) {

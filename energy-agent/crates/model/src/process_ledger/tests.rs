@@ -16,7 +16,8 @@ const fn process(pid: u64, start_ns: u64) -> Process {
 
 impl World {
     fn new(living: usize, terminated: usize) -> Self {
-        let limits = Limits { living, terminated, retention: Duration::from_secs(120) };
+        let ended = Retention { time: Duration::from_secs(120), max: terminated };
+        let limits = Limits { living, ended };
         Self { ledger: ProcessLedger::new(limits), charged: 0, seconds: 0 }
     }
 
@@ -47,7 +48,7 @@ impl World {
     }
 
     fn rows(&self) -> Vec<ProcessRow> {
-        self.ledger.rows(Duration::from_secs(1), |_| true)
+        self.ledger.rows(Duration::from_secs(1), |_| true, &GpuPowers::default())
     }
 
     /// pid, state, energy and run time of the rows of single processes.
@@ -132,7 +133,7 @@ fn only_the_living_have_power_and_only_where_the_interval_is_whole() {
     world.end(process(2, 1));
     world.tick(&[(process(1, 1), 2_000_000)], 0);
     let watts = |powered: bool| -> Vec<Option<f64>> {
-        let rows = world.ledger.rows(Duration::from_secs(1), |_| powered);
+        let rows = world.ledger.rows(Duration::from_secs(1), |_| powered, &GpuPowers::default());
         rows.iter().filter(|row| row.pid.is_some()).map(|row| row.energy[0].power.map(|power| power.0)).collect()
     };
     assert_eq!(watts(true), [Some(2.0), None]);

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::{GpuMethod, GpuUse};
 use crate::attribution::split::split;
+use crate::attribution::usage::Usage;
+use crate::attribution::{Division, Method};
 use crate::gpu::{Evidence, GpuProcess, GpuProcessKind};
 use crate::units::Microjoules;
 use crate::workload::Workload;
@@ -57,6 +59,15 @@ pub fn divide(used: &GpuUse<'_>, active: Microjoules) -> Parts {
 }
 
 impl Parts {
+    /// The GPU's energy in the terms of all zones. Every workload charged is in `usage`.
+    pub fn division(self, usage: &Usage, active: Microjoules, idle: Microjoules) -> Division {
+        let Self { unattributed, method, shares, processes } = self;
+        let place = |owner| usage.position(&owner).expect("each workload charged has a share");
+        let shares = shares.into_iter().map(|(owner, part)| (place(owner), part)).collect();
+        let processes = processes.into_iter().collect();
+        Division { active, idle, unattributed, method: Method::Gpu(method), shares, processes }
+    }
+
     /// Shares among the processes of a GPU or an instance, which was given to `allocated`. `silent` says that nobody is to
     /// be charged for work that no sample shows.
     fn share(

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::tests::{GpuDivision, energy, zone};
 use super::*;
+use crate::attribution::idle::IdleModel;
+use crate::attribution::{Idle, Interval, Users, ZoneReading};
 use crate::gpu::{Gpu, GpuInstance, GpuProcess, GpuProcessKind, GpuState};
 use crate::workload::Runtime;
-use crate::zone::{Source, ZoneKind};
 
 /// One random GPU; workloads are numbers.
 #[derive(Clone, Debug)]
@@ -26,10 +28,6 @@ struct World {
 fn workload(number: u8) -> Arc<Workload> {
     let (uid, id) = (format!("pod-{:03}", number / 2).into(), format!("{number:03}").into());
     Arc::new(Workload::PodContainer { uid, id, runtime: Runtime::Containerd })
-}
-
-fn zone() -> Zone {
-    Zone { kind: ZoneKind::Gpu, socket: None, die: None, source: Source::Nvml, path: "GPU-1".to_owned() }
 }
 
 impl World {
@@ -53,7 +51,10 @@ impl World {
         let mut model = IdleModel::new("boot");
         self.idle_uw.iter().for_each(|&idle_uw| model.set_known(&zone(), idle_uw));
         let used = GpuUse { reading: &reading, owners: &owners, allocation: &allocation };
-        attribute(&used, Microjoules(self.energy), &zone(), Idle::Learned(&model))
+        let (energy, elapsed) = (energy(self.energy), reading.elapsed);
+        let zones = vec![ZoneReading { energy: &energy, elapsed, users: Users::Gpu(used) }];
+        let interval = Interval { elapsed, zones, domains: &[], loads: &[], shares: Vec::new() };
+        GpuDivision::of(interval, Idle::Learned(&model))
     }
 
     fn energy_of(&self, number: u8) -> u64 {

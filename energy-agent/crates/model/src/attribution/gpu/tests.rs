@@ -5,14 +5,41 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::*;
+use crate::attribution::idle::IdleModel;
+use crate::attribution::{Attribution, Division, Idle, Interval, Method, Users, ZoneReading, attribute, learn};
 use crate::gpu::{Gpu, GpuInstance, GpuProcess, GpuProcessKind, GpuState};
 use crate::workload::Runtime;
-use crate::zone::{Source, ZoneKind};
+use crate::zone::{Source, Zone, ZoneEnergy, ZoneKind};
 
 const JOULE: u64 = 1_000_000;
 
-fn zone() -> Zone {
+pub fn zone() -> Zone {
     Zone { kind: ZoneKind::Gpu, socket: None, die: None, source: Source::Nvml, path: "GPU-1".to_owned() }
+}
+
+pub fn energy(microjoules: u64) -> ZoneEnergy {
+    ZoneEnergy { zone: Arc::new(zone()), energy: Microjoules(microjoules), gap: false }
+}
+
+/// How the energy of the only zone is divided, with the workloads in place of their positions.
+#[derive(Debug, PartialEq, Eq)]
+pub struct GpuDivision {
+    pub active: Microjoules,
+    pub idle: Microjoules,
+    pub unattributed: Microjoules,
+    pub method: GpuMethod,
+    pub shares: Vec<(Arc<Workload>, Microjoules)>,
+    pub processes: Vec<(u32, Microjoules)>,
+}
+
+impl GpuDivision {
+    pub fn of(interval: Interval<'_>, idle: Idle<'_>) -> Self {
+        let Attribution { usage, mut zones, .. } = attribute(interval, idle);
+        let Division { active, idle, unattributed, method, shares, processes } = zones.remove(0).division.unwrap();
+        let Method::Gpu(method) = method else { panic!("{method:?} is not a GPU's") };
+        let shares = shares.into_iter().map(|(place, energy)| (Arc::clone(usage.workload(place)), energy)).collect();
+        Self { active, idle, unattributed, method, shares, processes }
+    }
 }
 
 fn pod(name: &str) -> Arc<Workload> {
@@ -70,12 +97,19 @@ impl World {
     }
 
     fn divide(&self, joules: u64, idle: Idle<'_>) -> GpuDivision {
-        let used = GpuUse { reading: &self.reading, owners: &self.owners, allocation: &self.allocation };
-        let division = attribute(&used, Microjoules(joules * JOULE), &zone(), idle);
+        let energy = energy(joules * JOULE);
+        let division = GpuDivision::of(self.interval(&energy), idle);
         assert_eq!((division.active + division.idle).0, joules * JOULE);
         let shares: Microjoules = division.shares.iter().map(|(_, energy)| *energy).sum();
         assert_eq!(shares + division.unattributed, division.active);
         division
+    }
+
+    fn interval<'a>(&'a self, energy: &'a ZoneEnergy) -> Interval<'a> {
+        let used = GpuUse { reading: &self.reading, owners: &self.owners, allocation: &self.allocation };
+        let elapsed = self.reading.elapsed;
+        let zones = vec![ZoneReading { energy, elapsed, users: Users::Gpu(used) }];
+        Interval { elapsed, zones, domains: &[], loads: &[], shares: Vec::new() }
     }
 }
 
@@ -292,10 +326,8 @@ fn idle_power_is_learned_while_nobody_works() {
     let busy = World::new(Evidence::Samples, Some(90)).process(1, 90, Some(pod("a")));
     for second in 0..60_u64 {
         for (world, watts) in [(&quiet, 60 + second), (&busy, 300)] {
-            let used = GpuUse { reading: &world.reading, owners: &world.owners, allocation: &world.allocation };
-            let energy = GpuEnergy { energy: Microjoules(watts * JOULE), source: Source::Nvml, gap: false };
-            learn(&mut model, &used, energy, &zone());
-            learn(&mut model, &used, GpuEnergy { energy: Microjoules(1), gap: true, ..energy }, &zone());
+            learn(&mut model, &world.interval(&energy(watts * JOULE)));
+            learn(&mut model, &world.interval(&ZoneEnergy { gap: true, ..energy(1) }));
         }
     }
     // The tenth percentile of 60..=119 W.

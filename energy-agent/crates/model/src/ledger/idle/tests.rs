@@ -7,9 +7,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::attribution::usage::Share;
-use crate::attribution::{Idle, Interval, attribute};
+use crate::attribution::{Idle, Interval, ZoneReading, attribute};
 use crate::cpu::{Domain, DomainLoad};
 use crate::ledger::Ledger;
+use crate::ledger::gpu_power::GpuPowers;
+use crate::ledger::retention::Retention;
 use crate::meter_state::Reason;
 use crate::snapshot::Snapshot;
 use crate::workload::names::{Names, Pod};
@@ -49,7 +51,8 @@ impl Node {
     }
 
     fn with_max(policy: IdlePolicy, max: usize) -> Self {
-        Self { ledger: Ledger::new(RETENTION, max), idle: IdleLedger::new(policy), pods: Arc::default(), now_s: 0 }
+        let ledger = Ledger::new(Retention { time: RETENTION, max });
+        Self { ledger, idle: IdleLedger::new(policy), pods: Arc::default(), now_s: 0 }
     }
 
     /// One second in which each of `work` ran for as many milliseconds, beside `busy` of the ten CPUs of each socket;
@@ -68,23 +71,23 @@ impl Node {
             cycles: 0,
             switches: u64::from(ms > 0),
         };
-        let usage = Usage::group(work.iter().map(share).collect());
         let load = DomainLoad { cpus: 10, busy_ns: busy * 1_000_000_000, dropped_ns: 0, cycles: false };
+        let elapsed = Duration::from_secs(1);
         let interval = Interval {
-            elapsed: Duration::from_secs(1),
-            zones,
+            elapsed,
+            zones: ZoneReading::of_cpus(zones, elapsed).collect(),
             domains: &[0, 1].map(|socket| Domain { socket: Some(socket), die: None }),
             loads: &[load; 2],
-            usage: &usage,
+            shares: work.iter().map(share).collect(),
         };
         self.now_s += 1;
-        let attribution = attribute(&interval, Idle::Ratio);
+        let attribution = attribute(interval, Idle::Ratio);
         let alive: BTreeSet<_> = alive.iter().map(|workload| Arc::clone(workload)).collect();
-        self.ledger.apply(&attribution, &usage, &alive, &Names::default(), Duration::from_secs(self.now_s));
-        self.idle.apply(&attribution, &usage, self.ledger.rows(), &self.pods);
-        let mut snapshot = Snapshot::empty("node");
-        self.ledger.fill(&mut snapshot);
-        snapshot.idle = self.idle.shares();
+        self.ledger.apply(&attribution, &alive, &Names::default(), Duration::from_secs(self.now_s));
+        self.idle.apply(&attribution, self.ledger.rows(), &self.pods);
+        let gpus = GpuPowers::default();
+        let (zones, rows) = (self.ledger.zone_totals(&gpus), self.ledger.row_totals(&gpus));
+        let snapshot = Snapshot { zones, rows, idle: self.idle.shares(), ..Snapshot::empty("node") };
         check_identity(&snapshot);
         snapshot
     }
