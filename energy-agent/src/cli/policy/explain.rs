@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use energy_model::capping::policy::schema::{DOCUMENT, Field, Kind, Object, POLICY, Presence};
+use energy_model::capping::policy::schema::fields::{document::OBJECT as DOCUMENT, policy::OBJECT as POLICY};
+use energy_model::capping::policy::schema::{Field, Kind, Object, Presence};
 use energy_model::capping::policy::syntax::Syntax;
 use energy_model::capping::policy::unit::{Unit, plain};
 use energy_model::nearest::nearest;

@@ -1,4 +1,5 @@
-//! What an operator asks for: which pods, what budget, by which means. One struct for all sources.
+//! What an operator asks for: which pods, what budget, by which means. One struct for all sources. How a document writes it,
+//! with names, ranges and defaults, is in [`schema::fields`].
 
 mod check;
 pub mod document;
@@ -16,6 +17,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::schema::words;
+use self::yaml::NOTHING;
 use crate::workload::names::Pod;
 
 /// Identity of a policy; the order is the last word between two that select the same pod.
@@ -39,14 +42,14 @@ pub struct Policy {
     pub actuators: Actuators,
 }
 
-/// The value of the label `mode`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mode {
-    Off,
-    /// Everything but the writes.
-    #[default]
-    Recommend,
-    Enforce,
+words! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Mode {
+        Off = "Off",
+        /// Everything but the writes.
+        Recommend = "Recommend",
+        Enforce = "Enforce",
+    }
 }
 
 /// Which pods. All parts have to agree; an empty one selects nothing unless `select_all`.
@@ -67,12 +70,14 @@ pub struct Requirement {
     pub values: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operator {
-    In,
-    NotIn,
-    Exists,
-    DoesNotExist,
+words! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Operator {
+        In = "In",
+        NotIn = "NotIn",
+        Exists = "Exists",
+        DoesNotExist = "DoesNotExist",
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,14 +99,14 @@ pub enum Amount {
     },
 }
 
-/// The value of the label `scope`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scope {
-    /// Each selected pod has the budget for itself.
-    #[default]
-    PerPod,
-    /// All selected pods of the node share it.
-    PerNode,
+words! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Scope {
+        /// Each selected pod has the budget for itself.
+        PerPod = "PerPod",
+        /// All selected pods of the node share it.
+        PerNode = "PerNode",
+    }
 }
 
 /// What is counted and capped.
@@ -111,11 +116,13 @@ pub struct Components {
     pub cpu: bool,
 }
 
-/// A part of a pod that one policy decides about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Component {
-    Gpu,
-    Cpu,
+words! {
+    /// A part of a pod that one policy decides about.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Component {
+        Gpu = "gpu",
+        Cpu = "cpu",
+    }
 }
 
 /// How the budget is kept. `engage`, `target` and `release` are shares of the budget.
@@ -146,12 +153,13 @@ pub struct Point {
     pub watts: f64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TelemetryLoss {
-    #[default]
-    Hold,
-    Release,
-    Floor,
+words! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum TelemetryLoss {
+        Hold = "Hold",
+        Release = "Release",
+        Floor = "Floor",
+    }
 }
 
 /// By which means, and how far down.
@@ -218,26 +226,18 @@ impl Requirement {
 
 impl Default for GpuActuators {
     fn default() -> Self {
-        Self { locked_clocks: true, power_limit: true, min_clock_mhz: None, allow_shared: false }
+        read::gpu(&NOTHING).expect("every field of it has a default or may be absent")
     }
 }
 
 impl Default for CpuActuators {
     fn default() -> Self {
-        Self { frequency: true, quota: true, rapl_limit: false, min_frequency_mhz: None, min_cpus: None }
+        read::cpu(&NOTHING).expect("every field of it has a default or may be absent")
     }
 }
 
 impl Default for Control {
     fn default() -> Self {
-        Self {
-            algorithm: Algorithm::Ratio,
-            engage: 1.0,
-            target: 0.95,
-            release: 0.90,
-            hold: Duration::from_secs(5),
-            on_telemetry_loss: TelemetryLoss::Hold,
-            telemetry_timeout: Duration::from_secs(300),
-        }
+        read::control(&NOTHING).expect("every field of it has a default or may be absent")
     }
 }

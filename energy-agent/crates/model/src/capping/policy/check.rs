@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::problems::{Problems, cut};
-use super::schema::{DOCUMENT, Field, Kind, Object, Presence};
+use super::schema::fields::document::OBJECT as DOCUMENT;
+use super::schema::{Field, Kind, Object, Presence};
 use super::syntax::Syntax;
 use super::unit::{Unit, plain};
 use super::yaml::{Node, Value};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::problems::{Problems, cut};
-use super::schema::{DOCUMENT, Kind, POLICY};
+use super::schema::fields::{document, policy};
+use super::schema::{Key, Kind};
 use super::yaml::{Node, Value, documents};
 use super::{Policy, PolicyName, check, read, rules};
 use crate::nearest::nearest;
@@ -53,8 +54,8 @@ fn read_root(root: &Node<'_>, namespace: &str) -> Document {
         return refuse(document, problems);
     }
     // The path may lead to any file, by a link or by mistake: of one that is no policy document no word is repeated.
-    if root.get("policies").is_none() {
-        let is_meant = |key: &str| nearest(key, ["policies"]).is_some();
+    if document::POLICIES.given(root).is_none() {
+        let is_meant = |key: &str| nearest(key, [document::POLICIES.name()]).is_some();
         let hint = match root.entries().iter().find(|entry| is_meant(&entry.key)) {
             Some(entry) => format!("; is the key in line {} meant to be it?", entry.line),
             None => String::new(),
@@ -62,16 +63,16 @@ fn read_root(root: &Node<'_>, namespace: &str) -> Document {
         problems.add(root.line, format_args!("no policy document: it has no key `policies`{hint}"));
         return refuse(document, problems);
     }
-    check::keys(root, &DOCUMENT, &mut problems);
-    for name in ["version", "policies"] {
-        let (Some(node), Some(field)) = (root.get(name), DOCUMENT.field(name)) else { continue };
+    check::keys(root, &document::OBJECT, &mut problems);
+    for field in document::OBJECT.fields {
+        let Some(node) = root.get(field.name) else { continue };
         // The items one by one, below.
         let is_list = matches!((&field.kind, &node.value), (Kind::List { .. }, Value::List(_)));
         if !is_list {
-            problems.key(name, |problems| check::value(node, &field.kind, problems));
+            problems.key(field.name, |problems| check::value(node, &field.kind, problems));
         }
     }
-    let items = root.get("policies").map(Node::items).unwrap_or_default();
+    let items = document::POLICIES.of(root);
     let names: Vec<_> = items.iter().enumerate().map(|(index, node)| name_of(node, index)).collect();
     let mut places: BTreeMap<&PolicyName, Vec<usize>> = BTreeMap::new();
     for (index, name) in names.iter().enumerate() {
@@ -80,7 +81,7 @@ fn read_root(root: &Node<'_>, namespace: &str) -> Document {
     for (index, (node, name)) in items.iter().zip(&names).enumerate() {
         let mut problems = Problems::at(format!("policies[{index}]"));
         if let Some(other) = places[name].iter().find(|other| **other != index) {
-            problems.key("name", |problems| {
+            problems.key(policy::NAME.name(), |problems| {
                 problems.add(
                     node.line,
                     format_args!("{name} is the name of policies[{other}] too, on line {}", items[*other].line),
@@ -106,11 +107,14 @@ fn refuse(mut document: Document, problems: Problems) -> Document {
 }
 
 fn read_policy(node: &Node<'_>, name: &PolicyName, namespace: &str, problems: &mut Problems) -> Option<Policy> {
-    check::value(node, &Kind::Object(&POLICY), problems);
+    check::value(node, &Kind::Object(&policy::OBJECT), problems);
     if !problems.is_empty() {
         return None;
     }
-    let policy = read::policy(node, name.clone());
+    let Some(policy) = read::policy(node, name.clone()) else {
+        problems.add(node.line, "cannot be read");
+        return None;
+    };
     rules::check(&policy, node, namespace, problems);
     Some(policy)
 }
@@ -118,10 +122,10 @@ fn read_policy(node: &Node<'_>, name: &PolicyName, namespace: &str, problems: &m
 /// Also of a policy that is wrong, so that its last good version can be told; one without a name goes by its place, which
 /// no policy can have as its name.
 fn name_of(node: &Node<'_>, index: usize) -> PolicyName {
-    let text = |key| node.get(key).and_then(Node::text).filter(|text| !text.is_empty());
-    let name = text("name").map_or_else(|| format!("policies[{index}]"), cut_name);
+    let text = |key: &Key<String>| key.given(node).and_then(Node::text).filter(|text| !text.is_empty());
+    let name = text(&policy::NAME).map_or_else(|| format!("policies[{index}]"), cut_name);
     PolicyName {
-        namespace: text("namespace").map_or_else(|| Arc::from(""), |text| cut_name(text).into()),
+        namespace: text(&policy::NAMESPACE).map_or_else(|| Arc::from(""), |text| cut_name(text).into()),
         name: name.into(),
     }
 }

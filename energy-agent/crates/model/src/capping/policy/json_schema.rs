@@ -3,8 +3,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::schema::{DOCUMENT, Field, Kind, Object, Presence};
+use super::schema::fields::document::OBJECT as DOCUMENT;
+use super::schema::{Field, Kind, Object, Presence};
 use super::syntax::Syntax;
+use super::yaml::{Node, Value as Yaml};
 
 /// The schema of a document, draft 2020-12.
 #[must_use]
@@ -37,18 +39,21 @@ fn object(object: &'static Object) -> Value {
 fn property(field: &Field) -> Value {
     let mut schema = kind(&field.kind);
     schema["description"] = json!(field.doc);
-    if let Presence::Default(text) = field.presence {
-        schema["default"] = default(&field.kind, text);
+    if let Some(default) = field.default() {
+        schema["default"] = json_of(&default);
     }
     schema
 }
 
-fn default(kind: &Kind, text: &str) -> Value {
-    match kind {
-        Kind::List { .. } => text.trim_matches(['[', ']']).split(", ").filter(|word| !word.is_empty()).collect(),
-        Kind::Text(_) | Kind::Choice(_) => json!(text),
-        // Numbers, truth values and `{}` are written as in JSON.
-        _ => text.parse().unwrap_or_else(|_| json!(text)),
+fn json_of(node: &Node<'_>) -> Value {
+    match &node.value {
+        Yaml::Null => Value::Null,
+        Yaml::Bool(truth) => json!(truth),
+        // Decimal, as JSON writes it.
+        Yaml::Number(text) => text.parse().unwrap_or_else(|_| json!(text)),
+        Yaml::Text { text, .. } => json!(text),
+        Yaml::List(items) => items.iter().map(json_of).collect(),
+        Yaml::Map(entries) => entries.iter().map(|entry| (entry.key.to_string(), json_of(&entry.node))).collect(),
     }
 }
 

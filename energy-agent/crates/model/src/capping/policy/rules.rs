@@ -1,27 +1,29 @@
 //! What the fields of one policy have to do with each other.
 
 use super::problems::Problems;
+use super::schema::Key;
+use super::schema::fields::{AlgorithmName, actuators, control, cpu, policy, requirement, selector};
 use super::unit::plain;
 use super::yaml::Node;
 use super::{Actuators, Algorithm, Components, Control, Operator, Point, Policy, Scope, Selector};
 
 /// `node` is what `policy` was read from. `namespace` stands in an example.
 pub fn check(policy: &Policy, node: &Node<'_>, namespace: &str, problems: &mut Problems) {
-    if let Some(node) = node.get("selector") {
-        problems.key("selector", |problems| selector(policy, node, namespace, problems));
+    if let Some(node) = policy::SELECTOR.given(node) {
+        problems.key(policy::SELECTOR.name(), |problems| selector(policy, node, namespace, problems));
     }
-    if let Some(node) = node.get("control") {
-        problems.key("control", |problems| control(&policy.control, node, problems));
+    if let Some(node) = policy::CONTROL.given(node) {
+        problems.key(policy::CONTROL.name(), |problems| control(&policy.control, node, problems));
     }
-    problems.key("actuators", |problems| actuators(policy, node, problems));
+    problems.key(policy::ACTUATORS.name(), |problems| actuators(policy, node, problems));
 }
 
 fn selector(policy: &Policy, node: &Node<'_>, namespace: &str, problems: &mut Problems) {
     let Selector { match_labels, match_expressions, namespaces, select_all } = &policy.selector;
     let parts = [
-        ("matchLabels", match_labels.is_empty()),
-        ("matchExpressions", match_expressions.is_empty()),
-        ("namespaces", namespaces.is_empty()),
+        (selector::MATCH_LABELS.name(), match_labels.is_empty()),
+        (selector::MATCH_EXPRESSIONS.name(), match_expressions.is_empty()),
+        (selector::NAMESPACES.name(), namespaces.is_empty()),
     ];
     let given: Vec<_> = parts.iter().filter(|(_, empty)| !empty).map(|(name, _)| *name).collect();
     if given.is_empty() && !select_all {
@@ -36,32 +38,34 @@ fn selector(policy: &Policy, node: &Node<'_>, namespace: &str, problems: &mut Pr
     }
     if *select_all && !given.is_empty() {
         let given = given.join(" and ");
-        let line = line(node, "selectAll");
-        problems.key("selectAll", |problems| {
+        let line = line(node, &selector::SELECT_ALL);
+        problems.key(selector::SELECT_ALL.name(), |problems| {
             problems.add(line, format_args!("selects every pod, and {given} only some; take one of them away"));
         });
     }
     let own = &policy.name.namespace;
     if !own.is_empty() && !namespaces.is_empty() && *namespaces != [own.to_string()] {
-        let line = line(node, "namespaces");
-        problems.key("namespaces", |problems| {
+        let line = line(node, &selector::NAMESPACES);
+        problems.key(selector::NAMESPACES.name(), |problems| {
             problems.add(line, format_args!("the policy has `namespace: {own}` and selects pods of that one only"));
         });
     }
-    problems.key("matchExpressions", |problems| requirements(&policy.selector, node, problems));
+    problems.key(selector::MATCH_EXPRESSIONS.name(), |problems| requirements(&policy.selector, node, problems));
 }
 
 fn requirements(selector: &Selector, node: &Node<'_>, problems: &mut Problems) {
-    let nodes = node.get("matchExpressions").map(Node::items).unwrap_or_default();
+    let nodes = selector::MATCH_EXPRESSIONS.of(node);
     for (index, (requirement, node)) in selector.match_expressions.iter().zip(nodes).enumerate() {
         let takes = matches!(requirement.operator, Operator::In | Operator::NotIn);
-        let complaint = match (takes, node.get("values").is_some()) {
+        let complaint = match (takes, requirement::VALUES.given(node).is_some()) {
             (true, false) => "missing; In and NotIn need values",
             (false, true) => "Exists and DoesNotExist take no values; take them away, or write In or NotIn",
             _ => continue,
         };
-        problems
-            .item(index, |problems| problems.key("values", |problems| problems.add(line(node, "values"), complaint)));
+        problems.item(index, |problems| {
+            problems
+                .key(requirement::VALUES.name(), |problems| problems.add(line(node, &requirement::VALUES), complaint))
+        });
     }
 }
 
@@ -70,36 +74,36 @@ fn control(control: &Control, node: &Node<'_>, problems: &mut Problems) {
     let percent = |share: &f64| plain(share * 100.0);
     if target > engage {
         let (target, engage) = (percent(target), percent(engage));
-        problems.key("targetPercent", |problems| {
-            let line = line(node, "targetPercent");
+        problems.key(control::TARGET.name(), |problems| {
+            let line = line(node, &control::TARGET);
             problems.add(line, format_args!("{target} is above engagePercent, which is {engage}"));
         });
     }
     if release >= target {
         let (release, target) = (percent(release), percent(target));
-        problems.key("releasePercent", |problems| {
-            let line = line(node, "releasePercent");
+        problems.key(control::RELEASE.name(), |problems| {
+            let line = line(node, &control::RELEASE);
             problems.add(line, format_args!("{release} is not below targetPercent, which is {target}"));
         });
     }
-    let by_table = node.get("algorithm").and_then(Node::text) == Some("table");
+    let by_table = control::ALGORITHM.of(node) == Some(AlgorithmName::Table);
     match (algorithm, by_table) {
-        (Algorithm::Ratio, true) => problems.key("table", |problems| {
+        (Algorithm::Ratio, true) => problems.key(control::TABLE.name(), |problems| {
             problems.add(
-                line(node, "algorithm"),
+                line(node, &control::ALGORITHM),
                 "missing; algorithm table needs it, as `table: [{clockMHz: 600, watts: 180}, {clockMHz: 1980, watts: 700}]`",
             );
         }),
-        (Algorithm::Table(_), false) => problems.key("table", |problems| {
-            problems.add(line(node, "table"), "has a meaning only with `algorithm: table`");
+        (Algorithm::Table(_), false) => problems.key(control::TABLE.name(), |problems| {
+            problems.add(line(node, &control::TABLE), "has a meaning only with `algorithm: table`");
         }),
-        (Algorithm::Table(points), true) => problems.key("table", |problems| ascending(points, node, problems)),
+        (Algorithm::Table(points), true) => problems.key(control::TABLE.name(), |problems| ascending(points, node, problems)),
         (Algorithm::Ratio, false) => {}
     }
 }
 
 fn ascending(points: &[Point], node: &Node<'_>, problems: &mut Problems) {
-    let nodes = node.get("table").map(Node::items).unwrap_or_default();
+    let nodes = control::TABLE.of(node);
     for (index, (pair, node)) in points.windows(2).zip(nodes.iter().skip(1)).enumerate() {
         let [earlier, later] = pair else { continue };
         problems.item(index + 1, |problems| {
@@ -119,9 +123,10 @@ fn ascending(points: &[Point], node: &Node<'_>, problems: &mut Problems) {
 fn actuators(policy: &Policy, policy_node: &Node<'_>, problems: &mut Problems) {
     let Actuators { gpu, cpu } = &policy.actuators;
     let Components { gpu: counts_gpu, cpu: counts_cpu } = policy.budget.components;
-    let node = policy_node.get("actuators");
-    for (name, counted) in [("gpu", counts_gpu), ("cpu", counts_cpu)] {
-        if let (false, Some(given)) = (counted, node.and_then(|node| node.get(name))) {
+    let node = policy::ACTUATORS.given(policy_node);
+    for (key, counted) in [(&actuators::GPU, counts_gpu), (&actuators::CPU, counts_cpu)] {
+        if let (false, Some(given)) = (counted, node.and_then(|node| key.given(node))) {
+            let name = key.name();
             problems.key(name, |problems| {
                 let why =
                     format_args!("budget.components does not name {name}, so that it is never lowered; add it there");
@@ -138,10 +143,10 @@ fn actuators(policy: &Policy, policy_node: &Node<'_>, problems: &mut Problems) {
     }
     let whole_node =
         policy.budget.scope == Scope::PerNode && policy.selector.select_all && policy.name.namespace.is_empty();
-    if let (true, false, Some(cpu)) = (cpu.rapl_limit, whole_node, node.and_then(|node| node.get("cpu"))) {
-        problems.key("cpu", |problems| {
-            problems.key("use", |problems| {
-                let line = line(cpu, "use");
+    if let (true, false, Some(cpu)) = (cpu.rapl_limit, whole_node, node.and_then(|node| actuators::CPU.given(node))) {
+        problems.key(actuators::CPU.name(), |problems| {
+            problems.key(cpu::USE.name(), |problems| {
+                let line = line(cpu, &cpu::USE);
                 problems.add(
                     line,
                     "RaplLimit lowers the whole node; it needs `scope: PerNode` and `selectAll: true`, without a namespace",
@@ -152,6 +157,6 @@ fn actuators(policy: &Policy, policy_node: &Node<'_>, problems: &mut Problems) {
 }
 
 /// Of a key, or of the map that lacks it.
-fn line(node: &Node<'_>, key: &str) -> usize {
-    node.get(key).map_or(node.line, |node| node.line)
+fn line<T>(node: &Node<'_>, key: &Key<T>) -> usize {
+    key.given(node).map_or(node.line, |node| node.line)
 }

@@ -1,7 +1,21 @@
-//! The fields of a policy document, in one table: what is checked, explained, and told to editors.
+//! How a field of a policy document is declared: once, in [`fields`]. From there its value is read and checked, explained to
+//! people (`policy explain`) and described to editors (JSON schema).
+//!
+//! A field is a [`Key`]: its name, what a value may be, what stands for it where it is not given, and what it means. The
+//! type of the key is what the reader gets, so that a policy is read by the keys themselves and no name, range or default
+//! stands anywhere else. A default is written as people would write it, and a key that is not given is read as if its
+//! default had been written.
+
+pub mod fields;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::time::Duration;
 
 use super::syntax::Syntax;
 use super::unit::Unit;
+use super::yaml::{NOTHING, Node, Value};
 
 /// A key and its value.
 #[derive(Debug)]
@@ -52,21 +66,87 @@ pub enum Kind {
 
 #[derive(Debug)]
 pub struct Object {
-    pub fields: &'static [Field],
+    pub fields: &'static [&'static Field],
     /// Of these there has to be exactly one.
     pub one_of: &'static [&'static str],
     /// The first only with the second.
     pub needs: &'static [(&'static str, &'static str)],
 }
 
-impl Object {
-    const fn of(fields: &'static [Field]) -> Self {
-        Self { fields, one_of: &[], needs: &[] }
-    }
+/// A field whose value is a `T`.
+#[derive(Debug)]
+pub struct Key<T> {
+    pub field: Field,
+    read: PhantomData<fn() -> T>,
+}
 
+/// The value of a key that is a map, or a list of maps: its keys are read in turn.
+#[derive(Debug)]
+pub struct Map;
+
+/// What a value of a checked document can be read as.
+pub trait Read: Sized {
+    /// `None`: the document was not checked.
+    fn read(node: &Node<'_>, kind: &Kind) -> Option<Self>;
+}
+
+/// Declares the keys of an object: a module with a [`Key`] each, and the [`Object`] that has them in this order.
+macro_rules! object {
+    (
+        $(#[$attribute:meta])*
+        $module:ident
+        $(one_of: [$($one_of:ident),*], needs: [$($needs:ident with $other:ident),*],)?
+        { $($key:ident: $type:ty = $field:expr;)* }
+    ) => {
+        $(#[$attribute])*
+        pub mod $module {
+            use super::*;
+
+            $(pub static $key: Key<$type> = Key::new($field);)*
+
+            pub static OBJECT: Object = Object {
+                fields: &[$(&$key.field),*],
+                one_of: &[$($($one_of.name()),*)?],
+                needs: &[$($(($needs.name(), $other.name())),*)?],
+            };
+        }
+    };
+}
+use object;
+
+/// Declares an enum whose values are words of a document.
+macro_rules! words {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis enum $name:ident { $($(#[$variant_attribute:meta])* $variant:ident = $word:literal),* $(,)? }
+    ) => {
+        $(#[$attribute])*
+        $visibility enum $name { $($(#[$variant_attribute])* $variant),* }
+
+        impl $name {
+            /// As a document names them.
+            pub const WORDS: &'static [&'static str] = &[$($word),*];
+        }
+
+        impl $crate::capping::policy::schema::Read for $name {
+            fn read(
+                node: &$crate::capping::policy::yaml::Node<'_>,
+                _: &$crate::capping::policy::schema::Kind,
+            ) -> Option<Self> {
+                match node.text()? {
+                    $($word => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+pub(super) use words;
+
+impl Object {
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&'static Field> {
-        self.fields.iter().find(|field| field.name == name)
+        self.fields.iter().copied().find(|field| field.name == name)
     }
 }
 
@@ -90,300 +170,121 @@ impl Field {
         self.alike = alike;
         self
     }
+
+    /// The default, as if it had been written.
+    #[must_use]
+    pub fn default(&self) -> Option<Node<'static>> {
+        let Presence::Default(text) = self.presence else { return None };
+        let node = |value| Node { line: 0, value };
+        let word = |text: &'static str| node(Value::Text { text: Cow::Borrowed(text), literal: false });
+        Some(match self.kind {
+            Kind::Switch => node(Value::Bool(text == "true")),
+            Kind::Whole { .. } | Kind::Number { .. } => node(Value::Number(Cow::Borrowed(text))),
+            Kind::Text(_) | Kind::Choice(_) => word(text),
+            Kind::List { .. } => {
+                let words = text.trim_matches(['[', ']']).split(", ").filter(|word| !word.is_empty());
+                node(Value::List(words.map(word).collect()))
+            }
+            Kind::Labels | Kind::Object(_) => node(Value::Map(Vec::new())),
+        })
+    }
 }
 
-/// The format that is read.
-pub const VERSION: i32 = 1;
+impl<T> Key<T> {
+    const fn new(field: Field) -> Self {
+        Self { field, read: PhantomData }
+    }
 
-/// A whole document.
-pub static DOCUMENT: Object = Object::of(&[
-    Field::new(
-        "version",
-        Kind::Whole { unit: Unit::None, min: VERSION, max: VERSION },
-        Presence::Required,
-        "Version of this format.",
-    )
-    .alike(&["apiVersion"]),
-    Field::new(
-        "policies",
-        Kind::List { of: &Kind::Object(&POLICY), min: 0, max: 20_000 },
-        Presence::Required,
-        "The policies. One that is refused does not stop the others; its last good version stays in force.",
-    )
-    .alike(&["items", "rules"]),
-]);
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.field.name
+    }
 
-/// The most watts a budget may have: a rack, or a key in another unit.
-const MAX_WATTS: f64 = 20_000.0;
-/// Items of a list that people write.
-const MANY: usize = 256;
+    /// The value as it is given.
+    #[must_use]
+    pub fn given<'a, 'b>(&self, map: &'a Node<'b>) -> Option<&'a Node<'b>> {
+        map.get(self.field.name)
+    }
+}
 
-pub static POLICY: Object = Object::of(&[
-    Field::new(
-        "name",
-        Kind::Text(Syntax::Name),
-        Presence::Required,
-        "Name of the policy, unique in its namespace: metrics, events and the journal know it by this.",
-    )
-    .alike(&["id", "metadata"]),
-    Field::new(
-        "namespace",
-        Kind::Text(Syntax::Namespace),
-        Presence::Optional("pods of every namespace"),
-        "Only pods of this namespace are selected, as by a NetworkPolicy.",
-    ),
-    Field::new(
-        "mode",
-        Kind::Choice(&["Off", "Recommend", "Enforce"]),
-        Presence::Default("Recommend"),
-        "Off: nothing is done. Recommend: everything but the writes, so that metrics show what would be lowered. \
-         Enforce: clocks, limits and quotas are lowered while the power is over the budget.",
-    )
-    .alike(&["enforcement", "enforcementMode", "action", "enforce"]),
-    Field::new(
-        "priority",
-        Kind::Whole { unit: Unit::None, min: -1_000_000_000, max: 1_000_000_000 },
-        Presence::Default("0"),
-        "Where several policies select a pod, one decides for each component: the one of the highest priority, then of \
-         the lowest budget, then the first by name.",
-    )
-    .alike(&["weight", "order", "precedence"]),
-    Field::new("selector", Kind::Object(&SELECTOR), Presence::Required, "Which pods. All parts have to agree.")
-        .alike(&["match", "podSelector", "target", "targets", "pods"]),
-    Field::new("budget", Kind::Object(&BUDGET), Presence::Required, "How much power they may draw.").alike(&[
-        "limits",
-        "limit",
-        "cap",
-        "powerBudget",
-        "power",
-    ]),
-    Field::new(
-        "control",
-        Kind::Object(&CONTROL),
-        Presence::Default("{}"),
-        "How the budget is kept. The percentages are of the budget.",
-    )
-    .alike(&["controller", "law", "tuning"]),
-    Field::new(
-        "actuators",
-        Kind::Object(&ACTUATORS),
-        Presence::Default("{}"),
-        "By which means power is lowered, and how far down.",
-    )
-    .alike(&["actuation", "knobs", "means"]),
-]);
+impl<T: Read> Key<T> {
+    /// The value, or the default. `None`: there is neither.
+    #[must_use]
+    pub fn of(&self, map: &Node<'_>) -> Option<T> {
+        match self.given(map) {
+            Some(node) => T::read(node, &self.field.kind),
+            None => T::read(&self.field.default()?, &self.field.kind),
+        }
+    }
+}
 
-static SELECTOR: Object = Object::of(&[
-    Field::new("matchLabels", Kind::Labels, Presence::Optional("any labels"), "Pods that have all of these labels.")
-        .alike(&["labels", "podLabels"]),
-    Field::new(
-        "matchExpressions",
-        Kind::List { of: &Kind::Object(&REQUIREMENT), min: 1, max: MANY },
-        Presence::Optional("any labels"),
-        "Pods whose labels meet all of these requirements, as in a Kubernetes label selector.",
-    )
-    .alike(&["expressions"]),
-    Field::new(
-        "namespaces",
-        Kind::List { of: &Kind::Text(Syntax::Namespace), min: 1, max: MANY },
-        Presence::Optional("every namespace, or the policy's own if it has one"),
-        "Pods of these namespaces.",
-    )
-    .alike(&["namespaceSelector"]),
-    Field::new(
-        "selectAll",
-        Kind::Switch,
-        Presence::Default("false"),
-        "Every pod (of the policy's namespace, if it has one). Needed where there is no other part, and only there, so \
-         that a part that was forgotten does not slow down a whole cluster.",
-    )
-    .alike(&["all", "everything"]),
-]);
+impl Key<Map> {
+    /// The map, or an empty one, whose keys are all read as their defaults.
+    #[must_use]
+    pub fn of<'a>(&self, map: &'a Node<'a>) -> &'a Node<'a> {
+        self.given(map).unwrap_or(&NOTHING)
+    }
+}
 
-static REQUIREMENT: Object = Object::of(&[
-    Field::new("key", Kind::Text(Syntax::LabelKey), Presence::Required, "Key of the label."),
-    Field::new(
-        "operator",
-        Kind::Choice(&["In", "NotIn", "Exists", "DoesNotExist"]),
-        Presence::Required,
-        "In: the label has one of the values. NotIn: it has none of them, or is not there. Exists, DoesNotExist: the \
-         label is there or not, whatever its value.",
-    )
-    .alike(&["op"]),
-    Field::new(
-        "values",
-        Kind::List { of: &Kind::Text(Syntax::LabelValue), min: 1, max: MANY },
-        Presence::Optional("for Exists and DoesNotExist, which take none"),
-        "For In and NotIn.",
-    ),
-]);
+impl Key<Vec<Map>> {
+    /// The items of the list.
+    #[must_use]
+    pub fn of<'a, 'b>(&self, map: &'a Node<'b>) -> &'a [Node<'b>] {
+        self.given(map).map(Node::items).unwrap_or_default()
+    }
+}
 
-static BUDGET: Object = Object {
-    fields: &[
-        Field::new(
-            "watts",
-            Kind::Number { unit: Unit::Watts, min: 1.0, max: MAX_WATTS },
-            Presence::Optional("percentOfPeak is given"),
-            "Power that may be drawn. Of a GPU all its power counts, idle included; of the CPU what the pods' work adds \
-             (for PerNode with selectAll, the whole node's).",
-        )
-        .alike(&["power", "gpuPowerWatts", "cpuPackageWatts", "milliwatts", "budgetWatts", "maxPower"]),
-        Field::new(
-            "percentOfPeak",
-            Kind::Number { unit: Unit::Percent, min: 1.0, max: 100.0 },
-            Presence::Optional("watts is given"),
-            "The budget as a part of the highest power that was seen while nothing was capped.",
-        )
-        .alike(&["percent", "peakPercent"]),
-        Field::new(
-            "lookbackHours",
-            Kind::Number { unit: Unit::Hours, min: 0.01, max: 720.0 },
-            Presence::Default("24"),
-            "How far back the peak is looked for, in time in which nothing was capped. Until so much was seen nothing is \
-             lowered. Longer than the load's pauses: one that rests for longer is held to a part of its idle power when it \
-             comes back. Only with percentOfPeak.",
-        ),
-        Field::new(
-            "scope",
-            Kind::Choice(&["PerPod", "PerNode"]),
-            Presence::Default("PerPod"),
-            "PerPod: each selected pod has the budget for itself. PerNode: all selected pods of a node share it.",
-        ),
-        Field::new(
-            "components",
-            Kind::List { of: &Kind::Choice(&["gpu", "cpu"]), min: 1, max: 2 },
-            Presence::Required,
-            "What is counted and lowered: gpu, cpu, or the sum of both.",
-        )
-        .alike(&["devices", "component", "resources"]),
-        Field::new(
-            "windowSeconds",
-            Kind::Number { unit: Unit::Seconds, min: 0.1, max: 3600.0 },
-            Presence::Default("1"),
-            "Power is the mean over this time, at least the agent's interval. A longer one lets short peaks pass.",
-        )
-        .alike(&["interval"]),
-    ],
-    one_of: &["watts", "percentOfPeak"],
-    needs: &[("lookbackHours", "percentOfPeak")],
-};
+impl Read for bool {
+    fn read(node: &Node<'_>, _: &Kind) -> Option<Self> {
+        node.truth()
+    }
+}
 
-/// Shares of a budget.
-const SHARE: Kind = Kind::Number { unit: Unit::Percent, min: 1.0, max: 150.0 };
+impl Read for i32 {
+    fn read(node: &Node<'_>, _: &Kind) -> Option<Self> {
+        Self::try_from(node.whole()?).ok()
+    }
+}
 
-static CONTROL: Object = Object::of(&[
-    Field::new(
-        "algorithm",
-        Kind::Choice(&["ratio", "table"]),
-        Presence::Default("ratio"),
-        "ratio: clocks follow the ratio of target to power, whatever the device. table: a profile that was measured on \
-         this kind of device says which clock to go to.",
-    ),
-    Field::new("engagePercent", SHARE, Presence::Default("100"), "Above this, power is lowered."),
-    Field::new("targetPercent", SHARE, Presence::Default("95"), "To this it is lowered; not above engagePercent."),
-    Field::new(
-        "releasePercent",
-        SHARE,
-        Presence::Default("90"),
-        "Below this, the limits are given back step by step; less than targetPercent.",
-    ),
-    Field::new(
-        "holdSeconds",
-        Kind::Number { unit: Unit::Seconds, min: 0.0, max: 3600.0 },
-        Presence::Default("5"),
-        "After a cut, nothing is given back for this long; longer where the power has just risen again.",
-    )
-    .alike(&["cooldown", "cooldownSeconds"]),
-    Field::new(
-        "onTelemetryLoss",
-        Kind::Choice(&["Hold", "Release", "Floor"]),
-        Presence::Default("Hold"),
-        "When power is not measured any more. Hold: keep what is set for telemetryTimeoutSeconds, then give it back. \
-         Release: give it back at once. Floor: go down as far as allowed.",
-    ),
-    Field::new(
-        "telemetryTimeoutSeconds",
-        Kind::Number { unit: Unit::Seconds, min: 1.0, max: 86_400.0 },
-        Presence::Default("300"),
-        "How long Hold holds.",
-    )
-    .alike(&["timeout", "timeoutSeconds"]),
-    Field::new(
-        "table",
-        Kind::List { of: &Kind::Object(&POINT), min: 2, max: MANY },
-        Presence::Optional("for algorithm ratio"),
-        "For algorithm table: the power of one device under full load at some clocks, ascending in both.",
-    )
-    .alike(&["points", "profile", "curve"]),
-]);
+impl Read for u32 {
+    fn read(node: &Node<'_>, _: &Kind) -> Option<Self> {
+        Self::try_from(node.whole()?).ok()
+    }
+}
 
-static POINT: Object = Object::of(&[
-    Field::new(
-        "clockMHz",
-        Kind::Whole { unit: Unit::Megahertz, min: 100, max: 10_000 },
-        Presence::Required,
-        "Clock of the device.",
-    )
-    .alike(&["frequencyMHz"]),
-    Field::new(
-        "watts",
-        Kind::Number { unit: Unit::Watts, min: 1.0, max: MAX_WATTS },
-        Presence::Required,
-        "What one device draws at this clock under full load.",
-    )
-    .alike(&["power"]),
-]);
+impl Read for f64 {
+    fn read(node: &Node<'_>, _: &Kind) -> Option<Self> {
+        node.number()
+    }
+}
 
-static ACTUATORS: Object = Object::of(&[
-    Field::new("gpu", Kind::Object(&GPU), Presence::Default("{}"), "Of the pods' GPUs.").alike(&["gpus"]),
-    Field::new("cpu", Kind::Object(&CPU), Presence::Default("{}"), "Of the CPUs.").alike(&["cpus"]),
-]);
+impl Read for Duration {
+    fn read(node: &Node<'_>, kind: &Kind) -> Option<Self> {
+        let seconds = match kind {
+            Kind::Number { unit: Unit::Seconds, .. } => node.number()?,
+            Kind::Number { unit: Unit::Hours, .. } => node.number()? * 3600.0,
+            _ => return None,
+        };
+        Self::try_from_secs_f64(seconds).ok()
+    }
+}
 
-static GPU: Object = Object::of(&[
-    Field::new(
-        "use",
-        Kind::List { of: &Kind::Choice(&["LockedClocks", "PowerLimit"]), min: 0, max: 2 },
-        Presence::Default("[LockedClocks, PowerLimit]"),
-        "LockedClocks: the upper end of the clock range, the precise means. PowerLimit: the driver's own limit, as a \
-         backstop a little above the budget, or alone where clocks cannot be locked.",
-    ),
-    Field::new(
-        "minClockMHz",
-        Kind::Whole { unit: Unit::Megahertz, min: 100, max: 10_000 },
-        Presence::Optional("the agent's floor, or the device's lowest"),
-        "Clocks are never locked below this.",
-    )
-    .alike(&["minClock", "floorMHz", "minFrequencyMHz"]),
-    Field::new(
-        "allowShared",
-        Kind::Switch,
-        Presence::Default("false"),
-        "A GPU that other pods use as well may be capped, where their policies say so too. Else only a GPU whose pods \
-         all share this policy.",
-    )
-    .alike(&["shared"]),
-]);
+impl Read for String {
+    fn read(node: &Node<'_>, _: &Kind) -> Option<Self> {
+        node.text().map(str::to_owned)
+    }
+}
 
-static CPU: Object = Object::of(&[
-    Field::new(
-        "use",
-        Kind::List { of: &Kind::Choice(&["Frequency", "Quota", "RaplLimit"]), min: 0, max: 3 },
-        Presence::Default("[Frequency, Quota]"),
-        "Frequency: scaling_max_freq, where a pod has its cores for itself. Quota: CPU time (cpu.max), for any pod. \
-         RaplLimit: the processor's own limit, for whole nodes only (scope PerNode and selectAll, without a namespace).",
-    ),
-    Field::new(
-        "minFrequencyMHz",
-        Kind::Whole { unit: Unit::Megahertz, min: 100, max: 10_000 },
-        Presence::Optional("the agent's floor, or the processor's lowest"),
-        "Frequencies are never set below this.",
-    )
-    .alike(&["minFreqMHz", "cpuMinFreqMHz", "minClockMHz"]),
-    Field::new(
-        "minCPUs",
-        Kind::Number { unit: Unit::Cpus, min: 0.01, max: 1024.0 },
-        Presence::Optional("the agent's floor"),
-        "A pod's quota is never set below this many CPUs; 0.5 is 500m.",
-    )
-    .alike(&["minCores", "minQuota"]),
-]);
+impl<T: Read> Read for Vec<T> {
+    fn read(node: &Node<'_>, kind: &Kind) -> Option<Self> {
+        let Kind::List { of, .. } = kind else { return None };
+        node.items().iter().map(|item| T::read(item, of)).collect()
+    }
+}
+
+impl Read for BTreeMap<String, String> {
+    fn read(node: &Node<'_>, _: &Kind) -> Option<Self> {
+        let label = |entry: &super::yaml::Entry<'_>| Some((entry.key.to_string(), entry.node.text()?.to_owned()));
+        node.entries().iter().map(label).collect()
+    }
+}

@@ -47,6 +47,9 @@ pub struct Entry<'a> {
     pub node: Node<'a>,
 }
 
+/// What stands for a map that is not there: it has no keys.
+pub static NOTHING: Node<'static> = Node { line: 0, value: Value::Null };
+
 impl<'a> Node<'a> {
     /// The value of a key; of the first, if there are several.
     #[must_use]

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::*;
+use crate::capping::policy::schema::fields::policy::OBJECT as POLICY;
 use crate::capping::policy::schema::{Object, Presence};
 use crate::capping::policy::{
     Actuators, Algorithm, Amount, Budget, Components, Control, CpuActuators, GpuActuators, Mode, Operator, Point,

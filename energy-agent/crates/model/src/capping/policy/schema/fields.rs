@@ -1,0 +1,370 @@
+//! The fields of a policy document, one after the other. Each is declared here and nowhere else; [`super`] says how.
+//!
+//! A new field is an entry here, a place in the types of [`policy`](crate::capping::policy), and a line of `read.rs` that
+//! takes it from here to there. `docs/policy.schema.json` is written anew by `UPDATE_DOCS=1 cargo test --test policy`.
+
+use super::{Field, Key, Kind, Map, Object, Presence, object, words};
+use crate::capping::policy::syntax::Syntax;
+use crate::capping::policy::unit::Unit;
+use crate::capping::policy::{Component, Mode, Operator, Scope, TelemetryLoss};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The format that is read.
+const FORMAT: i32 = 1;
+/// The most watts a budget may have: a rack, or a key in another unit.
+const MAX_WATTS: f64 = 20_000.0;
+/// Items of a list that people write.
+const MANY: usize = 256;
+/// Shares of a budget.
+const SHARE: Kind = Kind::Number { unit: Unit::Percent, min: 1.0, max: 150.0 };
+
+words! {
+    /// How the next clock is found.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum AlgorithmName {
+        Ratio = "ratio",
+        Table = "table",
+    }
+}
+
+words! {
+    /// By which means GPUs are lowered.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum GpuMeans {
+        LockedClocks = "LockedClocks",
+        PowerLimit = "PowerLimit",
+    }
+}
+
+words! {
+    /// By which means CPUs are lowered.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum CpuMeans {
+        Frequency = "Frequency",
+        Quota = "Quota",
+        RaplLimit = "RaplLimit",
+    }
+}
+
+object! {
+    /// A whole document.
+    document {
+        VERSION: i32 = Field::new(
+            "version",
+            Kind::Whole { unit: Unit::None, min: FORMAT, max: FORMAT },
+            Presence::Required,
+            "Version of this format.",
+        ).alike(&["apiVersion"]);
+        POLICIES: Vec<Map> = Field::new(
+            "policies",
+            Kind::List { of: &Kind::Object(&policy::OBJECT), min: 0, max: 20_000 },
+            Presence::Required,
+            "The policies. One that is refused does not stop the others; its last good version stays in force.",
+        ).alike(&["items", "rules"]);
+    }
+}
+
+object! {
+    /// `policies[]`.
+    policy {
+        NAME: String = Field::new(
+            "name",
+            Kind::Text(Syntax::Name),
+            Presence::Required,
+            "Name of the policy, unique in its namespace: metrics, events and the journal know it by this.",
+        ).alike(&["id", "metadata"]);
+        NAMESPACE: String = Field::new(
+            "namespace",
+            Kind::Text(Syntax::Namespace),
+            Presence::Optional("pods of every namespace"),
+            "Only pods of this namespace are selected, as by a NetworkPolicy.",
+        );
+        MODE: Mode = Field::new(
+            "mode",
+            Kind::Choice(Mode::WORDS),
+            Presence::Default("Recommend"),
+            "Off: nothing is done. Recommend: everything but the writes, so that metrics show what would be \
+             lowered. Enforce: clocks, limits and quotas are lowered while the power is over the budget.",
+        ).alike(&["enforcement", "enforcementMode", "action", "enforce"]);
+        PRIORITY: i32 = Field::new(
+            "priority",
+            Kind::Whole { unit: Unit::None, min: -1_000_000_000, max: 1_000_000_000 },
+            Presence::Default("0"),
+            "Where several policies select a pod, one decides for each component: the one of the highest priority, \
+             then of the lowest budget, then the first by name.",
+        ).alike(&["weight", "order", "precedence"]);
+        SELECTOR: Map = Field::new(
+            "selector",
+            Kind::Object(&selector::OBJECT),
+            Presence::Required,
+            "Which pods. All parts have to agree.",
+        ).alike(&["match", "podSelector", "target", "targets", "pods"]);
+        BUDGET: Map = Field::new(
+            "budget",
+            Kind::Object(&budget::OBJECT),
+            Presence::Required,
+            "How much power they may draw.",
+        ).alike(&["limits", "limit", "cap", "powerBudget", "power"]);
+        CONTROL: Map = Field::new(
+            "control",
+            Kind::Object(&control::OBJECT),
+            Presence::Default("{}"),
+            "How the budget is kept. The percentages are of the budget.",
+        ).alike(&["controller", "law", "tuning"]);
+        ACTUATORS: Map = Field::new(
+            "actuators",
+            Kind::Object(&actuators::OBJECT),
+            Presence::Default("{}"),
+            "By which means power is lowered, and how far down.",
+        ).alike(&["actuation", "knobs", "means"]);
+    }
+}
+
+object! {
+    /// `policies[].selector`.
+    selector {
+        MATCH_LABELS: BTreeMap<String, String> = Field::new(
+            "matchLabels",
+            Kind::Labels,
+            Presence::Optional("any labels"),
+            "Pods that have all of these labels.",
+        ).alike(&["labels", "podLabels"]);
+        MATCH_EXPRESSIONS: Vec<Map> = Field::new(
+            "matchExpressions",
+            Kind::List { of: &Kind::Object(&requirement::OBJECT), min: 1, max: MANY },
+            Presence::Optional("any labels"),
+            "Pods whose labels meet all of these requirements, as in a Kubernetes label selector.",
+        ).alike(&["expressions"]);
+        NAMESPACES: Vec<String> = Field::new(
+            "namespaces",
+            Kind::List { of: &Kind::Text(Syntax::Namespace), min: 1, max: MANY },
+            Presence::Optional("every namespace, or the policy's own if it has one"),
+            "Pods of these namespaces.",
+        ).alike(&["namespaceSelector"]);
+        SELECT_ALL: bool = Field::new(
+            "selectAll",
+            Kind::Switch,
+            Presence::Default("false"),
+            "Every pod (of the policy's namespace, if it has one). Needed where there is no other part, and only \
+             there, so that a part that was forgotten does not slow down a whole cluster.",
+        ).alike(&["all", "everything"]);
+    }
+}
+
+object! {
+    /// `policies[].selector.matchExpressions[]`.
+    requirement {
+        KEY: String = Field::new(
+            "key",
+            Kind::Text(Syntax::LabelKey),
+            Presence::Required,
+            "Key of the label.",
+        );
+        OPERATOR: Operator = Field::new(
+            "operator",
+            Kind::Choice(Operator::WORDS),
+            Presence::Required,
+            "In: the label has one of the values. NotIn: it has none of them, or is not there. Exists, \
+             DoesNotExist: the label is there or not, whatever its value.",
+        ).alike(&["op"]);
+        VALUES: Vec<String> = Field::new(
+            "values",
+            Kind::List { of: &Kind::Text(Syntax::LabelValue), min: 1, max: MANY },
+            Presence::Optional("for Exists and DoesNotExist, which take none"),
+            "For In and NotIn.",
+        );
+    }
+}
+
+object! {
+    /// `policies[].budget`.
+    budget
+    one_of: [WATTS, PERCENT_OF_PEAK],
+    needs: [LOOKBACK with PERCENT_OF_PEAK],
+    {
+        WATTS: f64 = Field::new(
+            "watts",
+            Kind::Number { unit: Unit::Watts, min: 1.0, max: MAX_WATTS },
+            Presence::Optional("percentOfPeak is given"),
+            "Power that may be drawn. Of a GPU all its power counts, idle included; of the CPU what the pods' work \
+             adds (for PerNode with selectAll, the whole node's).",
+        ).alike(&["power", "gpuPowerWatts", "cpuPackageWatts", "milliwatts", "budgetWatts", "maxPower"]);
+        PERCENT_OF_PEAK: f64 = Field::new(
+            "percentOfPeak",
+            Kind::Number { unit: Unit::Percent, min: 1.0, max: 100.0 },
+            Presence::Optional("watts is given"),
+            "The budget as a part of the highest power that was seen while nothing was capped.",
+        ).alike(&["percent", "peakPercent"]);
+        LOOKBACK: Duration = Field::new(
+            "lookbackHours",
+            Kind::Number { unit: Unit::Hours, min: 0.01, max: 720.0 },
+            Presence::Default("24"),
+            "How far back the peak is looked for, in time in which nothing was capped. Until so much was seen \
+             nothing is lowered. Longer than the load's pauses: one that rests for longer is held to a part of its \
+             idle power when it comes back. Only with percentOfPeak.",
+        );
+        SCOPE: Scope = Field::new(
+            "scope",
+            Kind::Choice(Scope::WORDS),
+            Presence::Default("PerPod"),
+            "PerPod: each selected pod has the budget for itself. PerNode: all selected pods of a node share it.",
+        );
+        COMPONENTS: Vec<Component> = Field::new(
+            "components",
+            Kind::List { of: &Kind::Choice(Component::WORDS), min: 1, max: 2 },
+            Presence::Required,
+            "What is counted and lowered: gpu, cpu, or the sum of both.",
+        ).alike(&["devices", "component", "resources"]);
+        WINDOW: Duration = Field::new(
+            "windowSeconds",
+            Kind::Number { unit: Unit::Seconds, min: 0.1, max: 3600.0 },
+            Presence::Default("1"),
+            "Power is the mean over this time, at least the agent's interval. A longer one lets short peaks pass.",
+        ).alike(&["interval"]);
+    }
+}
+
+object! {
+    /// `policies[].control`. The percentages are of the budget.
+    control {
+        ALGORITHM: AlgorithmName = Field::new(
+            "algorithm",
+            Kind::Choice(AlgorithmName::WORDS),
+            Presence::Default("ratio"),
+            "ratio: clocks follow the ratio of target to power, whatever the device. table: a profile that was \
+             measured on this kind of device says which clock to go to.",
+        );
+        ENGAGE: f64 = Field::new(
+            "engagePercent",
+            SHARE,
+            Presence::Default("100"),
+            "Above this, power is lowered.",
+        );
+        TARGET: f64 = Field::new(
+            "targetPercent",
+            SHARE,
+            Presence::Default("95"),
+            "To this it is lowered; not above engagePercent.",
+        );
+        RELEASE: f64 = Field::new(
+            "releasePercent",
+            SHARE,
+            Presence::Default("90"),
+            "Below this, the limits are given back step by step; less than targetPercent.",
+        );
+        HOLD: Duration = Field::new(
+            "holdSeconds",
+            Kind::Number { unit: Unit::Seconds, min: 0.0, max: 3600.0 },
+            Presence::Default("5"),
+            "After a cut, nothing is given back for this long; longer where the power has just risen again.",
+        ).alike(&["cooldown", "cooldownSeconds"]);
+        ON_TELEMETRY_LOSS: TelemetryLoss = Field::new(
+            "onTelemetryLoss",
+            Kind::Choice(TelemetryLoss::WORDS),
+            Presence::Default("Hold"),
+            "When power is not measured any more. Hold: keep what is set for telemetryTimeoutSeconds, then give it \
+             back. Release: give it back at once. Floor: go down as far as allowed.",
+        );
+        TELEMETRY_TIMEOUT: Duration = Field::new(
+            "telemetryTimeoutSeconds",
+            Kind::Number { unit: Unit::Seconds, min: 1.0, max: 86_400.0 },
+            Presence::Default("300"),
+            "How long Hold holds.",
+        ).alike(&["timeout", "timeoutSeconds"]);
+        TABLE: Vec<Map> = Field::new(
+            "table",
+            Kind::List { of: &Kind::Object(&point::OBJECT), min: 2, max: MANY },
+            Presence::Optional("for algorithm ratio"),
+            "For algorithm table: the power of one device under full load at some clocks, ascending in both.",
+        ).alike(&["points", "profile", "curve"]);
+    }
+}
+
+object! {
+    /// `policies[].control.table[]`.
+    point {
+        CLOCK: u32 = Field::new(
+            "clockMHz",
+            Kind::Whole { unit: Unit::Megahertz, min: 100, max: 10_000 },
+            Presence::Required,
+            "Clock of the device.",
+        ).alike(&["frequencyMHz"]);
+        WATTS: f64 = Field::new(
+            "watts",
+            Kind::Number { unit: Unit::Watts, min: 1.0, max: MAX_WATTS },
+            Presence::Required,
+            "What one device draws at this clock under full load.",
+        ).alike(&["power"]);
+    }
+}
+
+object! {
+    /// `policies[].actuators`.
+    actuators {
+        GPU: Map = Field::new(
+            "gpu",
+            Kind::Object(&gpu::OBJECT),
+            Presence::Default("{}"),
+            "Of the pods' GPUs.",
+        ).alike(&["gpus"]);
+        CPU: Map = Field::new(
+            "cpu",
+            Kind::Object(&cpu::OBJECT),
+            Presence::Default("{}"),
+            "Of the CPUs.",
+        ).alike(&["cpus"]);
+    }
+}
+
+object! {
+    /// `policies[].actuators.gpu`.
+    gpu {
+        USE: Vec<GpuMeans> = Field::new(
+            "use",
+            Kind::List { of: &Kind::Choice(GpuMeans::WORDS), min: 0, max: 2 },
+            Presence::Default("[LockedClocks, PowerLimit]"),
+            "LockedClocks: the upper end of the clock range, the precise means. PowerLimit: the driver's own limit, \
+             as a backstop a little above the budget, or alone where clocks cannot be locked.",
+        );
+        MIN_CLOCK: u32 = Field::new(
+            "minClockMHz",
+            Kind::Whole { unit: Unit::Megahertz, min: 100, max: 10_000 },
+            Presence::Optional("the agent's floor, or the device's lowest"),
+            "Clocks are never locked below this.",
+        ).alike(&["minClock", "floorMHz", "minFrequencyMHz"]);
+        ALLOW_SHARED: bool = Field::new(
+            "allowShared",
+            Kind::Switch,
+            Presence::Default("false"),
+            "A GPU that other pods use as well may be capped, where their policies say so too. Else only a GPU \
+             whose pods all share this policy.",
+        ).alike(&["shared"]);
+    }
+}
+
+object! {
+    /// `policies[].actuators.cpu`.
+    cpu {
+        USE: Vec<CpuMeans> = Field::new(
+            "use",
+            Kind::List { of: &Kind::Choice(CpuMeans::WORDS), min: 0, max: 3 },
+            Presence::Default("[Frequency, Quota]"),
+            "Frequency: scaling_max_freq, where a pod has its cores for itself. Quota: CPU time (cpu.max), for any \
+             pod. RaplLimit: the processor's own limit, for whole nodes only (scope PerNode and selectAll, without \
+             a namespace).",
+        );
+        MIN_FREQUENCY: u32 = Field::new(
+            "minFrequencyMHz",
+            Kind::Whole { unit: Unit::Megahertz, min: 100, max: 10_000 },
+            Presence::Optional("the agent's floor, or the processor's lowest"),
+            "Frequencies are never set below this.",
+        ).alike(&["minFreqMHz", "cpuMinFreqMHz", "minClockMHz"]);
+        MIN_CPUS: f64 = Field::new(
+            "minCPUs",
+            Kind::Number { unit: Unit::Cpus, min: 0.01, max: 1024.0 },
+            Presence::Optional("the agent's floor"),
+            "A pod's quota is never set below this many CPUs; 0.5 is 500m.",
+        ).alike(&["minCores", "minQuota"]);
+    }
+}
