@@ -116,6 +116,8 @@ impl Budget {
             (Some(budget), Some((power, mean))) => Sight::Both(Reading::new(&policy.control, power, mean, budget)),
         };
         match (self.mode, sight) {
+            // A peak is learned only while nothing is lowered: a cap that waited for it would never end.
+            (Mode::Enforce, Sight::NoBudget) if self.is_capped() => self.pass(Event::Released, tick.now),
             (Mode::Off, _) | (_, Sight::NoBudget | Sight::NoPower { .. }) => {}
             (Mode::Recommend | Mode::Enforce, Sight::Lost) => self.lose(policy, view, tick),
             (Mode::Recommend, Sight::Both(reading)) => self.recommend(policy, view, reading, tick),

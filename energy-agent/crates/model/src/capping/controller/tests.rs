@@ -297,6 +297,31 @@ fn a_part_of_the_peak_is_learned_open_and_kept_while_capped() {
 }
 
 #[test]
+fn a_cap_is_released_while_its_peak_is_not_known() {
+    let mut percent = policy("cap", 0.0);
+    percent.budget.amount = Amount::PercentOfPeak { percent: 80.0, lookback: Duration::from_secs(60) };
+    let limit = Limit { value: 1005, policy: name("cap") };
+    let adopted = Limits::from([(clock_of("GPU-0"), limit)]);
+    // An earlier run knew it.
+    let mut world = World::new().policy(percent.clone()).pod("a").gpu("GPU-0", &["a"]);
+    world.controller.adopt(&adopted);
+    // The budget was in watts before.
+    let mut edited = one_gpu();
+    edited.draw("GPU-0", 700.0);
+    edited.tick();
+    assert_eq!(edited.outcome.limits.len(), 2);
+    edited.put(percent);
+    for mut world in [world, edited] {
+        world.draw("GPU-0", 500.0);
+        assert_eq!(world.tick().limits, Limits::new());
+        assert_eq!(world.state("cap"), SubjectState::Learning);
+        world.ticks(60);
+        assert_eq!(world.status("cap").subjects[0].budget, Some(Watts(400.0)));
+        assert_eq!(world.state("cap"), SubjectState::Capping);
+    }
+}
+
+#[test]
 fn a_pod_without_a_gpu_has_nothing_to_cap_and_nothing_to_complain() {
     let mut world = World::new().policy(policy("cap", 400.0)).pod("a");
     world.tick();
