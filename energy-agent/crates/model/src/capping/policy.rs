@@ -37,7 +37,7 @@ pub struct Policy {
     /// The highest decides.
     pub priority: i32,
     pub selector: Selector,
-    pub budget: Budget,
+    pub budget: BudgetSpec,
     pub control: Control,
     pub actuators: Actuators,
 }
@@ -80,8 +80,9 @@ words! {
     }
 }
 
+/// How much power, of what, and for whom.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Budget {
+pub struct BudgetSpec {
     pub amount: Amount,
     pub scope: Scope,
     pub components: Components,

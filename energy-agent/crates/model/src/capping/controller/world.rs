@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::capping::knob::Knob;
 use crate::capping::observation::{GpuDevice, GpuUser, KnobNow, KnobState};
-use crate::capping::policy::{Actuators, Amount, Budget, Components, Control, Policy, Selector};
+use crate::capping::policy::{Actuators, Amount, BudgetSpec, Components, Control, Policy, Selector};
 use crate::workload::names::Pod;
 
 /// A node and its controller.
@@ -27,7 +27,7 @@ pub fn policy(called: &str, watts: f64) -> Policy {
         mode: Mode::Enforce,
         priority: 0,
         selector: Selector { namespaces: vec!["ml".to_owned()], ..Selector::default() },
-        budget: Budget {
+        budget: BudgetSpec {
             amount: Amount::Watts(watts),
             scope: Scope::PerPod,
             components: Components { gpu: true, cpu: false },

@@ -5,8 +5,8 @@ use super::schema::fields::{CpuMeans, GpuMeans};
 use super::schema::fields::{actuators, budget, control, cpu, gpu, point, policy, requirement, selector};
 use super::yaml::Node;
 use super::{
-    Actuators, Algorithm, Amount, Budget, Component, Components, Control, CpuActuators, GpuActuators, Point, Policy,
-    PolicyName, Requirement, Selector,
+    Actuators, Algorithm, Amount, BudgetSpec, Component, Components, Control, CpuActuators, GpuActuators, Point,
+    Policy, PolicyName, Requirement, Selector,
 };
 
 /// `name` as it was read before, for messages.
@@ -40,13 +40,13 @@ fn requirement(node: &Node<'_>) -> Option<Requirement> {
     })
 }
 
-fn budget(node: &Node<'_>) -> Option<Budget> {
+fn budget(node: &Node<'_>) -> Option<BudgetSpec> {
     let amount = match budget::PERCENT_OF_PEAK.of(node) {
         Some(percent) => Amount::PercentOfPeak { percent, lookback: budget::LOOKBACK.of(node)? },
         None => Amount::Watts(budget::WATTS.of(node)?),
     };
     let counted = budget::COMPONENTS.of(node)?;
-    Some(Budget {
+    Some(BudgetSpec {
         amount,
         scope: budget::SCOPE.of(node)?,
         components: Components { gpu: counted.contains(&Component::Gpu), cpu: counted.contains(&Component::Cpu) },

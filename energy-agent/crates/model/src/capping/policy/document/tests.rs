@@ -8,7 +8,7 @@ use super::*;
 use crate::capping::policy::schema::fields::policy::OBJECT as POLICY;
 use crate::capping::policy::schema::{Object, Presence};
 use crate::capping::policy::{
-    Actuators, Algorithm, Amount, Budget, Components, Control, CpuActuators, GpuActuators, Mode, Operator, Point,
+    Actuators, Algorithm, Amount, BudgetSpec, Components, Control, CpuActuators, GpuActuators, Mode, Operator, Point,
     Requirement, Scope, Selector, TelemetryLoss,
 };
 
@@ -59,7 +59,7 @@ fn every_field_is_read() {
             namespaces: vec!["ml".to_owned()],
             select_all: false,
         },
-        budget: Budget {
+        budget: BudgetSpec {
             amount: Amount::PercentOfPeak { percent: 80.0, lookback: Duration::from_secs(172_800) },
             scope: Scope::PerNode,
             components: Components { gpu: true, cpu: true },
