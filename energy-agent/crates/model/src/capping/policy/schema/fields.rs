@@ -1,7 +1,7 @@
 //! The fields of a policy document, one after the other. Each is declared here and nowhere else; [`super`] says how.
 //!
 //! A new field is an entry here, a place in the types of [`policy`](crate::capping::policy), and a line of `read.rs` that
-//! takes it from here to there. `docs/policy.schema.json` is written anew by `UPDATE_DOCS=1 cargo test --test policy`.
+//! takes it from here to there. `docs/policy.schema.json` is written anew by `UPDATE_DOCS=1 cargo test --test policies`.
 
 use super::{Field, Key, Kind, Map, Object, Presence, object, words};
 use crate::capping::policy::syntax::Syntax;
