@@ -88,12 +88,12 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
     let protection =
         WebConfigSource::open(config.web_config.as_deref(), Arc::clone(&own)).map_err(anyhow::Error::msg)?;
     if config.capping == Capping::Off && config.has_policies() {
-        warn!("policies are named and not followed: capping is off (--capping=on)");
+        warn!("policies are ignored because capping is off; add --capping=on");
     }
     let policies = (config.capping == Capping::On).then(|| policies::start(config, &own));
     let (outbox, sending) = events(config, &own).unzip();
     let Some(node) = open(config, policies, outbox, &mut signals).await? else {
-        return Ok(Ended::Unfinished("it ends before its meters are open".to_owned()));
+        return Ok(Ended::Unfinished("the agent ends before its meters are open".to_owned()));
     };
     let blank = node.blank();
     let processes = blank.meters.iter().any(|state| state.meter == MeterName::Ebpf && state.is_up());
@@ -118,17 +118,17 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
         loop {
             tokio::select! {
                 meaning = signals.next() => match meaning {
-                    Meaning::End(name) => break info!("{name}, ending"),
+                    Meaning::End(name) => break info!("{name}, the agent ends"),
                     Meaning::Reload => {
-                        info!("SIGHUP, files are read again: web configuration, policies, selection, certificates");
+                        info!("SIGHUP: reading web configuration, policies, selection and certificates again");
                         manager.reloading();
                         reload::reload();
                         manager.ready();
                     }
                 },
                 // Rather end, and be started again, than go on serving what no longer changes.
-                () = ticks.stopped() => break error!("the tick thread is gone, ending"),
-                () = panics::news() => break error!("a thread is gone, ending"),
+                () = ticks.stopped() => break error!("the tick thread has ended, the agent ends"),
+                () = panics::news() => break error!("a thread has ended, the agent ends"),
             }
         }
     };
@@ -185,7 +185,7 @@ async fn open(
         tokio::select! {
             node = &mut opened => return node.context("opening the meters")?.map(Some),
             meaning = signals.next() => if let Meaning::End(name) = meaning {
-                info!("{name}, ending");
+                info!("{name}, the agent ends");
                 return Ok(None);
             },
         }
@@ -221,7 +221,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
     bound.map_err(|error| {
         let remedy = match error.kind() {
             io::ErrorKind::AddrInUse => {
-                "; another program listens there (an agent that runs already?), choose another with --web.listen-address"
+                "; another program uses this address (maybe a running agent), choose another with --web.listen-address"
             }
             io::ErrorKind::PermissionDenied => "; ports below 1024 need root or CAP_NET_BIND_SERVICE",
             _ => "; choose another with --web.listen-address",

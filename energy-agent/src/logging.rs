@@ -107,7 +107,7 @@ impl Queue {
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 } else {
                     drop(state);
-                    warn!(lines = lost, "lines of the log were lost, nobody read standard error");
+                    warn!(lines = lost, "log lines were lost, because standard error was not read");
                     state = self.state();
                 }
                 continue;

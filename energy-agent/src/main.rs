@@ -50,7 +50,7 @@ fn run(config: &Config) -> anyhow::Result<ExitCode> {
         Cli::command().error(ErrorKind::ValueValidation, problem).exit();
     }
     if config.capping == Capping::On && !config.has_policies() {
-        let problem = "--capping=on has nothing to follow: name policies by --capping.policy, --capping.configmap or \
+        let problem = "--capping=on needs policies: name them with --capping.policy, --capping.configmap or \
                        --capping.configmap-selector";
         Cli::command().error(ErrorKind::MissingRequiredArgument, problem).exit();
     }
@@ -62,7 +62,7 @@ fn run(config: &Config) -> anyhow::Result<ExitCode> {
         Ok(Ended::WithLimits) => ExitCode::FAILURE,
         Ok(Ended::Unfinished(why)) => {
             // Another program, as what hangs has the journal. It takes the place of this one, and its process too.
-            let say = format!("error: {why}; energy-agent restore goes on from here\n");
+            let say = format!("error: {why}; this process continues as energy-agent restore\n");
             let _ = log.write(say.as_bytes());
             log.flush(LAST_LINES);
             let _ = log.write(format!("error: energy-agent restore: {}\n", restore()).as_bytes());

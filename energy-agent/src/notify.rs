@@ -38,7 +38,7 @@ impl Manager {
         match socket {
             Ok(to) => Self { to: Some(to), watchdog: watchdog() },
             Err(error) => {
-                warn!(%error, "the service manager at NOTIFY_SOCKET cannot be told anything");
+                warn!(%error, "the service manager at NOTIFY_SOCKET cannot be notified");
                 Self::default()
             }
         }
@@ -74,7 +74,7 @@ impl Manager {
             Ok(_) => {}
             // It has more to read than it can; the next one counts.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => warn!(%error, state, "the service manager cannot be told"),
+            Err(error) => warn!(%error, state, "the service manager cannot be notified"),
         }
     }
 }

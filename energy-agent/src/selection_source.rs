@@ -139,7 +139,7 @@ impl SelectionSource {
             Look::Same => {}
             Look::Found(found) => self.found_file(&file, found),
             Look::Changing => {
-                let problem = format!("{}: different at each reading; let it be written less often", file.display());
+                let problem = format!("{}: it changes at each reading; write it less often", file.display());
                 self.found_file(&file, Err(problem));
             }
             Look::Lost(lost) => {
@@ -170,14 +170,17 @@ impl SelectionSource {
                 }
                 None if before.maps.as_ref() == Some(maps) => {}
                 None => {
-                    info!(configmap = self.configmap, "not there; file, environment and flags say what is exported");
+                    info!(
+                        configmap = self.configmap,
+                        "the ConfigMap does not exist; file, environment and flags select what is exported"
+                    );
                     self.update(LayerSource::ConfigMap, Ok(Settings::default()));
                 }
             },
             (_, Some(trouble)) if !self.news.is(trouble.reason, Instant::now()) => {}
             (Some(_), Some(trouble)) => {
                 let problem = &trouble.message;
-                warn!(configmap = self.configmap, %problem, "not to be read at present, what it last said holds");
+                warn!(configmap = self.configmap, %problem, "the ConfigMap cannot be read, the previous version stays active");
             }
             (None, Some(trouble)) => {
                 let problem = format!("{}: {}", self.configmap, trouble.message);
@@ -191,7 +194,7 @@ impl SelectionSource {
         if let Ok(settings) = &said
             && !settings.ignored.is_empty()
         {
-            info!(keys = settings.ignored.join(", "), "the old Kepler's, without a meaning here");
+            info!(keys = settings.ignored.join(", "), "keys of the old Kepler without a meaning here are ignored");
         }
         self.layers.update(place, said);
         self.publish();
@@ -207,9 +210,9 @@ impl SelectionSource {
         }
         match (&now.problem, &before.problem) {
             (Some(problem), before) if before.as_ref() != Some(problem) => {
-                warn!(%problem, "the export stays as it was: {}", now.selection.text());
+                warn!(%problem, "the previous selection stays active: {}", now.selection.text());
             }
-            (None, Some(_)) => info!("all export settings are in force"),
+            (None, Some(_)) => info!("all export settings are active"),
             _ => {}
         }
         self.own.export_valid(now.problem.is_none());

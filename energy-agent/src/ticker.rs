@@ -112,8 +112,8 @@ impl PodsEnd {
         let source = PodSource::choose(&config.cluster);
         if config.idle_policy == IdlePolicy::Requests && matches!(source, PodSource::None { .. }) {
             warn!(
-                "no pod's CPU request is known, so all idle energy stays unassigned: --attribution.idle-policy=requests \
-                 needs a --pods.source other than none that can be asked"
+                "no CPU request of a pod is known, so all idle energy stays unassigned: --attribution.idle-policy=requests \
+                 needs a --pods.source other than none that answers"
             );
         }
         let (told, unknown) = pods::start(source, &node_name(config));

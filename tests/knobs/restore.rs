@@ -186,7 +186,7 @@ fn the_command_shows_what_it_would_do_and_does_it() {
     for knob in node.before.keys() {
         assert!(done.line(knob).ends_with("  restored"), "{done:#?}");
     }
-    assert!(done.text.ends_with("Everything is as it was.\n"), "{done:#?}");
+    assert!(done.text.ends_with("Everything is restored.\n"), "{done:#?}");
     assert_eq!(node.contents(), node.before);
 
     let again = node.restore(&[]);
@@ -233,10 +233,10 @@ fn the_command_leaves_what_somebody_has_set_since() {
     let outcome = node.restore(&[]);
     assert_eq!(outcome.code, Some(0), "{outcome:#?}");
     let words: Vec<&str> = outcome.line(&theirs).split_whitespace().collect();
-    let expected = "cpu_frequency of policy4 2000000 kHz 2956800 kHz left: somebody else has set it, 2000 MHz shows where \
+    let expected = "cpu_frequency of policy4 2000000 kHz 2956800 kHz left: another program has set it, 2000 MHz shows where \
                     1000 MHz was written; it stays";
     assert_eq!(words.join(" "), expected, "{outcome:#?}");
-    assert!(outcome.line(&back).ends_with("was as before"), "{outcome:#?}");
+    assert!(outcome.line(&back).ends_with("already at the original value"), "{outcome:#?}");
     assert_eq!(node.content(&theirs), "2000000\n");
 }
 

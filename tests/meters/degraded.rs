@@ -198,7 +198,7 @@ fn a_board_with_nothing_still_attributes_cpu_time() {
     let page = page_with_a_busy_pod(&agent);
     assert_eq!(page.energy_names(), Vec::<&str>::new());
     assert_eq!(page.one("energy_agent_attribution_info", &[]).label("meter"), "cgroupfs");
-    let told = agent.logged("CPU busy time is not known");
+    let told = agent.logged("CPU busy time cannot be read");
     assert_eq!(told.len(), 1, "{told:#?}");
     assert!(told[0].contains(tree.procfs().join("stat").to_str().unwrap()), "{told:?}");
     agent.assert_well();

@@ -192,6 +192,6 @@ fn a_meter_that_comes_late_takes_the_place_of_the_estimate() {
     assert!(!page.has(WATTS, &[("source", "estimate")]), "{:?}", watts(&page));
     assert_eq!(page.one(UP, &[("meter", "estimate")]).label("reason"), "unused");
     page.assert_conserved();
-    assert_eq!(agent.logged("a CPU energy meter came").len(), 1);
+    assert_eq!(agent.logged("a CPU energy meter became available").len(), 1);
     agent.assert_well();
 }

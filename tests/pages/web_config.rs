@@ -59,10 +59,10 @@ impl Files {
     }
 
     fn replaced(&self, agent: &Agent, config: &str) {
-        let before = agent.logged("web configuration read anew").len();
+        let before = agent.logged("web configuration loaded again").len();
         self.config(config);
         wait_for("the new configuration", || {
-            (agent.logged("web configuration read anew").len() > before).then_some(())
+            (agent.logged("web configuration loaded again").len() > before).then_some(())
         });
     }
 }
@@ -110,7 +110,7 @@ fn a_certificate_is_rotated_without_a_restart_and_a_bad_pair_changes_nothing() {
     assert_eq!((first.serial(), first.get("/healthz", "").unwrap().status), (1, 200), "the old connection stays");
 
     // No handshake may fail while key and certificate are not of one pair.
-    let stays = "the web configuration stays as it was: HTTPS";
+    let stays = "the previous web configuration stays active: HTTPS";
     let third = authority.server(3);
     fs::write(folder.join("..2/tls.key"), &third.key).unwrap();
     wait_for("the warning", || {
@@ -232,9 +232,9 @@ fn each_client_auth_type_takes_the_clients_that_it_should() {
     let required = ", client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.crt}";
     files.replaced(&agent, &TLS.replace('}', required));
     assert_eq!(taken(), ["own"]);
-    let before = agent.logged("read anew").len();
+    let before = agent.logged("loaded again").len();
     fs::write(files.folder().join("ca.crt"), strangers.pem()).unwrap();
-    wait_for("the new authority", || (agent.logged("read anew").len() > before).then_some(()));
+    wait_for("the new authority", || (agent.logged("loaded again").len() > before).then_some(()));
     assert_eq!(taken(), ["strange"]);
 }
 
@@ -333,8 +333,8 @@ fn what_protects_goes_only_with_a_restart() {
     let mut agent = files.agent();
     let client = Client::trusting(&authority, None);
     for (text, problem) in [
-        ("", "tls_server_config is gone; restart the agent to serve plain HTTP"),
-        (TLS, "basic_auth_users is gone; restart the agent to let everyone read"),
+        ("", "tls_server_config was removed; restart the agent to serve plain HTTP"),
+        (TLS, "basic_auth_users was removed; restart the agent to let everyone read"),
         ("tls_server_confi: {}", "unknown key, did you mean tls_server_config? (line 1)"),
     ] {
         files.config(text);
@@ -360,7 +360,7 @@ fn a_file_that_cannot_be_used_ends_the_start_as_a_usage_error() {
         ("tls_server_config: {cert_file: tls.key, key_file: tls.key}", "tls.key: no certificate in PEM"),
         ("tls_server_config: {cert_file: tls.crt, key_file: tls.crt}", "tls.crt: no private key in PEM"),
         ("basic_auth_user: {}", "unknown key, did you mean basic_auth_users? (line 1)"),
-        ("basic_auth_users: {ada: s3cret}", "basic_auth_users: \"ada\": no bcrypt hash"),
+        ("basic_auth_users: {ada: s3cret}", "basic_auth_users: \"ada\": no usable bcrypt hash"),
         (&TLS.replace('}', ", client_ca_file: tls.crt}"), "client_ca_file without client_auth_type"),
         (
             &TLS.replace('}', ", client_auth_type: VerifyClientCertIfGiven}"),
@@ -371,11 +371,11 @@ fn a_file_that_cannot_be_used_ends_the_start_as_a_usage_error() {
             &TLS.replace('}', ", client_auth_type: RequireAnyClientCert, client_allowed_sans: [a@b.example]}"),
             "e-mail addresses cannot be matched",
         ),
-        (&TLS.replace('}', ", min_version: TLS11}"), "TLS 1.0 and 1.1 are not spoken"),
+        (&TLS.replace('}', ", min_version: TLS11}"), "TLS 1.0 and 1.1 are not supported"),
         (&TLS.replace('}', ", min_version: TLS13, max_version: TLS12}"), "min_version is above max_version"),
         (
             &TLS.replace('}', ", max_version: TLS12, cipher_suites: [TLS_AES_128_GCM_SHA256]}"),
-            "cipher_suites has none for min_version to max_version",
+            "no entry of cipher_suites fits min_version to max_version",
         ),
     ] {
         files.config(config);
@@ -412,29 +412,29 @@ fn doctor_says_what_is_wrong_with_the_configuration_and_the_remedy() {
 
     files.config(&format!("{TLS}basic_auth_users: {{ada: {S3CRET}}}"));
     // rcgen's own date.
-    assert("ok", "web.yaml: HTTPS, 1 user by password; the certificate counts until 4096-01-01T00:00:00Z", "");
+    assert("ok", "web.yaml: HTTPS, 1 user with a password; the certificate is valid until 4096-01-01T00:00:00Z", "");
     files.config("tls_server_config:\n  certfile: x\n");
     assert("missing", "unknown key \"certfile\", did you mean cert_file? (line 2)", "docs/web-config.yaml");
     assert("missing", "the agent does not start with it", "");
     files.config("basic_auth_users: {ada: s3cret}");
-    assert("missing", "\"ada\": no bcrypt hash", "htpasswd -nBC 10 ada");
+    assert("missing", "\"ada\": no usable bcrypt hash", "htpasswd -nBC 10 ada");
     files.config("tls_server_config: {cert_file: tls.crt, key_file: no.key}");
     assert("missing", "no.key: No such file", "relative to its own folder");
 
     files.config(TLS);
     let seconds = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
     authority.server_between(UNIX_EPOCH, seconds(981_158_400)).write(files.folder());
-    assert("missing", "the certificate ended at 2001-02-03T00:00:00Z, clients refuse it", "renew it");
+    assert("missing", "the certificate expired at 2001-02-03T00:00:00Z, clients refuse it", "renew it");
     authority.server_between(seconds(64_060_588_800), seconds(64_060_588_900)).write(files.folder());
-    assert("missing", "the certificate begins at 4000-01-01T00:00:00Z", "clock");
+    assert("missing", "the certificate is valid from 4000-01-01T00:00:00Z", "clock");
     let (now, days) = (SystemTime::now(), |days: u64| Duration::from_secs(days * 24 * 3600));
     authority.server_between(UNIX_EPOCH, now + days(10)).write(files.folder());
-    assert("fallback", "the certificate ends at ", "renew it");
+    assert("fallback", "the certificate expires at ", "renew it");
     // One of seven days, as some authorities give no longer ones.
     authority.server_between(now - days(2), now + days(5)).write(files.folder());
-    assert("ok", "the certificate counts until ", "");
+    assert("ok", "the certificate is valid until ", "");
     authority.server_between(now - days(6), now + days(1)).write(files.folder());
-    assert("fallback", "the certificate ends at ", "renew it");
+    assert("fallback", "the certificate expires at ", "renew it");
 
     // As in a pod, where root is not above the modes of files.
     let key = files.folder().join("tls.key");
@@ -456,7 +456,7 @@ fn doctor_knows_an_agent_that_asks_for_tls_or_a_password() {
         let mut agent = files.agent();
         let address = format!("--web.listen-address={}", agent.address);
         let found = doctor(&[PROGRAM], &[&address, &files.flag()], "listen_address");
-        assert!(found[0] == "ok" && found[1].contains("asks for what --web.config.file asks for"), "{found:?}");
+        assert!(found[0] == "ok" && found[1].contains("with the protection of --web.config.file"), "{found:?}");
         // Without the file, it is somebody else's server.
         assert_eq!(doctor(&[PROGRAM], &[&address], "listen_address")[0], "missing");
         agent.assert_well();
@@ -491,10 +491,10 @@ fn top_attaches_with_an_authority_a_certificate_and_a_user() {
     let (code, text) = top("https", &all);
     assert!(code == Some(0) && text.contains("WATTS"), "{code:?}: {text}");
     for (scheme, flags, expected) in [
-        ("http", &all[..], "an agent with TLS is to be asked by https://"),
+        ("http", &all[..], "for an agent with TLS use https://"),
         ("https", &all[1..], "--tls.ca-file names the agent's authority"),
-        ("https", &[&[ca.clone()][..], &user].concat(), "--tls.cert-file a certificate to show"),
-        ("https", &all[..3], "answers 401; log in by --basic-auth.username"),
+        ("https", &[&[ca.clone()][..], &user].concat(), "--tls.cert-file a client certificate"),
+        ("https", &all[..3], "answers 401; log in with --basic-auth.username"),
     ] {
         let (code, text) = top(scheme, flags);
         assert!(code == Some(1) && text.contains(expected), "{expected}: {code:?}: {text}");

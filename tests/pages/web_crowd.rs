@@ -191,9 +191,9 @@ fn survives(door: &Door) {
         thread::sleep(Duration::from_millis(500));
     }
     // The guessers have had some answers by now. The first requests with new passwords pass.
-    let rotated = agent.logged("web configuration read anew").len();
+    let rotated = agent.logged("web configuration loaded again").len();
     users(OTHER, OTHER);
-    wait_for("the rotation", || (agent.logged("web configuration read anew").len() > rotated).then_some(()));
+    wait_for("the rotation", || (agent.logged("web configuration loaded again").len() > rotated).then_some(()));
     let (first, second) = (ask(&mut *scraper, "ada", "other").status, get("bob", "other").status);
     while crowded.elapsed() < Duration::from_secs(20) {
         assert_eq!(ask(&mut *scraper, "ada", "other").status, 200);

@@ -98,12 +98,12 @@ standard input: policy good: policies[1].enforcment: unknown key; did you mean `
 #[test]
 fn fc_079_a_bad_number_is_refused_with_its_reason() {
     let expected = [
-        "policy not-a-number: policies[0].budget.watts: .nan is no finite number (line 12)",
-        "policy infinite: policies[1].budget.watts: .inf is no finite number (line 13)",
-        "policy minus-infinite: policies[2].budget.watts: -.inf is no finite number (line 14)",
+        "policy not-a-number: policies[0].budget.watts: .nan is not a finite number (line 12)",
+        "policy infinite: policies[1].budget.watts: .inf is not a finite number (line 13)",
+        "policy minus-infinite: policies[2].budget.watts: -.inf is not a finite number (line 14)",
         "policy negative: policies[3].budget.watts: -5 W is not above 0 (line 15)",
         "policy zero: policies[4].budget.watts: 0 W is not above 0 (line 16)",
-        "policy null-limit: policies[5].budget.watts: empty; give it a value, or take the key away (line 17)",
+        "policy null-limit: policies[5].budget.watts: empty; give it a value, or remove the key (line 17)",
     ];
     assert_eq!(case("FC-079-bad-numbers.yaml"), (1, expected.map(str::to_owned).to_vec()));
 }
@@ -117,10 +117,10 @@ fn fc_079_broken_yaml_is_refused_as_a_whole() {
 #[test]
 fn fc_081_a_number_in_another_unit_gets_a_hint() {
     let expected = [
-        "policy milliwatts: policies[0].budget.watts: 250000 W is more than 20000 W, the most; in milliwatts? 250000 mW is 250 W (line 12)",
-        "policy microwatts: policies[1].budget.watts: 150000000 W is more than 20000 W, the most; in microwatts? 150000000 uW is 150 W (line 13)",
-        "policy kilowatts: policies[2].budget.watts: 0.25 W is less than 1 W, the least; in kilowatts? 0.25 kW is 250 W (line 14)",
-        "policy gigahertz: policies[3].actuators.cpu.minFrequencyMHz: 1.2 MHz is less than 100 MHz, the least; in GHz? 1.2 GHz is 1200 MHz (line 15)",
+        "policy milliwatts: policies[0].budget.watts: 250000 W is more than the maximum, 20000 W; in milliwatts? 250000 mW is 250 W (line 12)",
+        "policy microwatts: policies[1].budget.watts: 150000000 W is more than the maximum, 20000 W; in microwatts? 150000000 uW is 150 W (line 13)",
+        "policy kilowatts: policies[2].budget.watts: 0.25 W is less than the minimum, 1 W; in kilowatts? 0.25 kW is 250 W (line 14)",
+        "policy gigahertz: policies[3].actuators.cpu.minFrequencyMHz: 1.2 MHz is less than the minimum, 100 MHz; in GHz? 1.2 GHz is 1200 MHz (line 15)",
     ];
     assert_eq!(case("FC-081-units.yaml"), (1, expected.map(str::to_owned).to_vec()));
 }
@@ -229,6 +229,7 @@ fn a_folder_is_checked_file_by_file_and_a_list_of_manifests_map_by_map() {
     ]});
     fs::write(at("c.json"), format!("{list:#}")).unwrap();
     fs::write(at("d.yaml"), "apiVersion: apps/v1\nkind: Deployment\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: m, namespace: n}\ndata: {k: 1}\n").unwrap();
+    fs::write(at("e.yaml"), "apiVersion: climatik.io/v1alpha1\nkind: PowerCappingPolicy\n").unwrap();
     let (code, report) = policy(&["check", &folder.path().display().to_string(), &at("none.yaml")]);
     let report = report.replace(&format!("{}/", folder.path().display()), "");
     assert_eq!(
@@ -241,8 +242,9 @@ c.json: ConfigMap two: no key in `data` (line 15)
 c.json: ConfigMap three key a.yaml: policy p: ok (Recommend, 9 W PerPod cpu)
 c.json: ConfigMap three key b.yaml: it is in `binaryData` and not UTF-8; save the file as UTF-8 and apply it again, so that \
          it is in `data` (line 27)
-d.yaml: a Deployment holds no policies, a ConfigMap does (line 1)
-d.yaml: ConfigMap n/m key k: no text; write `k: |` and the policies below it (line 7)
+d.yaml: a Deployment cannot hold policies, only a ConfigMap can (line 1)
+d.yaml: ConfigMap n/m key k: not text; write `k: |` and the policies below it (line 7)
+e.yaml: PowerCappingPolicy is a kind of Climatik; docs/migrate-from-climatik.md shows how to convert it (line 1)
 none.yaml: No such file or directory (os error 2)
 "
     );
@@ -372,9 +374,9 @@ fn what_the_schema_refuses_check_refuses_and_what_check_takes_the_schema_takes()
                     "take no values",
                     "need values",
                     "comes after",
-                    "only with `algorithm",
+                    "only valid with `algorithm",
                     "algorithm table needs",
-                    "could ever be lowered",
+                    "could ever be capped",
                     "does not name",
                     "the policy has",
                 ];

@@ -57,7 +57,7 @@ fn a_root_that_is_not_there_is_named_and_costs_only_what_it_would_hold() {
     let agent = Agent::start(&["--interval=200ms", "--path.procfs=/nonexistent", "--path.sysfs=/proc/version"]);
     let page = agent.after_ticks(2);
     assert!(page.has("energy_agent_system_cpu_seconds_total", &[("unit", "kernel")]));
-    for root in ["--path.procfs=/nonexistent is no folder", "--path.sysfs=/proc/version is no folder"] {
+    for root in ["--path.procfs=/nonexistent is not a folder", "--path.sysfs=/proc/version is not a folder"] {
         assert_eq!(agent.logged(root).len(), 1, "{:#?}", agent.log());
     }
 }
@@ -181,7 +181,7 @@ fn what_was_learned_is_kept_and_a_spoilt_file_costs_one_warning() {
     let flag = format!("--state.directory={}", first.state.path().display());
     assert!(file.exists(), "{:?}", first.log());
     let second = Agent::start(&["--interval=200ms", &flag]);
-    assert_eq!(second.logged("learned idle power taken over").len(), 1);
+    assert_eq!(second.logged("learned idle power loaded").len(), 1);
     drop(second);
 
     for spoilt in ["", "{\"version\": 1", "null", "\u{0}\u{1}\u{2}"] {
@@ -244,7 +244,7 @@ fn a_line_of_the_log_is_one_line_whatever_a_value_holds() {
     let folder = tempfile::TempDir::new().unwrap();
     let path = folder.path().join("no\n2030-01-01T00:00:00Z  INFO forged\u{1b}[2J");
     let mut agent = Agent::start(&["--ebpf=off", "--gpu=off", &format!("--export.config={}", path.display())]);
-    let said = wait_for("the warning", || agent.logged("the export stays as it was").pop());
+    let said = wait_for("the warning", || agent.logged("the previous selection stays active").pop());
     assert!(said.contains("no\\n2030-01-01T00:00:00Z  INFO forged\\u{1b}[2J: No such file"), "{said}");
     assert!(agent.log().iter().all(|line| !line.starts_with("2030") && !line.contains('\u{1b}')), "{:#?}", agent.log());
     agent.assert_well();

@@ -184,7 +184,7 @@ fn ebpf_on_is_no_attribution_where_the_agent_would_end() {
     cgroups(&tree);
     let doctor = doctor_in(&tree, &["--ebpf=on"]);
     assert_eq!((doctor.code, doctor.attribution), (1, false));
-    doctor.assert("sched_switch", "missing", "--ebpf=on makes the agent end", "CONFIG_DEBUG_INFO_BTF=y");
+    doctor.assert("sched_switch", "missing", "with --ebpf=on the agent ends", "CONFIG_DEBUG_INFO_BTF=y");
     assert!(doctor.summary.contains("usage: none (--ebpf=on, refused)"), "{}", doctor.summary);
 }
 
@@ -199,7 +199,7 @@ fn cgroup_v1_alone_is_no_attribution() {
     doctor.assert("sched_switch", "off", "--ebpf=off", "");
     doctor.assert("cgroupfs", "missing", "", "see cgroup");
     doctor.assert("cgroup", "missing", "found cpu, memory (cgroup v1)", "systemd.unified_cgroup_hierarchy=1");
-    doctor.assert("kubernetes", "missing", "not in a cluster: containers and units are the workloads", "");
+    doctor.assert("kubernetes", "missing", "not in a cluster: the workloads are containers and units", "");
     assert!(doctor.summary.starts_with("Energy CANNOT be attributed. "), "{}", doctor.summary);
     assert!(doctor.summary.ends_with("usage: none; no cgroup found"), "{}", doctor.summary);
 }
@@ -214,7 +214,7 @@ fn a_hybrid_hierarchy_is_used_where_it_is() {
     let doctor = doctor_in(&tree, &["--ebpf=off"]);
     assert_eq!(doctor.code, 0);
     doctor.assert("cgroup", "fallback", "hybrid: v2 at ", "systemd.unified_cgroup_hierarchy=1");
-    doctor.assert("cgroupfs", "ok", "as --ebpf=off asks", "");
+    doctor.assert("cgroupfs", "ok", "because of --ebpf=off", "");
 }
 
 /// A tree with the marks of a guest, whatever machine this is.
@@ -229,7 +229,7 @@ fn the_rapl_of_a_guest_is_used_only_when_trusted() {
     let tree = guest("FC-001");
     let wary = doctor_in(&tree, &[]);
     wary.assert("rapl", "missing", "virtual machine", "--meter.trust-guest");
-    wary.assert("estimate", "fallback", "no measurement", "--meter.cpu=none");
+    wary.assert("estimate", "fallback", "not a measurement", "--meter.cpu=none");
     assert!(wary.summary.contains("CPU energy: estimate (not measured)"), "{}", wary.summary);
 
     let trusting = doctor_in(&tree, &["--meter.trust-guest"]);
@@ -325,7 +325,7 @@ fn who_caps_on_the_node_is_said() {
     let path = lock.display().to_string();
     for capping in ["--capping=off", "--capping=on"] {
         let status = if capping == "--capping=on" { "ok" } else { "off" };
-        doctor(&state, capping).assert("capping_lock", status, &format!("no agent caps by {path}"), "");
+        doctor(&state, capping).assert("capping_lock", status, &format!("no agent holds {path}"), "");
     }
     assert!(!lock.exists(), "doctor makes nothing");
 
@@ -336,11 +336,12 @@ fn who_caps_on_the_node_is_said() {
         ["--capping=on", "--ebpf=off", "--gpu=off", &run_flag, &state_flag, &flag("--capping.policy", &policies)];
     let agent = Agent::start(&more);
     agent.after_ticks(1);
-    let holder = format!("process {} caps by {path}, with --state.directory {}", agent.pid(), state.path().display());
+    let holder =
+        format!("process {} caps and holds {path}, with --state.directory {}", agent.pid(), state.path().display());
     for (state, capping, status, remedy) in [
         (&state, "--capping=on", "ok", ""),
         (&other, "--capping=off", "ok", ""),
-        (&other, "--capping=on", "fallback", "end one of them, or start it with --capping=off"),
+        (&other, "--capping=on", "fallback", "stop one of them, or start it with --capping=off"),
     ] {
         let doctor = doctor(state, capping);
         doctor.assert("capping_lock", status, &holder, remedy);
@@ -350,7 +351,7 @@ fn who_caps_on_the_node_is_said() {
     let page = agent.after_ticks(2);
     assert_eq!(page.one("energy_agent_meter_up", &[("meter", "capping")]).value, "1");
     drop(agent);
-    doctor(&state, "--capping=on").assert("capping_lock", "ok", "no agent caps by", "");
+    doctor(&state, "--capping=on").assert("capping_lock", "ok", "no agent holds", "");
 
     // In a pod without the node's folder.
     let [run, state] = flags(&state);
@@ -358,7 +359,7 @@ fn who_caps_on_the_node_is_said() {
         let mut command =
             command(PROGRAM, &["doctor", "--format=json", &run, &state, capping, "--ebpf=off", "--gpu=off"]);
         let output = command.env("KUBERNETES_SERVICE_HOST", "127.0.0.1").output().unwrap();
-        Doctor::of(&output).assert("capping_lock", status, "is no volume of the node", remedy);
+        Doctor::of(&output).assert("capping_lock", status, "is not a volume of the node", remedy);
     }
     // Of another user.
     std::os::unix::fs::chown(&lock, Some(65534), None).unwrap();
@@ -391,13 +392,18 @@ fn a_pod_without_host_pid_is_told_to_set_it() {
     tree.write("proc/1/comm", case["proc"]["1"]["comm"].as_str().unwrap());
     tree.apply(&format!("l proc/self/ns/pid -> pid:[{}]", case["proc"]["self_pid_ns"].as_str().unwrap()));
     let doctor = doctor_in(&tree, &[]);
-    doctor.assert("pid_namespace", "fallback", "(pid:[4026532900], whose process 1 is energy-agent)", "hostPID: true");
-    doctor.assert("pid_namespace", "fallback", "to which the kubelet gave the GPU, else unattributed", "--pid=host");
+    doctor.assert("pid_namespace", "fallback", "(pid:[4026532900], with energy-agent as process 1)", "hostPID: true");
+    doctor.assert(
+        "pid_namespace",
+        "fallback",
+        "to which the kubelet gave the GPU, else it is unattributed",
+        "--pid=host",
+    );
     assert_eq!(doctor.code, 0, "{}", doctor.summary);
 
     let arguments = ["--pid", "--fork", "--mount-proc", PROGRAM, "doctor", "--format=json"];
     let doctor = Doctor::of(&command("unshare", &arguments).output().unwrap());
-    doctor.assert("pid_namespace", "fallback", "whose process 1 is energy-agent", "hostPID: true");
+    doctor.assert("pid_namespace", "fallback", "with energy-agent as process 1", "hostPID: true");
     doctor.assert("sched_switch", "ok", "read once", "");
 
     tree.apply("l proc/self/ns/pid -> pid:[4026531836]");

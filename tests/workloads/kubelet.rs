@@ -90,7 +90,7 @@ fn a_kubelet_with_another_certificate_is_refused_before_it_sees_the_token() {
     assert!(pod.used(&page).0 > 0 && !pod.is_named(&page));
     assert_eq!(kubelet.asked(), 0, "a request was sent");
     let told =
-        wait_for("a warning", || agent.logged("pods are not told").into_iter().find(|line| line.contains(" WARN ")));
+        wait_for("a warning", || agent.logged("pods cannot be read").into_iter().find(|line| line.contains(" WARN ")));
     let remedy = format!("correct --pods.kubelet-ca={}", stranger.file().display());
     assert!(told.contains(&kubelet.url()) && told.contains(&remedy), "{told}");
     agent.assert_well();
@@ -105,7 +105,7 @@ fn a_kubelet_that_signs_its_own_certificate_is_told_how_to_get_one() {
     let kubelet = Kubelet::start(TOKEN);
     let agent = start(&kubelet_flags(&node, &kubelet, &kubelet.authority.file())[..4]);
     assert_eq!(wait_for_source(&agent, "0"), "tls");
-    let told = wait_for("a warning", || agent.logged("pods are not told").pop());
+    let told = wait_for("a warning", || agent.logged("pods cannot be read").pop());
     assert!(told.contains("--pods.kubelet-ca") && told.contains("serverTLSBootstrap: true"), "{told}");
     assert_eq!(kubelet.asked(), 0, "a request was sent");
 }

@@ -122,7 +122,7 @@ fn a_file_is_followed_and_counters_go_on_from_their_totals() {
     assert!(again.microjoules(CONTAINER, &labels) > on.microjoules(CONTAINER, &labels), "what was not shown was lost");
     assert!(again.nanoseconds(SECONDS, &labels) > on.nanoseconds(SECONDS, &labels));
     assert_eq!(agent.logged(" INFO export selection=").len(), 4, "{:#?}", agent.log());
-    assert_eq!(agent.logged("stays as it was"), Vec::<String>::new());
+    assert_eq!(agent.logged("previous selection stays active"), Vec::<String>::new());
     agent.assert_well();
 }
 
@@ -156,7 +156,7 @@ fn a_bad_edit_or_no_file_keeps_what_was_and_is_said_once() {
         ),
         (Some("EXPORT_LEVELS: pod, contaner"), &["EXPORT_LEVELS", "contaner", "did you mean container?"]),
         (Some("SOURCE.CGROUP: off"), &["SOURCE.CGROUP", "off", "enabled, disabled"]),
-        (Some("EXPORT_METRIC: pod"), &["no key", "did you mean EXPORT_METRICS?"]),
+        (Some("EXPORT_METRIC: pod"), &["no known key", "did you mean EXPORT_METRICS?"]),
         (Some("EXPORT_METRICS: pod\nnonsense"), &["line 2: neither KEY: value nor KEY=value"]),
         (
             Some("EXPORT_METRICS: kepler_container_cpu_seconds_total\nSOURCE_CGROUP: disabled"),
@@ -164,12 +164,12 @@ fn a_bad_edit_or_no_file_keeps_what_was_and_is_said_once() {
         ),
         (None, &["No such file"]),
     ] {
-        let told = agent.logged("stays as it was").len();
+        let told = agent.logged("previous selection stays active").len();
         match text {
             Some(text) => replace(&path, text),
             None => fs::remove_file(&path).unwrap(),
         }
-        let line = wait_for("a line in the log", || agent.logged("stays as it was").get(told).cloned());
+        let line = wait_for("a line in the log", || agent.logged("previous selection stays active").get(told).cloned());
         let place = if text.is_some_and(|text| !text.contains("nonsense")) { &place } else { &place[3..] };
         assert!(line.contains(" WARN ") && line.contains(place), "{line}");
         for part in parts {
@@ -183,9 +183,9 @@ fn a_bad_edit_or_no_file_keeps_what_was_and_is_said_once() {
     let landing = ureq::get(format!("http://{}/", agent.address)).call().unwrap().body_mut().read_to_string().unwrap();
     assert!(landing.contains("of them kepler_node_cpu_info") && landing.contains("Not in force: "), "{landing}");
     // Several looks at the file that is still gone.
-    let told = agent.logged("stays as it was").len();
+    let told = agent.logged("previous selection stays active").len();
     std::thread::sleep(Duration::from_millis(1200));
-    assert_eq!(agent.logged("stays as it was").len(), told);
+    assert_eq!(agent.logged("previous selection stays active").len(), told);
     replace(&path, "EXPORT_METRICS: kepler_node_*");
     let page = wait_until(&agent, "the good file", |names| names.contains(&"kepler_node_cpu_watts"));
     assert_eq!(page.count(VALID), 1);
@@ -260,7 +260,7 @@ fn a_mounted_configmap_is_followed_through_its_link() {
         page.names()
     );
     assert_eq!(page.count(VALID), 1);
-    assert_eq!(agent.logged("stays as it was"), Vec::<String>::new());
+    assert_eq!(agent.logged("previous selection stays active"), Vec::<String>::new());
     agent.assert_well();
 }
 

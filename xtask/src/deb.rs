@@ -73,8 +73,8 @@ fn control(arch: Arch, libc: &str, stage: &Stage) -> Result<String> {
         "Package: energy-agent\nVersion: {VERSION}\nArchitecture: {}\nSection: admin\nPriority: optional\n\
          Maintainer: {MAINTAINER}\nInstalled-Size: {kibibytes}\nDepends: libc6 (>= {libc}), libgcc-s1\n\
          Description: energy use of containers, pods and services\n \
-         Says which workload of this machine used how many joules, by eBPF and the\n \
-         energy counters of CPUs and GPUs, for Prometheus; and holds pods to power\n budgets.\n",
+         Measures the energy of each workload of this machine, by eBPF and the\n \
+         energy counters of CPUs and GPUs, for Prometheus, and keeps pods within power\n budgets.\n",
         arch.name(),
     ))
 }

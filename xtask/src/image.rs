@@ -91,7 +91,7 @@ fn pack(arch: Arch, image: &str, stage: &Path, archive: &Path) -> Result<()> {
     };
     let labels = [
         ("title", "energy-agent".to_owned()),
-        ("description", "Which pod used how many joules".to_owned()),
+        ("description", "Energy metering per pod, container and service, and power budgets".to_owned()),
         ("version", VERSION.to_owned()),
         ("revision", revision),
         ("licenses", "Apache-2.0".to_owned()),

@@ -63,9 +63,9 @@ pub fn run(arguments: &RestoreArgs) -> Result<ExitCode> {
                 (Some(managed), _) => format!("FAILED: {}", why(managed)),
                 (None, Some((ChangeKind::Restored, _))) => "restored".to_owned(),
                 (None, Some((ChangeKind::Foreign | ChangeKind::Resized, detail))) => {
-                    format!("left: somebody else has set it, {detail}")
+                    format!("left: another program has set it, {detail}")
                 }
-                (None, _) => "was as before".to_owned(),
+                (None, _) => "already at the original value".to_owned(),
             };
         }
         all
@@ -74,10 +74,10 @@ pub fn run(arguments: &RestoreArgs) -> Result<ExitCode> {
     let known = actuator.loss().is_none();
     text.push_str(match (arguments.dry_run, all, known) {
         (true, ..) => "Nothing was written (--dry-run).\n",
-        (false, true, true) => "Everything is as it was.\n",
-        (false, true, false) => "Everything that is known of is as it was.\n",
+        (false, true, true) => "Everything is restored.\n",
+        (false, true, false) => "Everything that is known is restored.\n",
         (false, false, _) => {
-            "Something could NOT be restored. It stays in the journal: run this again when it can be.\n"
+            "Something could NOT be restored. It stays in the journal: run this again once the device answers.\n"
         }
     });
     if let Some(trouble) = actuator.trouble() {
@@ -96,13 +96,13 @@ fn lost(actuator: &Actuator, files: &mut FileKnobs, gpus: &mut GpuMeter) -> Stri
     let Loss { causes, recovered, lines } = actuator.loss();
     let mut text = format!("The capping journal was damaged: {}.\n", causes.join("; "));
     for knob in recovered {
-        text.push_str(&format!("  {knob} was in the record of this boot alone.\n"));
+        text.push_str(&format!("  {knob} was only in the record of this boot.\n"));
     }
     if *lines == 0 {
-        text.push_str("The record of this boot has all of it, so nothing is lost. Find out who changed the journal.\n");
+        text.push_str("The record of this boot is complete, so nothing is lost. Find out which program changed the journal.\n");
         return text.replace(is_unprintable, "?");
     }
-    text.push_str("What some limits were before is lost. These are lower than their device allows:\n");
+    text.push_str("The original values of some limits are lost. These limits are lower than their device allows:\n");
     let mut found = gpus.knobs();
     found.extend(files.list());
     let held: BTreeSet<&Knob> = actuator.held().map(|managed| &managed.knob).collect();
@@ -116,8 +116,7 @@ fn lost(actuator: &Actuator, files: &mut FileKnobs, gpus: &mut GpuMeter) -> Stri
         text.push_str("  (none of the clocks and power limits)\n");
     }
     text.push_str(
-        "Set by hand what you did not set yourself, or restart the machine. Clocks of GPUs: `nvidia-smi --reset-gpu-clocks`. \
-         CPU quotas of pods: delete the pod, or look at its cpu.max.\n",
+        "Set by hand those that you did not set yourself, or restart the machine. Clocks of GPUs: `nvidia-smi --reset-gpu-clocks`. CPU quotas of pods: delete the pod, or look at its cpu.max.\n",
     );
     text.replace(is_unprintable, "?")
 }
@@ -165,9 +164,9 @@ fn why(managed: &ManagedKnob) -> String {
     match (managed.restore_error(), &managed.observed.found) {
         (Some(error), _) => error.detail.clone(),
         (None, None) if IS_STATIC && managed.knob.is_gpu() => {
-            "the static build reaches no GPU; run `energy-agent restore` of the package or the image".to_owned()
+            "the static build cannot reach GPUs; run `energy-agent restore` of the package or the image".to_owned()
         }
-        (None, None) => "the device is not there; for a GPU, look at nvidia-smi and --nvml.library".to_owned(),
+        (None, None) => "the device does not exist; for a GPU, check nvidia-smi and --nvml.library".to_owned(),
         (None, Some(found)) => format!("no answer from the device in time ({})", found.state.as_str()),
     }
 }
@@ -194,9 +193,9 @@ impl Row {
         let result = match managed.clone().decide(now, None, &mut Vec::new()) {
             Action::Restore => "would be restored",
             Action::Forget if managed.observed.found.as_ref().is_some_and(|found| found.value == original) => {
-                "is as it was"
+                "already at the original value"
             }
-            Action::Forget => "would be left: somebody else has set it",
+            Action::Forget => "would be left: another program has set it",
             Action::Nothing | Action::Set(_) => "could NOT be restored now",
         };
         Self { knob: managed.knob.clone(), found, original: text(original), result: result.to_owned() }

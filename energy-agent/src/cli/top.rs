@@ -110,14 +110,14 @@ impl Agent {
         let mut answer = match request.call() {
             Ok(answer) => answer,
             Err(ureq::Error::StatusCode(401)) => {
-                bail!("{url} answers 401; log in by --basic-auth.username and --basic-auth.password-file")
+                bail!("{url} answers 401; log in with --basic-auth.username and --basic-auth.password-file")
             }
             Err(ureq::Error::StatusCode(400)) if url.starts_with("http:") => {
-                bail!("{url} answers 400; an agent with TLS is to be asked by https://")
+                bail!("{url} answers 400; for an agent with TLS use https://")
             }
             Err(ureq::Error::StatusCode(code)) => bail!("{url} answers {code}; is this the agent's metrics path?"),
             Err(error) if is_of_tls(&error) => {
-                let remedy = "--tls.ca-file names the agent's authority, --tls.cert-file a certificate to show";
+                let remedy = "--tls.ca-file names the agent's authority, --tls.cert-file a client certificate";
                 bail!("no TLS with {url}: {error}; {remedy}")
             }
             Err(error) => bail!("no answer from {url}: {error}; is the agent running? energy-agent run"),

@@ -37,11 +37,11 @@ impl StateFile {
         };
         match text.and_then(|text| IdleModel::load(&text, boot_id)) {
             Ok(model) => {
-                info!(file = %self.path.display(), "learned idle power taken over");
+                info!(file = %self.path.display(), "learned idle power loaded");
                 model
             }
             Err(error) => {
-                warn!(file = %self.path.display(), error = format!("{error:#}"), "learned idle power not usable, learning anew");
+                warn!(file = %self.path.display(), error = format!("{error:#}"), "learned idle power not usable, learning again");
                 IdleModel::new(boot_id)
             }
         }
@@ -61,7 +61,7 @@ impl StateFile {
         if let (Err(error), false) = (&saved, self.failed) {
             warn!(
                 error = format!("{error:#}"),
-                "learned idle power is not kept; set --state.directory to a writable folder"
+                "learned idle power cannot be saved; set --state.directory to a writable folder"
             );
         }
         self.failed = saved.is_err();

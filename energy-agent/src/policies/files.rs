@@ -44,7 +44,7 @@ pub fn read(path: &Path) -> Result<Documents, SourceError> {
     match text(path) {
         Err(FileError::NotFound) => Ok(Documents::new()),
         Err(FileError::NotRegular(_)) => {
-            let message = format!("{}: neither a file nor a folder; name one by --capping.policy", path.display());
+            let message = format!("{}: neither a file nor a folder; name one with --capping.policy", path.display());
             Err(SourceError { reason: Reason::Unreadable, message })
         }
         Err(fault) => Err(unreadable(path, &fault)),
@@ -63,10 +63,7 @@ pub fn within_limits(title: &str, documents: Documents) -> Result<Documents, Sou
         _ if bytes > MAX_TOTAL_BYTES => format!("{bytes} bytes, more than {} MiB", MAX_TOTAL_BYTES >> 20),
         _ => return Ok(documents),
     };
-    Err(SourceError {
-        reason: Reason::Limit,
-        message: format!("{title}: {limit}; put policies together, or remove some"),
-    })
+    Err(SourceError { reason: Reason::Limit, message: format!("{title}: {limit}; combine policies, or remove some") })
 }
 
 /// The documents of `folder`, of which `version` is read.
@@ -130,7 +127,7 @@ pub fn too_large() -> String {
 }
 
 fn unreadable(path: &Path, fault: &FileError) -> SourceError {
-    let remedy = if *fault == FileError::Denied { "; let the agent's user read it" } else { "" };
+    let remedy = if *fault == FileError::Denied { "; make it readable for the agent's user" } else { "" };
     SourceError { reason: Reason::Unreadable, message: format!("{}: {fault}{remedy}", path.display()) }
 }
 

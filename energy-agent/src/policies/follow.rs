@@ -142,7 +142,7 @@ async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>, 
                 Look::Same => continue,
                 Look::Found(said) => (Some(said.clone()), said),
                 Look::Changing => {
-                    let message = format!("{title}: different at each reading; let it be written less often");
+                    let message = format!("{title}: it changes at each reading; write it less often");
                     let failure = SourceError { reason: Reason::Changing, message };
                     (Some(Err(failure.clone())), Err(failure))
                 }
@@ -231,7 +231,7 @@ impl Speaker {
                 continue;
             }
             match (state.up, state.reason) {
-                (true, Reason::Absent) => info!(source, "no policies there"),
+                (true, Reason::Absent) => info!(source, "no policies found"),
                 (true, _)
                     if !before.up
                         && before.reason != Reason::Connecting
@@ -245,7 +245,7 @@ impl Speaker {
                         source,
                         reason = reason.as_str(),
                         problem = detail,
-                        "policies cannot be read, what was in force stays"
+                        "policies cannot be read, the previous version stays active"
                     );
                 }
                 (false, _) => {}
@@ -254,18 +254,18 @@ impl Speaker {
         for source in changed_documents(&before, now) {
             let policies = now.policies.values().filter(|sourced| sourced.source == *source).count();
             match policies {
-                0 => info!(%source, "its policies are gone"),
+                0 => info!(%source, "its policies were deleted"),
                 _ => info!(%source, policies, "policies loaded"),
             }
         }
         let news: Vec<_> = now.problems.iter().filter(|problem| !before.problems.contains(problem)).collect();
         for problem in news.iter().take(LOGGED) {
-            let policy = problem.policy.as_ref().map_or_else(|| "all of the document".to_owned(), ToString::to_string);
-            let outcome = if problem.kept { "refused, the last good version stays" } else { "refused" };
+            let policy = problem.policy.as_ref().map_or_else(|| "the whole document".to_owned(), ToString::to_string);
+            let outcome = if problem.kept { "refused, the previous version stays active" } else { "refused" };
             warn!(source = %problem.place, policy, problem = problem.message, "{outcome}");
         }
         if news.len() > LOGGED {
-            warn!(problems = news.len(), logged = LOGGED, "more policies are refused, the page /policies has them all");
+            warn!(problems = news.len(), logged = LOGGED, "more policies are refused, /policies lists all of them");
         }
         if now.problems.is_empty() && !before.problems.is_empty() {
             info!("no policy is refused any more");

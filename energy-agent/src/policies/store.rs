@@ -94,7 +94,7 @@ impl PolicyStore {
         source.state.up = true;
         source.state.reason = if documents == 0 { Reason::Absent } else { Reason::Ok };
         source.state.detail = match documents {
-            0 => "there is no document".to_owned(),
+            0 => "no document found".to_owned(),
             _ => format!("policies: {policies}, documents: {documents}"),
         };
     }
@@ -126,7 +126,7 @@ impl PolicyStore {
             for (name, policy) in &entry.policies {
                 if let Some(first) = policies.get(name) {
                     let message = format!(
-                        "{} has a policy of this name too, which comes first and is in force; remove one, or rename it",
+                        "{} also has a policy with this name, which comes first and is active; remove or rename one",
                         first.source
                     );
                     let place = place.clone();
@@ -177,7 +177,7 @@ impl Entry {
         let document = match &content {
             // No text may stop the others.
             Ok(text) => panics::caught(|| parse(text, namespace))
-                .unwrap_or_else(|_| refused("cannot be read: the agent's reader of policies failed on it".to_owned())),
+                .unwrap_or_else(|_| refused("cannot be read: the agent's policy reader failed".to_owned())),
             Err(problem) => refused(problem.clone()),
         };
         self.content = Some(content);

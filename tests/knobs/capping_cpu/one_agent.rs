@@ -194,7 +194,7 @@ fn in_a_pod_a_folder_that_is_not_the_nodes_is_refused_with_the_remedy() {
     let agent = Agent::spawn(&["env", "KUBERNETES_SERVICE_HOST=127.0.0.1", PROGRAM], &flags);
     let page = agent.after_ticks(2);
     assert_eq!(page.one("energy_agent_meter_up", &[("meter", "capping")]).label("reason"), "run_directory");
-    let told = agent.logged("is no volume of the node");
+    let told = agent.logged("is not a volume of the node");
     assert!(told.len() == 1 && told[0].contains("deploy/components/capping"), "{:#?}", agent.log());
     drop(agent);
     let own: Vec<String> =

@@ -130,7 +130,7 @@ fn what_was_lost_is_said_when_somebody_reads_again() {
         // That there is nothing more for now is an error of this pipe.
         let _ = (&agent.errors).read_to_end(&mut read);
         let text = String::from_utf8_lossy(&read);
-        text.lines().find(|line| line.contains("lines of the log were lost")).map(ToOwned::to_owned)
+        text.lines().find(|line| line.contains("log lines were lost")).map(ToOwned::to_owned)
     });
     assert!(said.contains(" WARN ") && said.contains("lines="), "{said}");
 }

@@ -76,7 +76,7 @@ fn sighup_has_a_daemon_read_its_files_again_and_ends_nothing() {
         agent.send("HUP");
         wait_for("the files to be read", || Some(()).filter(|()| valid(&agent) == is_valid));
         wait_for("a line about it", || {
-            Some(()).filter(|()| agent.logged("SIGHUP, files are read again").len() > before)
+            Some(()).filter(|()| agent.logged("SIGHUP: reading web configuration").len() > before)
         });
     }
     agent.after_ticks(2);
@@ -89,7 +89,7 @@ fn sighup_keeps_limits_of_a_daemon() {
     let capped = Capped::new();
     let mut agent = capped.agent();
     agent.send("HUP");
-    wait_for("a line about it", || agent.logged("SIGHUP, files are read again").pop());
+    wait_for("a line about it", || agent.logged("SIGHUP: reading web configuration").pop());
     agent.after_ticks(3);
     capped.assert_limited("SIGHUP");
     agent.assert_well();
@@ -132,7 +132,7 @@ fn whatever_ends_the_agent_in_order_restores_a_quota_and_is_no_failure_fc_134() 
         let mut agent = capped.spawn(&["setsid", PROGRAM]);
         pod.wait_until_capped();
         agent.send("HUP");
-        wait_for("a line about it", || agent.logged("SIGHUP, files are read again").pop());
+        wait_for("a line about it", || agent.logged("SIGHUP: reading web configuration").pop());
         agent.after_ticks(2);
         assert_ne!(pod.quota.quota(), before, "SIGHUP ends nothing");
         assert_eq!(agent.end(signal).0.code(), Some(0), "{signal}: {:?}", agent.log());

@@ -87,7 +87,7 @@ fn without_a_record_whole_lines_are_used_and_the_way_out_for_the_others_is_said(
     assert_eq!(done.code, Some(1), "{done:#?}");
     assert!(done.text.contains("1 line of "), "{done:#?}");
     assert!(done.text.contains("  cpu_frequency of policy0: 1000000 kHz of 2956800 kHz\n"), "{done:#?}");
-    assert!(done.text.contains("Set by hand what you did not set yourself"), "{done:#?}");
+    assert!(done.text.contains("Set by hand those that you did not set yourself"), "{done:#?}");
     for (knob, before) in node.before.iter().filter(|(knob, _)| **knob != lost) {
         assert!(done.line(knob).ends_with("restored"), "{done:#?}");
         assert_eq!(node.content(knob), *before);

@@ -130,7 +130,7 @@ fn gpus_that_are_away_stay_in_the_journal() {
     nvml.unload();
     let outcome = node.restore(&[]);
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
-    assert!(outcome.line(&clock()).contains("FAILED: the device is not there"), "{outcome:#?}");
+    assert!(outcome.line(&clock()).contains("FAILED: the device does not exist"), "{outcome:#?}");
     nvml.play();
     let outcome = node.restore(&[]);
     assert_eq!(outcome.code, Some(0), "{outcome:#?}");

@@ -208,7 +208,7 @@ fn an_older_library_gives_what_it_has() {
     assert!(of_gpu(&page, NODE_JOULES, "GPU-a") > 0);
     assert!(!page.has("energy_agent_node_gpu_memory_used_bytes", &[]));
     assert!(page.has("energy_agent_node_gpu_temperature_celsius", &[]));
-    let said = world.agent.logged("not offered");
+    let said = world.agent.logged("not supported");
     assert_eq!(said.len(), 1, "{said:#?}");
     for symbol in ["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetMemoryInfo_v2"] {
         assert!(said[0].contains(symbol), "{said:#?}");

@@ -161,7 +161,7 @@ fn what_was_refused_in_mig_mode_is_asked_again_after_it_fc_119() {
     // 3:1 again, to what the ends of the intervals make.
     assert!(b > 0 && (2 * b..4 * b).contains(&a), "{a} {b}");
     assert!(after.has("energy_agent_node_gpu_utilization_ratio", &[]));
-    assert_eq!(world.agent.logged("not offered").len(), 1, "{:#?}", world.agent.logged("not offered"));
+    assert_eq!(world.agent.logged("not supported").len(), 1, "{:#?}", world.agent.logged("not supported"));
     world.agent.assert_well();
 }
 

@@ -77,7 +77,7 @@ fn a_browser_gets_a_page_on_which_nothing_is_taken_for_markup() {
         "700.0 W",
         "&lt;night&gt;.yaml",
         "&quot;&lt;b&gt;&quot; is no number",
-        "an earlier version is in force",
+        "the previous version stays active",
         "&lt;no&gt; permission",
         "no &lt;power&gt; of a GPU",
     ] {

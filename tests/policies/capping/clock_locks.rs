@@ -204,9 +204,9 @@ fn a_crash_of_a_run_that_was_not_told_is_restored_to_what_is_stated_since() {
 #[test]
 fn what_cannot_be_stated_is_refused_and_what_cannot_be_restored_is_not_capped() {
     for (value, sentence) in [
-        ("345,1200", "\"345\" is no range; expected MIN-MAX in MHz, as in 345-1200"),
-        ("1200-345", "1200-345 is no range"),
-        ("0=345-1200", "\"0\" is no UUID of a GPU, which begins with GPU- (nvidia-smi -L)"),
+        ("345,1200", "\"345\" is not a range; expected MIN-MAX in MHz, as in 345-1200"),
+        ("1200-345", "1200-345 is not a range"),
+        ("0=345-1200", "\"0\" is not the UUID of a GPU, which begins with GPU- (nvidia-smi -L)"),
         ("open,345-1200", "all GPUs have two values"),
     ] {
         let (code, said) = agent::run(&[&format!("--capping.gpu-clock-before={value}")]);
@@ -222,5 +222,5 @@ fn what_cannot_be_stated_is_refused_and_what_cannot_be_restored_is_not_capped() 
     assert_eq!(world.writes("GPU-beyond"), []);
     let sentence = "345-2500 MHz cannot be restored, the clocks are 345 to 1980 MHz here";
     assert_eq!(agent.logged(sentence).len(), 1, "{:#?}", agent.log());
-    assert_eq!(agent.logged("names a GPU that is not here").len(), 1, "{:#?}", agent.log());
+    assert_eq!(agent.logged("names a GPU that does not exist here").len(), 1, "{:#?}", agent.log());
 }

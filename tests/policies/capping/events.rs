@@ -103,7 +103,7 @@ fn an_event_waits_for_a_server_that_fails_and_comes_once_where_the_answer_was_lo
     world.node.proxy.faults().lists = Answer::status(500);
     world.policies(&policy(&world));
     world.wait_for_lock("GPU-a");
-    world.wait("the line", || !agent.logged("no event is told to the cluster").is_empty());
+    world.wait("the line", || !agent.logged("events cannot be posted").is_empty());
     assert_eq!(([counted(&agent, "posted"), counted(&agent, "dropped")], world.events("Capping").len()), ([0, 0], 0));
     let healed = Timestamp::now();
     world.node.proxy.faults().lists = Answer::Pass;
@@ -112,7 +112,7 @@ fn an_event_waits_for_a_server_that_fails_and_comes_once_where_the_answer_was_lo
     let at: Timestamp = event["eventTime"].as_str().unwrap().parse().unwrap();
     assert!(at < healed, "{at} and {healed}");
     wait_for("the count", || (counted(&agent, "posted") == 1).then_some(()));
-    assert_eq!(agent.logged("events are taken again").len(), 1);
+    assert_eq!(agent.logged("events are posted again").len(), 1);
 
     world.node.proxy.faults().lists = Answer::Lose;
     world.no_policies();
@@ -126,7 +126,7 @@ fn an_event_waits_for_a_server_that_fails_and_comes_once_where_the_answer_was_lo
     for reason in ["Capping", "Released", "Restored"] {
         assert_eq!(world.events(reason).len(), 1, "{reason}");
     }
-    assert_eq!(agent.logged("no event is told to the cluster").len(), 1, "the same trouble is said once");
+    assert_eq!(agent.logged("events cannot be posted").len(), 1, "the same trouble is said once");
 }
 
 #[test]
@@ -142,14 +142,14 @@ fn what_the_end_of_the_agent_gives_back_is_told_and_a_silent_server_holds_nothin
     let note = restored[0]["note"].as_str().unwrap();
     for part in [
         "policy train: ",
-        "gpu_locked_clocks of GPU-a: given back: clocks are reset",
-        "gpu_power_limit of GPU-a: given back: back at 700.0 W",
+        "gpu_locked_clocks of GPU-a: restored: clocks are reset",
+        "gpu_power_limit of GPU-a: restored: back at 700.0 W",
     ] {
         assert!(note.contains(part), "{note}");
     }
     assert_eq!(restored[0]["regarding"]["kind"], "Node");
     assert_eq!(released[0]["regarding"]["uid"], pod.pod.uid());
-    assert_eq!(released[0]["note"], "policy train: let go: the agent ends");
+    assert_eq!(released[0]["note"], "policy train: released: the agent ends");
 
     // A server that takes requests and does not answer.
     let mut agent = world.agent(&[]);
@@ -159,7 +159,7 @@ fn what_the_end_of_the_agent_gives_back_is_told_and_a_silent_server_holds_nothin
     let (status, _) = agent.end("TERM");
     assert!(status.success(), "{status}");
     let ended_us = monotonic_us();
-    assert_eq!(agent.logged("the cluster was not told the last events").len(), 1, "{:#?}", agent.log());
+    assert_eq!(agent.logged("the last events were not posted").len(), 1, "{:#?}", agent.log());
     assert!(world.is_open("GPU-a"));
     let last = world.writes("GPU-a").last().unwrap().at_us;
     // What limits the GPU is given back first; the agent waits for the server, two seconds at most, afterwards.
@@ -172,7 +172,7 @@ fn what_cannot_be_given_back_is_tried_and_told_and_is_not_forgotten_at_the_end()
     let (mut world, _pod, mut agent) = capped();
     world.change("GPU-a", |gpu| _ = gpu.errors.insert(RESET.to_owned(), Return::Unknown));
     world.no_policies();
-    let event = world.one_event("RestoreFailed", "gpu_locked_clocks of GPU-a: cannot be given back, tried again: ");
+    let event = world.one_event("RestoreFailed", "gpu_locked_clocks of GPU-a: cannot be restored, the agent tries again: ");
     assert_eq!((event["type"].as_str(), event["regarding"]["kind"].as_str()), (Some("Warning"), Some("Node")));
     wait_for("two tries", || (world.nvml.calls_at(RESET, 0) >= 2).then_some(()));
     let page = agent.after_ticks(2);
@@ -184,7 +184,7 @@ fn what_cannot_be_given_back_is_tried_and_told_and_is_not_forgotten_at_the_end()
     assert_eq!(world.limit_mw("GPU-a"), Some(700_000));
 
     assert_eq!(agent.end("TERM").0.code(), Some(1), "a limit is left");
-    world.one_event("RestoreFailed", "the agent ends with limits that its next start gives back, or `energy-agent restore`: gpu_locked_clocks of GPU-a");
+    world.one_event("RestoreFailed", "the agent ends with limits that it could not restore; its next start or `energy-agent restore` restores them: gpu_locked_clocks of GPU-a");
     assert!(world.journal().contains("GPU-a"), "{}", world.journal());
     world.nvml.heal();
     let agent = world.agent(&[]);

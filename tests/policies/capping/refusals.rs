@@ -116,7 +116,7 @@ fn an_edit_with_unknown_keys_leaves_the_accepted_version_in_force_fc_078() {
         let name = &maps.typo.name;
         let regarding = json!({"apiVersion": "v1", "kind": "ConfigMap", "namespace": "default", "name": name});
         assert_eq!((&event["regarding"], &event["type"]), (&regarding, &json!("Warning")));
-        assert!(event["note"].as_str().unwrap().contains("an earlier version stays in force"), "{event}");
+        assert!(event["note"].as_str().unwrap().contains("the previous version stays active"), "{event}");
     }
     let page = maps.agent.after_ticks(3);
     for (name, watts) in [("night-cap", 250.0), ("good", 300.0)] {
@@ -124,7 +124,7 @@ fn an_edit_with_unknown_keys_leaves_the_accepted_version_in_force_fc_078() {
     }
     assert_shows(&page, "energy_agent_policy_problems", &[("source", &maps.typo.source())], 2.0);
     maps.assert_untouched();
-    assert_eq!(maps.agent.logged("the last good version stays").len(), 2, "{:#?}", maps.agent.log());
+    assert_eq!(maps.agent.logged("the previous version stays active").len(), 2, "{:#?}", maps.agent.log());
     maps.agent.assert_well();
 }
 
@@ -136,9 +136,9 @@ fn numbers_and_units_that_are_wrong_are_refused_with_the_reason_of_each_fc_079_f
     broken.set(&case(include_str!("../../cases/FC-079-bad-numbers-broken.yaml")));
     units.set(&case(include_str!("../../cases/FC-081-units.yaml")));
     let reasons = [
-        (&numbers, "not-a-number", ".nan is no finite number"),
-        (&numbers, "infinite", ".inf is no finite number"),
-        (&numbers, "minus-infinite", "-.inf is no finite number"),
+        (&numbers, "not-a-number", ".nan is not a finite number"),
+        (&numbers, "infinite", ".inf is not a finite number"),
+        (&numbers, "minus-infinite", "-.inf is not a finite number"),
         (&numbers, "negative", "-5 W is not above 0"),
         (&numbers, "zero", "0 W is not above 0"),
         (&numbers, "null-limit", "empty; give it a value"),

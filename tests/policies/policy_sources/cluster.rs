@@ -117,7 +117,7 @@ fn a_document_that_moves_to_binary_data_is_refused_and_a_picture_is_none_fc_135(
     let [problem] = &*now.problems else { panic!("{:#?}", now.problems) };
     assert!(problem.message.contains("in `binaryData` and not UTF-8"), "{problem:?}");
     assert_eq!((follower.policies(), problem.kept), (vec!["a=15".to_owned()], true));
-    assert_eq!(follower.logged("refused, the last good version stays").len(), 1, "{:#?}", follower.logged(""));
+    assert_eq!(follower.logged("refused, the previous version stays active").len(), 1, "{:#?}", follower.logged(""));
     // The first eight bytes of every PNG.
     let picture = STANDARD.encode(b"\x89PNG\r\n\x1a\n");
     let policies = yaml("a=16");

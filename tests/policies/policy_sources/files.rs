@@ -29,7 +29,7 @@ fn an_edit_counts_and_a_bad_one_keeps_the_last_good_version() {
     replace(&path, &yaml("a=many b=3"));
     follower.wait_for(&["a=1", "b=3"]);
     assert_eq!(follower.refused(Some("a")), Some(true));
-    let line = wait_for("a line", || follower.logged("the last good version stays").pop());
+    let line = wait_for("a line", || follower.logged("the previous version stays active").pop());
     assert!(line.contains("policies[0].budget.watts") && line.contains(path.to_str().unwrap()), "{line}");
     // Half of a document, then nothing in it.
     for broken in [&yaml("a=4 b=5")[..70], ""] {

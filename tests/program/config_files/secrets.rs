@@ -279,8 +279,5 @@ fn an_unknown_key_is_named_beside_keys_that_are_known() {
     );
     assert!(said.contains("\\u{1b}[2J: unknown key"), "{said}");
     let said = check("polices: []\nversion: 1\n");
-    assert!(
-        said.contains("no policy document: it has no key `policies`; is the key in line 1 meant to be it?"),
-        "{said}"
-    );
+    assert!(said.contains("not a policy document: it has no key `policies`; is it the key in line 1?"), "{said}");
 }

@@ -50,7 +50,8 @@ fn an_api_server_with_another_certificate_is_refused_and_told() {
     let page = agent.after_ticks(2);
     page.assert_conserved();
     assert!(pod.used(&page).0 > 0 && !pod.is_named(&page));
-    let told = agent.logged(" WARN ").into_iter().filter(|line| line.contains("pods are not told")).collect::<Vec<_>>();
+    let told =
+        agent.logged(" WARN ").into_iter().filter(|line| line.contains("pods cannot be read")).collect::<Vec<_>>();
     assert_eq!(told.len(), 1, "{told:#?}");
     let remedy = format!("correct certificate-authority in kubeconfig {}", node.kubeconfig.display());
     assert!(told[0].contains(&node.cluster.url) && told[0].contains(&remedy), "{}", told[0]);
@@ -148,7 +149,7 @@ fn the_doctor_says_which_source_answers_and_what_is_missing() {
         lines.join("\n")
     };
     let row = doctor();
-    let missing = format!("knows no pod on node {}", node.name);
+    let missing = format!("has no pod on node {}", node.name);
     assert!(row.contains("fallback") && row.contains(&missing) && row.contains("NODE_NAME"), "{row}");
     let pod = node.pod("cart", &["main"]);
     let row = doctor();

@@ -106,7 +106,7 @@ fn a_deleted_configmap_is_back_to_the_flags_and_said_once() {
     let agent = map.agent(&node, &["--interval=200ms", "--export.levels=node"]);
     // It may come later.
     wait_valid(&agent, 1);
-    assert_eq!(agent.logged("not there; ").len(), 1, "{:#?}", agent.log());
+    assert_eq!(agent.logged("the ConfigMap does not exist; ").len(), 1, "{:#?}", agent.log());
     map.create(&[("EXPORT_METRICS", "-*")]);
     wait_until(&agent, "the ConfigMap", |names| names.is_empty());
     map.delete();
@@ -117,7 +117,7 @@ fn a_deleted_configmap_is_back_to_the_flags_and_said_once() {
     node.proxy.send(&json!({"type": "ERROR", "object": status_object(410, "Expired", "too old resource version")}));
     wait_for("another list", || (node.proxy.lists() > lists).then_some(()));
     agent.after_ticks(2);
-    let told = agent.logged("not there; ");
+    let told = agent.logged("the ConfigMap does not exist; ");
     assert_eq!(told.len(), 2, "{told:#?}");
     assert!(told[1].contains(&map.name));
 }
@@ -156,14 +156,14 @@ fn an_api_server_that_is_away_is_no_deletion() {
     let selected = |names: &[&str]| names == ["kepler_node_cpu_watts"];
     wait_until(&agent, "the ConfigMap", selected);
     node.proxy.go_away();
-    wait_for("a line about the gap", || agent.logged("what it last said holds").pop());
+    wait_for("a line about the gap", || agent.logged("the ConfigMap cannot be read").pop());
     assert!(selected(&leveled(&agent.after_ticks(10))));
     assert_eq!(agent.scrape().count(VALID), 1);
     map.set(&[("EXPORT_METRICS", "kepler_node_cpu_joules_total")]);
     node.proxy.come_back();
     wait_until(&agent, "the edit made meanwhile", |names| names == [NODE]);
-    assert!(agent.logged("what it last said holds").len() <= 3, "{:#?}", agent.log());
-    assert_eq!(agent.logged("not there; "), Vec::<String>::new());
+    assert!(agent.logged("the ConfigMap cannot be read").len() <= 3, "{:#?}", agent.log());
+    assert_eq!(agent.logged("the ConfigMap does not exist; "), Vec::<String>::new());
     agent.assert_well();
     map.delete();
 }
@@ -199,7 +199,7 @@ fn a_bad_configmap_keeps_what_was_and_names_the_key() {
     let selected = |names: &[&str]| names == ["kepler_node_cpu_watts"];
     wait_until(&agent, "the ConfigMap", selected);
     map.set(&[("EXPORT_METRICS", "pod"), ("SOURCE.GPU", "aus")]);
-    let line = wait_for("a line", || agent.logged("stays as it was").pop());
+    let line = wait_for("a line", || agent.logged("previous selection stays active").pop());
     let key = format!("SOURCE.GPU in ConfigMap {NAMESPACE}/{}", map.name);
     for part in [&*key, "\"aus\"", "enabled, disabled"] {
         assert!(line.contains(part), "{part} is not in {line}");

@@ -110,7 +110,7 @@ impl Which {
 pub fn start(credentials: Option<Credentials>, which: &Which) -> channel::Receiver<KnownConfigMaps> {
     let (publish, told) = channel::channel(KnownConfigMaps::default());
     let Some(credentials) = credentials else {
-        let remedy = "run in a pod with a service account, or name a file by --kubeconfig";
+        let remedy = "run in a pod with a service account, or name a file with --kubeconfig";
         let trouble =
             ClusterError { reason: Reason::Config, message: format!("no credentials for a cluster; {remedy}") };
         publish.send_replace(KnownConfigMaps { maps: None, trouble: Some(trouble) });

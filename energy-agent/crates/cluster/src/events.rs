@@ -65,7 +65,9 @@ impl Sending {
     /// After the outbox is gone: lets the last events go out, for a moment.
     pub async fn finish(self) {
         if timeout(LAST, self.0).await.is_err() {
-            warn!("the agent ends, and the cluster was not told the last events: it has not taken them in {LAST:?}");
+            warn!(
+                "the agent ends, and the last events were not posted: the API server did not accept them within {LAST:?}"
+            );
         }
     }
 }
@@ -111,7 +113,7 @@ impl Poster {
             match self.post(event).await {
                 Ok(()) => {
                     if std::mem::take(&mut self.failing) {
-                        info!("events are taken again");
+                        info!("events are posted again");
                     }
                     return true;
                 }
@@ -125,7 +127,7 @@ impl Poster {
                         warn!(
                             reason = reason.as_str(),
                             problem = message,
-                            "no event is told to the cluster; all else goes on"
+                            "events cannot be posted; everything else goes on"
                         );
                         self.failing = true;
                     }

@@ -110,7 +110,7 @@ impl Credentials {
         };
         if config.accept_invalid_certs {
             return Err(unusable(format!(
-                "{self} says insecure-skip-tls-verify, and the agent gives its credentials to no server that it cannot \
+                "{self} has insecure-skip-tls-verify, but the agent sends its credentials only to servers that it can \
                  verify; name the cluster's certificate-authority instead"
             )));
         }
@@ -200,7 +200,7 @@ impl Server {
         };
         if account.auth_provider.as_ref().is_some_and(|provider| provider.config.contains_key("cmd-path")) {
             return Err(unusable(
-                "auth-provider with cmd-path, which Kubernetes has given up; name the plugin by exec".into(),
+                "auth-provider with cmd-path, which Kubernetes no longer supports; name the plugin with exec".into(),
             ));
         }
         let mut expires = None;
@@ -257,7 +257,7 @@ impl Server {
     }
 
     fn reach(&self) -> String {
-        format!("see that the server is up and allowed through from this node, else correct {}", self.address)
+        format!("check that the server is up and reachable from this node, else correct {}", self.address)
     }
 
     /// What a failed request means. `verb` and `object` say what was asked for, in the words of RBAC: `list`, `pods at
@@ -298,9 +298,10 @@ impl Server {
             Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => {
                 (Reason::Unreachable, format!("{verb} {object} at {url}: {text}; {}", self.reach()))
             }
-            Error::SerdeError(error) => {
-                (Reason::Error, format!("{verb} {object}: not the answer of an API server: {}", json_fault(error)))
-            }
+            Error::SerdeError(error) => (
+                Reason::Error,
+                format!("{verb} {object}: this is not the answer of an API server: {}", json_fault(error)),
+            ),
             _ => (Reason::Error, format!("{verb} {object}: {text}")),
         };
         ClusterError { reason, message }
@@ -326,10 +327,10 @@ pub async fn authority(file: &Path) -> Result<Vec<Vec<u8>>, ClusterError> {
 /// Why no client can be made, without what the files have: the libraries repeat lines of a PEM.
 const fn unfit(error: &Error) -> &'static str {
     match error {
-        Error::RustlsTls(_) => "the certificates or the key of the client cannot be used, or the authority's cannot",
+        Error::RustlsTls(_) => "the client's certificates or key, or those of the authority, cannot be used",
         Error::Auth(_) => "the credentials cannot be used",
         Error::ProxyProtocolUnsupported { .. } | Error::ProxyProtocolDisabled { .. } => "its proxy is not supported",
-        _ => "no client can be made of it",
+        _ => "no client can be created from it",
     }
 }
 

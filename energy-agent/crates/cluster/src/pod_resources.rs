@@ -73,7 +73,7 @@ async fn answer(socket: PathBuf, wanted: Arc<Notify>, publish: watch::Sender<Kno
         // Not a kubelet's node, or the socket is not mounted: no fault, so nothing is said.
         if !socket.exists() {
             let detail = format!(
-                "no {}; on a Kubernetes node mount it, or name it by --pods.resources-socket",
+                "no {}; on a Kubernetes node mount it, or name it with --pods.resources-socket",
                 socket.display()
             );
             let state = MeterState::down(MeterName::PodResources, Reason::Absent, detail);
@@ -84,7 +84,7 @@ async fn answer(socket: PathBuf, wanted: Arc<Notify>, publish: watch::Sender<Kno
         let told = match listed {
             Ok(resources) => {
                 if was.is_some_and(|reason| reason != Reason::Ok) {
-                    info!(socket = %socket.display(), "kubelet tells device allocations");
+                    info!(socket = %socket.display(), "the kubelet reports device allocations");
                 }
                 // What did not change stays the same value, so that nobody looks again.
                 let same = *before.resources == resources;
@@ -95,7 +95,7 @@ async fn answer(socket: PathBuf, wanted: Arc<Notify>, publish: watch::Sender<Kno
             Err(error) => {
                 let detail = format!("{}: {error:#}", socket.display());
                 if was != Some(Reason::Error) {
-                    warn!(error = detail, "device allocations cannot be asked for");
+                    warn!(error = detail, "device allocations cannot be read");
                 }
                 // What was given is hardly taken back at once.
                 let state = MeterState::down(MeterName::PodResources, Reason::Error, detail);

@@ -62,7 +62,7 @@ impl PodSource {
             (PodsSource::Api, None) => Self::None {
                 reason: Reason::Config,
                 detail: "--pods.source=api finds neither a service account nor a kubeconfig; run the agent as a \
-                         DaemonSet, or name a file by --kubeconfig"
+                         DaemonSet, or name a file with --kubeconfig"
                     .to_owned(),
             },
             (PodsSource::Kubelet, credentials) => Self::Kubelet(Kubelet::new(config, credentials)),
@@ -109,7 +109,7 @@ pub fn start(source: PodSource, node: &str) -> (channel::Receiver<KnownPods>, Op
         PodSource::None { reason, detail } => {
             match reason {
                 Reason::Config => warn!(problem = detail, "pods stay without names"),
-                _ => info!(why = detail, "pods are known by uid and containers by id, without names"),
+                _ => info!(why = detail, "pods are shown by uid and containers by id, without names"),
             }
             MeterState::down(MeterName::Pods, *reason, &**detail)
         }
@@ -167,7 +167,7 @@ impl Teller {
             warn!(
                 reason = reason.as_str(),
                 problem = message,
-                "pods are not told, names stay as they were; metering goes on"
+                "pods cannot be read, the previous names stay; metering goes on"
             );
         }
     }

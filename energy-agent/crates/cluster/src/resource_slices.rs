@@ -57,7 +57,7 @@ impl ResourceSlices {
             }
             PodsSource::Auto | PodsSource::Api | PodsSource::Kubelet => Credentials::find(config.kubeconfig.as_deref())
                 .ok_or_else(|| {
-                    let remedy = "run in a pod with a service account, or name a file by --kubeconfig";
+                    let remedy = "run in a pod with a service account, or name a file with --kubeconfig";
                     ClusterError {
                         reason: Reason::Config,
                         message: format!("no credentials for the cluster; {remedy}"),
@@ -281,12 +281,12 @@ impl Teller {
 
     fn answered(&self) {
         let uuids = uuids(self.slices.values(), &self.node);
-        let detail = format!("{} GPUs and parts of GPUs in the resource slices of this node", uuids.len());
+        let detail = format!("{} GPUs and MIG devices in the resource slices of this node", uuids.len());
         let before = self.publish.borrow().clone();
         // What did not change stays the same value, so that nobody looks again.
         let uuids = if *before.uuids == uuids { before.uuids } else { Arc::new(uuids) };
         if before.state.is_none_or(|state| !state.is_up()) {
-            info!(found = detail, "claimed GPUs are known by the cluster's resource slices");
+            info!(found = detail, "claimed GPUs are identified by the cluster's resource slices");
         }
         self.publish
             .send_replace(KnownSlices { uuids, state: Some(MeterState::up(MeterName::ResourceSlices, detail)) });
@@ -299,7 +299,7 @@ impl Teller {
             warn!(
                 reason = reason.as_str(),
                 problem = message,
-                "claimed GPUs are not told by the cluster's resource slices; their processes still tell whose they are"
+                "claimed GPUs cannot be identified by the cluster's resource slices; their processes still show who uses them"
             );
         }
         let now = MeterState::down(MeterName::ResourceSlices, *reason, &**message);

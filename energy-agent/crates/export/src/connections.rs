@@ -142,7 +142,7 @@ impl Connections {
         if let Some((last, count)) = table.closed
             && now.saturating_duration_since(last) > CALM
         {
-            info!(closed = count, "for a minute no connection had to be closed");
+            info!(closed = count, "no connection had to be closed for a minute");
             table.closed = None;
         }
     }

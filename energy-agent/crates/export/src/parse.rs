@@ -63,7 +63,7 @@ fn sample(line: &str) -> Result<ParsedSample> {
         }
     }
     let value = rest.strip_prefix(' ').context("no value")?;
-    ensure!(value.parse::<f64>().is_ok_and(f64::is_finite), "value {value:?} is no number");
+    ensure!(value.parse::<f64>().is_ok_and(f64::is_finite), "value {value:?} is not a number");
     Ok(ParsedSample { name: name.to_owned(), labels, value: value.to_owned() })
 }
 
@@ -84,7 +84,7 @@ fn unquote(text: &str) -> Result<(String, &str)> {
             '\\' => value.push(match chars.next() {
                 Some((_, 'n')) => '\n',
                 Some((_, c @ ('\\' | '"'))) => c,
-                _ => bail!("an escape that is none"),
+                _ => bail!("an invalid escape"),
             }),
             c => value.push(c),
         }

@@ -14,8 +14,7 @@ use crate::negotiate;
 
 pub const PATH: &str = "/policies";
 
-const OFF: &str =
-    "capping is off (--capping=off): no policy is read and nothing is ever limited; --capping=on turns it on\n";
+const OFF: &str = "capping is off (--capping=off): no policy is read and no limit is set; --capping=on turns it on\n";
 /// What the page may do: look like something.
 const ALLOWED: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 

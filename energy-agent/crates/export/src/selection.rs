@@ -175,7 +175,7 @@ impl<'a> Request<'a> {
         if found.is_empty() && !glob("process_*", &term.name) {
             let words = table.iter().map(|metric| metric.name).chain(Level::ALL.map(Level::as_str));
             let hint = nearest(&term.name, words).map_or(String::new(), |name| format!(", did you mean {name}?"));
-            let text = format!("is no level ({}) and names no metric{hint}", levels());
+            let text = format!("is not a level ({}) and matches no metric{hint}", levels());
             return Err(SelectionError { names_nothing: true, text });
         }
         let own = found.iter().all(|metric| metric.level.is_none());
@@ -189,7 +189,7 @@ impl<'a> Request<'a> {
         let Some(first) = leveled().find(|(_, level)| self.reach.contains(level)) else {
             let level = found[0].level.map_or("", Level::as_str);
             let by = self.settings.levels.as_ref().map_or("--export.levels", |set| &set.by);
-            return Err(format!("is of the level {level}, which is not selected; add {level} to {by}").into());
+            return Err(format!("belongs to the level {level}, which is not selected; add {level} to {by}").into());
         };
         let off =
             leveled().filter(|(_, level)| self.reach.contains(level)).all(|(metric, _)| self.off_by(metric).is_some());

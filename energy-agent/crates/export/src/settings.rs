@@ -145,9 +145,9 @@ impl Settings {
                 let hint =
                     nearest(&name.to_uppercase(), names).map_or(String::new(), |name| format!("did you mean {name}? "));
                 let what = if is_ours {
-                    format!("{} {place} is no key", cut(name))
+                    format!("{} {place} is not a key", cut(name))
                 } else {
-                    format!("no key {place} is known")
+                    format!("{place} there is no known key")
                 };
                 return Err(format!("{what}; {hint}valid are {}", names.join(", ")));
             };
@@ -251,7 +251,7 @@ fn levels(value: &str, by: &str) -> Result<Vec<Level>, String> {
         let valid = Level::ALL.map(Level::as_str);
         let hint = || nearest(word, valid).map_or(String::new(), |name| format!("did you mean {name}? "));
         Level::from_str(word, true)
-            .map_err(|_| format!("{by}: {word:?} is no level; {}valid are {}", hint(), valid.join(", ")))
+            .map_err(|_| format!("{by}: {word:?} is not a level; {}valid are {}", hint(), valid.join(", ")))
     };
     let levels: Vec<_> = words(value).map(level).collect::<Result<_, _>>()?;
     if levels.is_empty() {
@@ -266,7 +266,7 @@ fn levels(value: &str, by: &str) -> Result<Vec<Level>, String> {
 /// One line that names `by` and says what is wrong with the pattern.
 pub fn units(value: &str, by: &str) -> Result<Units, String> {
     Units::matching(value).map_err(|problem| {
-        format!("{by}: is no regular expression: {problem}; expected one such as sshd\\.service|user-.*\\.slice")
+        format!("{by}: not a regular expression: {problem}; expected one such as sshd\\.service|user-.*\\.slice")
     })
 }
 
@@ -331,13 +331,16 @@ mod tests {
             (&[("SOURCE.GPU", "maybe")] as &[_], &["SOURCE.GPU in a test", "\"maybe\"", "enabled, disabled"] as &[_]),
             (
                 &[("SOURCE.GPUS", "enabled"), ("ENABLE_GPU", "true")],
-                &["SOURCE.GPUS in a test is no key", "did you mean SOURCE.GPU?"],
+                &["SOURCE.GPUS in a test is not a key", "did you mean SOURCE.GPU?"],
             ),
             // Nothing says that this file is about the export at all.
-            (&[("SOURCE.GPUS", "enabled")], &["no key in a test is known; did you mean SOURCE.GPU?"]),
-            (&[("EXPORT_LEVELS", "node,pods")], &["\"pods\" is no level", "did you mean pod?", "node, pod, container"]),
+            (&[("SOURCE.GPUS", "enabled")], &["in a test there is no known key; did you mean SOURCE.GPU?"]),
+            (
+                &[("EXPORT_LEVELS", "node,pods")],
+                &["\"pods\" is not a level", "did you mean pod?", "node, pod, container"],
+            ),
             (&[("EXPORT_LEVELS", "")], &["no level; valid are node"]),
-            (&[("nonsense", "1")], &["no key in a test is known; valid are EXPORT_METRICS"]),
+            (&[("nonsense", "1")], &["in a test there is no known key; valid are EXPORT_METRICS"]),
             (
                 &[("SOURCE.GPU", "enabled"), ("ENABLE_GPU", "false")],
                 &["ENABLE_GPU in a test says the opposite of SOURCE.GPU in a test"],

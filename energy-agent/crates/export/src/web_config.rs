@@ -84,7 +84,7 @@ impl WebConfig {
         let transport = if self.tls.is_some() { "HTTPS" } else { "HTTP" };
         match self.users.as_ref().map(Users::count) {
             None => transport.to_owned(),
-            Some(users) => format!("{transport}, {users} user{} by password", if users == 1 { "" } else { "s" }),
+            Some(users) => format!("{transport}, {users} user{} with a password", if users == 1 { "" } else { "s" }),
         }
     }
 }
@@ -168,7 +168,7 @@ impl WebConfigSource {
             own.web_config_valid(true);
             own.count_lost_readings(FILE);
             if found.document.as_ref().is_ok_and(Document::asks_for_http2) {
-                info!("http2 in --web.config.file has no effect, HTTP/1.1 is served");
+                info!("http2 in --web.config.file has no effect, the agent serves HTTP/1.1");
             }
             seen = found.sum;
         }
@@ -203,8 +203,7 @@ impl WebConfigSource {
                     self.unseen(None);
                 }
                 Look::Changing => {
-                    let problem =
-                        format!("{}: different at each reading; let it be written less often", file.display());
+                    let problem = format!("{}: it changes at each reading; write it less often", file.display());
                     self.unseen(Some(problem));
                 }
                 Look::Lost(lost) => {
@@ -221,13 +220,13 @@ impl WebConfigSource {
         let before = Arc::clone(&self.publish.borrow());
         match found.protection().and_then(|now| not_lifted(&before, now)) {
             Ok(now) => {
-                info!(protection = now.text(), "web configuration read anew");
+                info!(protection = now.text(), "web configuration loaded again");
                 self.publish.send_replace(Arc::new(now));
                 self.problem = None;
             }
             Err(refusal) if self.problem.as_ref() == Some(&refusal) => {}
             Err(refusal) => {
-                warn!(problem = refusal.text, "the web configuration stays as it was: {}", before.text());
+                warn!(problem = refusal.text, "the previous web configuration stays active: {}", before.text());
                 self.problem = Some(refusal);
             }
         }
@@ -237,7 +236,7 @@ impl WebConfigSource {
     fn unseen(&mut self, problem: Option<String>) {
         match (&problem, &self.unseen) {
             (Some(problem), None) => {
-                warn!(%problem, "the web configuration stays as it was: {}", self.publish.borrow().text());
+                warn!(%problem, "the previous web configuration stays active: {}", self.publish.borrow().text());
             }
             (None, Some(_)) => info!("the web configuration can be read again"),
             _ => {}
@@ -252,14 +251,14 @@ impl WebConfigSource {
 fn not_lifted(before: &WebConfig, mut now: WebConfig) -> Result<WebConfig, WebConfigError> {
     match (before.tls.is_some(), now.tls.is_some()) {
         (true, false) => {
-            return Err("tls_server_config is gone; restart the agent to serve plain HTTP".to_owned().into());
+            return Err("tls_server_config was removed; restart the agent to serve plain HTTP".to_owned().into());
         }
-        (false, true) => return Err("tls_server_config is new; restart the agent to serve HTTPS".to_owned().into()),
+        (false, true) => return Err("tls_server_config was added; restart the agent to serve HTTPS".to_owned().into()),
         _ => {}
     }
     match (&before.users, &mut now.users) {
         (Some(_), None) => {
-            return Err("basic_auth_users is gone; restart the agent to let everyone read".to_owned().into());
+            return Err("basic_auth_users was removed; restart the agent to let everyone read".to_owned().into());
         }
         (Some(before), Some(now)) => now.remember(before),
         (None, _) => {}

@@ -36,7 +36,7 @@ impl fmt::Display for FileError {
             Self::NotRegular(kind) => write!(f, "{kind}, not a regular file"),
             Self::TooLarge(limit) if limit % (1 << 20) == 0 => write!(f, "larger than {} MiB", limit >> 20),
             Self::TooLarge(limit) => write!(f, "larger than {limit} bytes"),
-            Self::NotText(byte) => write!(f, "no text: byte {byte} is not UTF-8; save it as UTF-8"),
+            Self::NotText(byte) => write!(f, "not text: byte {byte} is not UTF-8; save it as UTF-8"),
             Self::Hangs => f.write_str(&hangs()),
             Self::System(text) => f.write_str(text),
         }

@@ -34,13 +34,13 @@ pub fn folder(path: &Path, own: &[&str]) -> Result<()> {
         return match fs::set_permissions(path, Permissions::from_mode(FOLDER)) {
             // Nobody changes anything there.
             Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => Ok(()),
-            changed => changed.with_context(|| format!("taking rights of other users from {name}")),
+            changed => changed.with_context(|| format!("removing the rights of other users on {name}")),
         };
     }
     // Perhaps the system's own folder, whose rights must stay.
     ensure!(
         metadata.mode() & OTHERS_WRITE == 0,
-        "{name} is not the agent's alone, and other users may write in it; choose a folder of its own"
+        "{name} is used by other programs too, and other users may write in it; choose a folder only for the agent"
     );
     Ok(())
 }
@@ -137,7 +137,7 @@ pub fn open_to_lock(path: &Path) -> Result<File> {
 
 fn check_file(path: &Path, file: &File) -> Result<Metadata> {
     let metadata = file.metadata().with_context(|| format!("looking at {}", path.display()))?;
-    ensure!(metadata.is_file(), "{} is no regular file", path.display());
+    ensure!(metadata.is_file(), "{} is not a regular file", path.display());
     check_owner(path, &metadata)?;
     ensure!(metadata.mode() & OTHERS_WRITE == 0, "{} may be written by other users", path.display());
     Ok(metadata)
@@ -148,7 +148,7 @@ fn check_owner(path: &Path, metadata: &Metadata) -> Result<()> {
     // An agent that is not root may use what root has prepared for it.
     if owner != me.as_raw() && (me.is_root() || owner != 0) {
         bail!(
-            "{} belongs to user {owner}, who could change it at any time; it has to be user {}'s",
+            "{} belongs to user {owner}, who could change it at any time; it must belong to user {}",
             path.display(),
             me.as_raw()
         );

@@ -81,7 +81,9 @@ impl<T> Errand<T> {
             let patience = office.patience();
             match answers.recv_timeout(patience) {
                 Ok(answer) => return Ok(answer),
-                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the work on it was not done")),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(io::Error::other("the work on this file was not done"));
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if office.give_up(id, &path) {
@@ -91,13 +93,15 @@ impl<T> Errand<T> {
             // It has not begun, as another caller's hangs; that one has given up by now.
         }
         office.state().waiting.retain(|job| job.id != id);
-        Err(io::Error::new(io::ErrorKind::TimedOut, "its turn did not come, as other files hang"))
+        Err(io::Error::new(io::ErrorKind::TimedOut, "other files hang, so this file was not read"))
     }
 }
 
 fn silent(time: Duration) -> io::Error {
-    let text =
-        format!("no answer for {} ms; the driver hangs, and it is left alone until it answers", time.as_millis());
+    let text = format!(
+        "no answer for {} ms; the driver hangs, and the agent does not use it until it answers",
+        time.as_millis()
+    );
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
@@ -186,7 +190,7 @@ impl Office {
             let _ = self.ensure_worker(&mut state);
         }
         drop(state);
-        warn!(path = %path.display(), "the file does not answer, it is left alone until it does");
+        warn!(path = %path.display(), "the file does not answer, the agent does not use it until it does");
         true
     }
 

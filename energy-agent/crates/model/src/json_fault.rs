@@ -4,7 +4,7 @@
 #[must_use]
 pub fn json_fault(error: &serde_json::Error) -> String {
     let kind = match error.classify() {
-        serde_json::error::Category::Data => "a key is missing, or a value is not what belongs there",
+        serde_json::error::Category::Data => "a key is missing, or a value has the wrong type",
         serde_json::error::Category::Eof => "it ends too early",
         serde_json::error::Category::Io => "it cannot be read",
         serde_json::error::Category::Syntax => "not valid JSON",
@@ -25,8 +25,8 @@ mod tests {
             watts: f64,
         }
         for (text, said) in [
-            ("{\"watts\":\n \"S3CRET\"}", "a key is missing, or a value is not what belongs there (line 2, column 9)"),
-            ("{\"S3CRET\": 1}", "a key is missing, or a value is not what belongs there (line 1, column 9)"),
+            ("{\"watts\":\n \"S3CRET\"}", "a key is missing, or a value has the wrong type (line 2, column 9)"),
+            ("{\"S3CRET\": 1}", "a key is missing, or a value has the wrong type (line 1, column 9)"),
             ("S3CRET", "not valid JSON (line 1, column 1)"),
             ("{\"watts\":", "it ends too early (line 1, column 9)"),
         ] {

@@ -27,7 +27,7 @@ pub fn kubernetes(machine: &Machine<'_>) -> CheckRow {
             return CheckRow::new(
                 name,
                 Status::Missing,
-                "not in a cluster: containers and units are the workloads",
+                "not in a cluster: the workloads are containers and units",
                 "",
             );
         }
@@ -36,8 +36,8 @@ pub fn kubernetes(machine: &Machine<'_>) -> CheckRow {
     let node = node_name(machine.config);
     match ask(&source, &node) {
         Ok(0) => {
-            let detail = format!("{source} answers, but knows no pod on node {node}");
-            let remedy = "give --node.name the name of the Node object (in a pod: env NODE_NAME from spec.nodeName)";
+            let detail = format!("{source} answers, but has no pod on node {node}");
+            let remedy = "set --node.name to the name of the Node object (in a pod: env NODE_NAME from spec.nodeName)";
             CheckRow::new(name, Status::Fallback, detail, remedy)
         }
         Ok(told) => CheckRow::ok(name, format!("{source}: {} on node {node}", plural(told, "pod"))),

@@ -25,7 +25,7 @@ pub fn rows(machine: &Machine<'_>) -> Vec<CheckRow> {
     }
     let mut rows = vec![rapl, measured(machine, MeterName::Perf, perf), measured(machine, MeterName::Hwmon, hwmon)];
     rows.extend(machine.state(MeterName::Board).map(|state| match state.is_up() {
-        true => CheckRow::ok("board", format!("exported beside the CPU's energy: {}", state.detail)),
+        true => CheckRow::ok("board", format!("exported in addition to the CPU's energy: {}", state.detail)),
         false => CheckRow::missing("board", &state.detail),
     }));
     rows.push(estimate(machine));
@@ -103,16 +103,16 @@ fn folder(path: &str) -> &str {
 fn estimate(machine: &Machine<'_>) -> CheckRow {
     let name = MeterName::Estimate.as_str();
     if let Some(error) = &machine.coefficients {
-        let remedy = "correct the file given by --meter.estimate-coefficients, or leave the flag out; the agent does not start with it";
+        let remedy = "correct the file given by --meter.estimate-coefficients, or remove the flag; the agent does not start with it";
         return CheckRow::new(name, Status::Missing, error, remedy);
     }
     match (machine.state(MeterName::Estimate), machine.config.host.meter_cpu) {
         (Some(MeterState { reason: Reason::Ok, detail, .. }), CpuMeter::Auto) => {
-            let remedy = "get rapl, perf or hwmon to work, or turn estimates off with --meter.cpu=none";
-            CheckRow::new(name, Status::Fallback, format!("used, a model and no measurement: {detail}"), remedy)
+            let remedy = "make rapl, perf or hwmon work, or turn estimates off with --meter.cpu=none";
+            CheckRow::new(name, Status::Fallback, format!("used (a model, not a measurement): {detail}"), remedy)
         }
         (Some(MeterState { reason: Reason::Ok, detail, .. }), _) => {
-            CheckRow::ok(name, format!("used as --meter.cpu asks, a model and no measurement: {detail}"))
+            CheckRow::ok(name, format!("used because of --meter.cpu (a model, not a measurement): {detail}"))
         }
         (_, CpuMeter::Auto) => CheckRow::ok(name, "not used: energy is measured"),
         (_, CpuMeter::None) => CheckRow::new(name, Status::Off, "switched off by --meter.cpu=none", ""),

@@ -87,13 +87,13 @@ fn cpu_quota(config: &Config) -> CheckRow {
     let files: Vec<PathBuf> = folders.map(|folder| folder.join(file)).filter(|file| file.exists()).collect();
     if files.is_empty() {
         let detail = format!("no cgroup below {} has {file}: no capping by CPU quota", root.display());
-        let remedy =
-            "none where the kubelet runs: it adds them with its pods; elsewhere, write +cpu to cgroup.subtree_control";
+        let remedy = "none on a node with a kubelet, which adds it with its pods; elsewhere, write +cpu to cgroup.subtree_control";
         return CheckRow::new(name, Status::Missing, detail, remedy);
     }
     let row = knobs(name, &format!("{file} below {}", root.display()), &files, CGROUPFS_WRITABLE);
     if is_v1 && row.status == Status::Ok {
-        let detail = format!("{}, in cgroup v1: a pod gets no less than any of its containers' own limit", row.detail);
+        let detail =
+            format!("{}, in cgroup v1: a pod's quota cannot be below the limit of one of its containers", row.detail);
         return CheckRow::new(name, Status::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1");
     }
     row
@@ -116,7 +116,8 @@ fn power_limits(sysfs: &Path) -> CheckRow {
             0 => "no RAPL package: no capping of the node by power limit".to_owned(),
             count => format!("{} without limit files: no capping of the node by power limit", plural(count, "package")),
         };
-        let remedy = if packages.is_empty() { "see rapl" } else { "none: this processor shows no limits (as AMD's)" };
+        let remedy =
+            if packages.is_empty() { "see rapl" } else { "none: this processor has no such limits (as those of AMD)" };
         return CheckRow::new(name, Status::Missing, detail, remedy);
     }
     let what = format!("{} on {}", plural(limits.len(), "power limit"), plural(packages.len(), "package"));
@@ -133,7 +134,7 @@ const CGROUPFS_WRITABLE: &str =
 fn knobs(name: &'static str, what: &str, files: &[PathBuf], writable: &str) -> CheckRow {
     let refusal = files.iter().find_map(|file| Some((file, OpenOptions::new().write(true).open(file).err()?)));
     let Some((file, error)) = refusal else { return CheckRow::ok(name, format!("{what} writable")) };
-    let detail = format!("{what} not writable: {}: {error}; metering works without", file.display());
+    let detail = format!("{what} not writable: {}: {error}; metering works without it", file.display());
     let remedy = match error.kind() {
         ErrorKind::PermissionDenied => "for capping, run as root",
         ErrorKind::ReadOnlyFilesystem => writable,
@@ -149,16 +150,16 @@ fn capping_lock(config: &Config) -> CheckRow {
     let path = path.display();
     let unusable = match lock::look(&config.host.run_directory) {
         Ok(LockState::Held(None)) => {
-            return CheckRow::ok(name, format!("an agent caps by {path}, and has not said who it is"));
+            return CheckRow::ok(name, format!("an unknown agent caps and holds {path}"));
         }
         Ok(LockState::Held(Some(holder))) => {
             let state = holder.state_directory.display();
-            let detail = format!("{holder} caps by {path}, with --state.directory {state}");
+            let detail = format!("{holder} caps and holds {path}, with --state.directory {state}");
             if config.capping == Capping::Off || holder.state_directory == config.host.state_directory {
                 return CheckRow::ok(name, detail);
             }
             let detail = format!("{detail}; an agent with {} only meters", config.host.state_directory.display());
-            let remedy = "one is enough: end one of them, or start it with --capping=off";
+            let remedy = "one is enough: stop one of them, or start it with --capping=off";
             return CheckRow::new(name, Status::Fallback, detail, remedy);
         }
         Ok(LockState::Free) => None,
@@ -169,7 +170,7 @@ fn capping_lock(config: &Config) -> CheckRow {
     };
     match (config.capping, unusable) {
         (Capping::Off, None) => {
-            CheckRow::new(name, Status::Off, format!("--capping=off, and no agent caps by {path}"), "")
+            CheckRow::new(name, Status::Off, format!("--capping=off, and no agent holds {path}"), "")
         }
         (Capping::Off, Some(why)) => {
             let why = why.split("; ").next().unwrap_or_default();
@@ -180,7 +181,7 @@ fn capping_lock(config: &Config) -> CheckRow {
                 "",
             )
         }
-        (Capping::On, None) => CheckRow::ok(name, format!("no agent caps by {path} at present")),
+        (Capping::On, None) => CheckRow::ok(name, format!("no agent holds {path}")),
         (Capping::On, Some(why)) => CheckRow::missing(name, &why),
     }
 }
@@ -197,14 +198,14 @@ fn state_directory(config: &Config) -> CheckRow {
     let name = "state_directory";
     let directory = &config.host.state_directory;
     if config.idle != IdleMethod::Learned {
-        let detail = "nothing to keep: --attribution.idle learns nothing";
+        let detail = "nothing to save: --attribution.idle learns nothing";
         return CheckRow::new(name, Status::Off, detail, "");
     }
     // The agent makes the folder; what has to be writable then is the one it is made in.
     let existing = directory.ancestors().find(|folder| folder.exists()).unwrap_or(directory);
     match write_probe(existing) {
         Ok(()) if existing == directory => CheckRow::ok(name, format!("{} is writable", directory.display())),
-        Ok(()) => CheckRow::ok(name, format!("{} can be made", directory.display())),
+        Ok(()) => CheckRow::ok(name, format!("{} can be created", directory.display())),
         Err(error) => CheckRow::new(
             name,
             Status::Missing,

@@ -38,7 +38,7 @@ fn btf(machine: &Machine<'_>) -> CheckRow {
 fn sched_switch(machine: &Machine<'_>) -> CheckRow {
     let name = "sched_switch";
     let demanded =
-        if machine.config.host.ebpf == EbpfMode::On { "; --ebpf=on makes the agent end with this error" } else { "" };
+        if machine.config.host.ebpf == EbpfMode::On { "; with --ebpf=on the agent ends with this error" } else { "" };
     match (machine.state(MeterName::Ebpf), &machine.reading) {
         (Some(MeterState { reason: Reason::Ok, .. }), Err(error)) => {
             CheckRow::new(name, Status::Missing, format!("loaded, but unreadable: {error}"), "use --ebpf=off")
@@ -51,7 +51,7 @@ fn sched_switch(machine: &Machine<'_>) -> CheckRow {
             if machine.usage.0 == UsageMeter::Ebpf(Program::TpBtf) {
                 return CheckRow::ok(name, detail);
             }
-            let remedy = "counts without cycles, and time only as tasks leave the CPU; a kernel whose BTF describes task_struct and cgroup allows tp_btf";
+            let remedy = "counts no cycles, and time only when tasks leave the CPU; tp_btf needs a kernel with BTF for task_struct and cgroup";
             CheckRow::new(name, Status::Fallback, detail, remedy)
         }
         (Some(state), _) => refused(state, demanded),
@@ -104,7 +104,7 @@ fn cycles(machine: &Machine<'_>) -> CheckRow {
         }
         Some(MeterState { reason: Reason::Absent, detail, .. }) => {
             let what = detail.strip_suffix(&format!("; {instead}")).unwrap_or(detail);
-            let remedy = "none needed; a virtual PMU would also tell fast clocks from slow ones";
+            let remedy = "none needed; a virtual PMU would also distinguish fast clocks from slow ones";
             CheckRow::new(name, Status::Fallback, format!("{what}: {instead}"), remedy)
         }
         Some(MeterState { reason: Reason::Permission, detail, .. }) => {
@@ -126,7 +126,7 @@ fn cgroup_files(machine: &Machine<'_>) -> CheckRow {
     let off = machine.config.host.ebpf == EbpfMode::Off;
     match (machine.state(meter), &machine.v2_root) {
         (Some(MeterState { reason: Reason::Ok, .. }), _) if off => {
-            CheckRow::ok(name, "cpu.stat of every cgroup is read, as --ebpf=off asks")
+            CheckRow::ok(name, "cpu.stat of every cgroup is read, because of --ebpf=off")
         }
         (Some(MeterState { reason: Reason::Ok, .. }), _) => {
             let detail = "cpu.stat of every cgroup is read instead of eBPF: exact totals, but no cycles, no context switches, and not per package";
@@ -148,11 +148,10 @@ fn hierarchy(machine: &Machine<'_>) -> CheckRow {
             if *root == machine.config.host.cgroupfs {
                 return CheckRow::ok(name, detail);
             }
-            let detail =
-                format!("hybrid: {detail}; containers that a runtime keeps in cgroup v1 alone do not show there");
+            let detail = format!("hybrid: {detail}; containers that a runtime keeps only in cgroup v1 are not visible");
             CheckRow::new(name, Status::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1")
         }
         (Err(error), _) => CheckRow::missing(name, error),
-        (Ok(_), None) => CheckRow::new(name, Status::Missing, "cgroup v2 came and went", "run doctor again"),
+        (Ok(_), None) => CheckRow::new(name, Status::Missing, "cgroup v2 disappeared", "run doctor again"),
     }
 }

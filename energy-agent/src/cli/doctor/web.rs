@@ -22,7 +22,7 @@ pub fn rows(config: &Config) -> [CheckRow; 2] {
 fn web_config(file: Option<&Path>) -> CheckRow {
     let name = "web_config";
     let Some(file) = file else {
-        return CheckRow::ok(name, "no --web.config.file: plain HTTP, whoever reaches the port may read");
+        return CheckRow::ok(name, "no --web.config.file: plain HTTP, everyone who reaches the port may read");
     };
     let (asked, validity) = match web_config::inspect(file) {
         Ok(found) => found,
@@ -30,18 +30,18 @@ fn web_config(file: Option<&Path>) -> CheckRow {
     };
     let asked = format!("{}: {}", file.display(), asked.text());
     let Some(Validity { begins, ends }) = validity else { return CheckRow::ok(name, asked) };
-    let renew = "renew it; the agent takes new files without a restart";
+    let renew = "renew it; the agent loads new files without a restart";
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     if now.as_secs() > ends {
-        let detail = format!("{asked}; the certificate ended at {}, clients refuse it", date(ends));
+        let detail = format!("{asked}; the certificate expired at {}, clients refuse it", date(ends));
         CheckRow::new(name, Status::Missing, detail, renew)
     } else if now.as_secs() < begins {
-        let detail = format!("{asked}; the certificate begins at {}, until then clients refuse it", date(begins));
-        CheckRow::new(name, Status::Missing, detail, "set this machine's clock, or have the certificate made anew")
+        let detail = format!("{asked}; the certificate is valid from {}, until then clients refuse it", date(begins));
+        CheckRow::new(name, Status::Missing, detail, "set this machine's clock, or create a new certificate")
     } else if ends - now.as_secs() < SOON.as_secs().min(ends.saturating_sub(begins) / 3) {
-        CheckRow::new(name, Status::Fallback, format!("{asked}; the certificate ends at {}", date(ends)), renew)
+        CheckRow::new(name, Status::Fallback, format!("{asked}; the certificate expires at {}", date(ends)), renew)
     } else {
-        CheckRow::ok(name, format!("{asked}; the certificate counts until {}", date(ends)))
+        CheckRow::ok(name, format!("{asked}; the certificate is valid until {}", date(ends)))
     }
 }
 
@@ -52,13 +52,13 @@ fn refused(name: &'static str, refusal: &WebConfigError) -> CheckRow {
     if row.remedy.is_empty() {
         let remedy = match refusal.fault {
             Some(FileError::Denied) => {
-                "give the file to root (chown root, chmod 0400): in a pod root too has to be let in by the file's mode"
+                "make root the owner (chown root, chmod 0400): in a pod the file's mode applies to root too"
             }
             Some(FileError::NotFound) => {
-                "name a file that is there; paths in it are relative to its own folder, in a pod they are where a volume is mounted"
+                "name a file that exists; paths in it are relative to its own folder, in a pod they are below a mounted volume"
             }
             _ => {
-                "correct it: docs/web-config.yaml is an example with every key, docs/web-config.md says what is refused"
+                "correct it: docs/web-config.yaml is an example with every key, docs/web-config.md lists what is refused"
             }
         };
         remedy.clone_into(&mut row.remedy);
@@ -68,7 +68,7 @@ fn refused(name: &'static str, refusal: &WebConfigError) -> CheckRow {
 
 fn date(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
-    time.map_or_else(|| "a time beyond all calendars".to_owned(), |time| time.to_string())
+    time.map_or_else(|| "a time outside the calendar".to_owned(), |time| time.to_string())
 }
 
 fn listen_address(config: &Config) -> CheckRow {
@@ -85,9 +85,10 @@ fn listen_address(config: &Config) -> CheckRow {
                 CheckRow::ok(name, format!("{address}: an energy-agent answers there"))
             }
             // What an agent with this file says to who asks by plain HTTP and without a password.
-            Some(page) if protected && REFUSALS.contains(&page.trim_end()) => {
-                CheckRow::ok(name, format!("{address}: who answers there asks for what --web.config.file asks for"))
-            }
+            Some(page) if protected && REFUSALS.contains(&page.trim_end()) => CheckRow::ok(
+                name,
+                format!("{address}: an agent with the protection of --web.config.file answers there"),
+            ),
             _ => CheckRow::missing(name, &format!("{error:#}")),
         },
     }

@@ -79,7 +79,7 @@ fn line(text: &mut String, depth: usize, name: &str, field: &Field) {
     let presence = match field.presence {
         Presence::Required => "required".to_owned(),
         Presence::Default(default) => format!("default {default}"),
-        Presence::Optional(absent) => format!("optional; when not given: {absent}"),
+        Presence::Optional(absent) => format!("optional; default: {absent}"),
     };
     // Writing to a String cannot fail.
     let _ = writeln!(text, "{}{name} <{}>  {presence}", "  ".repeat(depth), kind(&field.kind));

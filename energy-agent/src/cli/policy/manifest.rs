@@ -41,15 +41,19 @@ fn of_manifest(file: &str, root: &Node<'_>) -> Vec<Result<Found, String>> {
                 .flat_map(|item| of_manifest(file, item))
                 .collect();
         }
+        Some(kind @ ("PowerCappingPolicy" | "PowerCappingConfig" | "NodeFrequencies")) => {
+            let hint = "docs/migrate-from-climatik.md shows how to convert it";
+            return vec![Err(format!("{file}: {kind} is a kind of Climatik; {hint} (line {line})"))];
+        }
         Some(kind) => {
             // Of another file not even this word is repeated.
             let is_kind = kind.len() <= 63 && kind.bytes().all(|byte| byte.is_ascii_alphabetic());
             let kind = if is_kind { kind } else { "manifest of another kind" };
-            return vec![Err(format!("{file}: a {kind} holds no policies, a ConfigMap does (line {line})"))];
+            return vec![Err(format!("{file}: a {kind} cannot hold policies, only a ConfigMap can (line {line})"))];
         }
         None => {
             return vec![Err(format!(
-                "{file}: neither `apiVersion` nor `kind`, beside manifests that have them (line {line})"
+                "{file}: neither `apiVersion` nor `kind`, but other documents of the file have them (line {line})"
             ))];
         }
     }
@@ -74,7 +78,7 @@ fn of_manifest(file: &str, root: &Node<'_>) -> Vec<Result<Found, String>> {
                 first_line: if *literal { entry.line + 1 } else { 1 },
             }),
             _ => Err(format!(
-                "{place}: no text; write `{}: |` and the policies below it (line {})",
+                "{place}: not text; write `{}: |` and the policies below it (line {})",
                 entry.key, entry.line
             )),
         }

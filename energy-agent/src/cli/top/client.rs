@@ -46,7 +46,7 @@ pub fn client(login: &Login) -> Result<ureq::Agent> {
 /// When the file with the password cannot be read.
 pub fn authorization(login: &Login) -> Result<Option<String>> {
     let (Some(user), Some(file)) = (&login.username, &login.password_file) else { return Ok(None) };
-    ensure!(!user.contains(':'), "--basic-auth.username {user:?}: a name has no colon");
+    ensure!(!user.contains(':'), "--basic-auth.username {user:?}: a name cannot have a colon");
     let password = read(file)?;
     let password = password.strip_suffix(b"\n").unwrap_or(&password);
     let password = password.strip_suffix(b"\r").unwrap_or(password);

@@ -85,10 +85,10 @@ fn what_is_too_large_is_refused_by_a_stated_limit() {
     fs::write(path.join("c.yaml"), &mebibyte).unwrap();
     let documents = read(path).unwrap();
     let words: Vec<_> =
-        texts(path, &documents).into_iter().map(|(_, text)| text[..text.len().min(45)].to_owned()).collect();
+        texts(path, &documents).into_iter().map(|(_, text)| text[..text.len().min(46)].to_owned()).collect();
     assert_eq!(
         words,
-        ["error: larger than 1 MiB; divide it", "error: no text: byte 1 is not UTF-8; save it ", &"#".repeat(45)]
+        ["error: larger than 1 MiB; divide it", "error: not text: byte 1 is not UTF-8; save it ", &"#".repeat(46)]
     );
     for file in 0..8 {
         fs::write(path.join(format!("d{file}.yaml")), &mebibyte).unwrap();

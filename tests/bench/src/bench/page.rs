@@ -159,7 +159,7 @@ pub fn conserved(page: &Page) -> Result<Option<String>> {
     Ok(off.map(|((zone, source), (active, parts))| format!("{zone} {source}: active {active} uJ, parts {parts} uJ")))
 }
 
-/// The first counter that is lower on the later page, or is no finite number there. The label `state` is not compared: a
+/// The first counter that is lower on the later page, or is not a finite number there. The label `state` is not compared: a
 /// workload that ends goes on counting from where it was.
 ///
 /// # Errors

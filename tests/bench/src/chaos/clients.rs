@@ -59,11 +59,11 @@ pub fn round(place: &Place, rng: &mut Rng) -> Result<Tally> {
         ask(&siege.connect, SCRAPER, PASSWORDS[current].0)?;
         tally.add("scrapes", 1);
         if rotated.elapsed() > BETWEEN_ROTATIONS.min(place.time / 3) {
-            let read = siege.agent.log()?.matches("web configuration read anew").count();
+            let read = siege.agent.log()?.matches("web configuration loaded again").count();
             current = 1 - current;
             rotate(&siege.web, current)?;
             until("the rotation", || {
-                let now = siege.agent.log()?.matches("web configuration read anew").count();
+                let now = siege.agent.log()?.matches("web configuration loaded again").count();
                 Ok((now > read).then_some(()))
             })?;
             ask(&siege.connect, SCRAPER, PASSWORDS[current].0).context("the first request after a rotation")?;

@@ -101,25 +101,25 @@ fn problem(file: &Path, error: &KubeconfigError) -> String {
         _ => None,
     };
     let kind = match error {
-        KubeconfigError::Parse(_) => "no kubeconfig: not valid YAML, or a value that is not what belongs there",
+        KubeconfigError::Parse(_) => "not a kubeconfig: invalid YAML, or a value of the wrong type",
         KubeconfigError::CurrentContextNotSet => "no current-context",
         KubeconfigError::KindMismatch | KubeconfigError::ApiVersionMismatch => {
             "its kind or apiVersion is not that of the other files"
         }
-        KubeconfigError::LoadContext(_) => "its current-context is none of its contexts",
-        KubeconfigError::LoadClusterOfContext(_) => "the cluster of its current-context is none of its clusters",
+        KubeconfigError::LoadContext(_) => "its current-context is not one of its contexts",
+        KubeconfigError::LoadClusterOfContext(_) => "the cluster of its current-context is not one of its clusters",
         KubeconfigError::MissingClusterUrl => "the cluster of its current-context has no server",
-        KubeconfigError::ParseClusterUrl(_) => "server is no URL",
-        KubeconfigError::ParseProxyUrl(_) => "proxy-url is no URL",
+        KubeconfigError::ParseClusterUrl(_) => "server is not a URL",
+        KubeconfigError::ParseProxyUrl(_) => "proxy-url is not a URL",
         KubeconfigError::LoadCertificateAuthority(_) => "certificate-authority-data is not base64",
         KubeconfigError::LoadClientCertificate(_) => "client-certificate is missing, or its data is not base64",
         KubeconfigError::LoadClientKey(_) => "client-key is missing, or its data is not base64",
-        KubeconfigError::ParseCertificates(_) => "certificate-authority is no certificate in PEM",
+        KubeconfigError::ParseCertificates(_) => "certificate-authority is not a certificate in PEM",
         _ => "it cannot be used",
     };
     named(file, &(kind.to_owned() + &line.unwrap_or_default()))
 }
 
 fn named(file: &Path, problem: &str) -> String {
-    format!("kubeconfig {}: {problem}; correct it, or name another by --kubeconfig", file.display())
+    format!("kubeconfig {}: {problem}; correct it, or name another with --kubeconfig", file.display())
 }

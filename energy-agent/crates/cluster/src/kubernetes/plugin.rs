@@ -46,11 +46,11 @@ fn run_within(account: &mut AuthInfo, exec: &ExecConfig, limit: Duration) -> Res
     let name = exec.command.as_deref().ok_or("exec names no command")?;
     let problem = |problem: String| format!("credential plugin {name}: {problem}");
     let output = output(exec, name, limit).map_err(problem)?;
-    let none = || problem("its output is no ExecCredential with a status; run it by hand to see".to_owned());
+    let none = || problem("its output is not an ExecCredential with a status; run it by hand to see it".to_owned());
     let status = serde_json::from_slice::<Credential>(&output).ok().and_then(|credential| credential.status);
     let Status { expiration_timestamp, token, client_certificate_data, client_key_data } = status.ok_or_else(none)?;
     if token.is_none() && client_key_data.is_none() {
-        return Err(problem("hands out neither a token nor a certificate".to_owned()));
+        return Err(problem("returns neither a token nor a certificate".to_owned()));
     }
     if let Some(token) = token {
         account.token = Some(token.into());
@@ -61,7 +61,7 @@ fn run_within(account: &mut AuthInfo, exec: &ExecConfig, limit: Duration) -> Res
             (Some(base64(&certificate)), Some(base64(&key).into()));
     }
     let expires = expiration_timestamp.map(|text| text.parse()).transpose();
-    expires.map_err(|_| problem("its expirationTimestamp is no time".to_owned()))
+    expires.map_err(|_| problem("its expirationTimestamp is not a time".to_owned()))
 }
 
 fn output(exec: &ExecConfig, name: &str, limit: Duration) -> Result<Vec<u8>, String> {
@@ -168,7 +168,7 @@ mod tests {
     fn a_plugin_that_fails_or_hangs_is_told_by_name_and_status_alone() {
         for (script, told) in [
             ("echo S3CRET; echo S3CRET >&2; exit 3", "failed with exit status: 3"),
-            ("echo S3CRET", "no ExecCredential"),
+            ("echo S3CRET", "not an ExecCredential"),
             ("echo '{\"status\": {\"secret\": \"S3CRET\"}}'", "neither a token nor a certificate"),
             ("echo S3CRET; exec sleep 60", "has not ended after 1 s"),
             ("sleep 60 & exit 0", "its output does not end"),

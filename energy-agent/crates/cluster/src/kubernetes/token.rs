@@ -91,7 +91,7 @@ fn read(path: &Path) -> Result<HeaderValue, String> {
         return Err("no token in it".to_owned());
     }
     let mut header = HeaderValue::try_from(format!("Bearer {token}"))
-        .map_err(|_| "more than one line, or characters that no token has".to_owned())?;
+        .map_err(|_| "more than one line, or characters that are invalid in a token".to_owned())?;
     header.set_sensitive(true);
     Ok(header)
 }

@@ -226,7 +226,7 @@ async fn watch<T: Watched>(
                 End::Resume
             } else {
                 let message = format!(
-                    "watch at {} ended at once, without an event; a proxy before the API server that cuts it?",
+                    "watch at {} ended at once, without an event; does a proxy in front of the API server cut it?",
                     server.url
                 );
                 End::Failed(ClusterError { reason: Reason::Unreachable, message })
@@ -275,12 +275,12 @@ fn take<T: Watched>(
         Ok(WatchEvent::Error(status)) => return Err(Error::Api(status)),
         // kube takes a line that is no event for a Status, and one of an unknown type then says nothing (FC-106).
         Err(Error::Api(status)) if status.code == 0 => {
-            debug!(?status, "event of the watch left out");
+            debug!(?status, "event of the watch ignored");
             return Ok(false);
         }
         // A type of event that is newer than this program, or a line that was cut; the stream says which by going on.
         Err(Error::SerdeError(error)) => {
-            debug!(%error, "event of the watch left out");
+            debug!(%error, "event of the watch ignored");
             return Ok(false);
         }
         Err(error) => return Err(error),

@@ -86,7 +86,7 @@ impl Kubelet {
         }
         let signer = match &self.ca {
             Some(file) => format!("--pods.kubelet-ca={}", file.display()),
-            None => "it by --pods.kubelet-ca, without which it is the API server's; a kubelet signs its own certificate unless \
+            None => "it with --pods.kubelet-ca, without which it is the API server's; a kubelet uses a self-signed certificate unless \
                      its configuration has serverTLSBootstrap: true"
                 .to_owned(),
         };
@@ -117,7 +117,7 @@ impl Kubelet {
             }
             Ok(List { kind, .. }) => Err(ClusterError {
                 reason: Reason::Error,
-                message: format!("{}/pods: a {} in place of a PodList", self.url, cut(&kind)),
+                message: format!("{}/pods: a {} instead of a PodList", self.url, cut(&kind)),
             }),
             Err(error) => {
                 let message = format!("{}/pods: no list of pods: {}", self.url, json_fault(&error));

@@ -39,7 +39,7 @@ pub async fn run(credentials: Credentials, node: String, mut teller: Teller) {
             if pods.is_empty() && in_pod {
                 warn!(
                     node,
-                    "the API server knows no pod on this node, not even the agent's own: --node.name must be the name of the Node object (env NODE_NAME from spec.nodeName)"
+                    "the API server has no pod on this node, not even the agent's own: --node.name must be the name of the Node object (env NODE_NAME from spec.nodeName)"
                 );
             }
             teller.replace(pods);

@@ -37,13 +37,13 @@ pub fn page(snapshot: &Snapshot, status: &CappingStatus) -> String {
     write_problems(&mut page, problems);
     if *restore_pending > 0 {
         let line = format_args!(
-            "<p class=\"bad notice\">{restore_pending} limits could not be given back so far, after {restore_failures} tries; \
+            "<p class=\"bad notice\">{restore_pending} limits could not be restored so far, after {restore_failures} attempts; \
              the log says why, and <code>energy-agent restore</code> tries again.</p>\n"
         );
         write(&mut page, line);
     }
     if policies.is_empty() {
-        page.push_str("<p class=\"notice\">No policy is in force: nothing is limited.</p>\n");
+        page.push_str("<p class=\"notice\">No policy is active: nothing is limited.</p>\n");
     }
     policies.iter().for_each(|policy| write_policy(&mut page, policy));
     write_caps(&mut page, caps, policies);
@@ -62,10 +62,10 @@ fn summary(snapshot: &Snapshot, status: &CappingStatus) -> String {
     let limited = status.caps.iter().filter(|cap| cap.wanted.is_some()).count();
     let taken = humantime::format_rfc3339_seconds(snapshot.taken);
     format!(
-        "{}, {}: {capped} capped, {trouble} in trouble; {}; {}. As of <time>{taken}</time>.",
+        "{}, {}: {capped} capped, {trouble} with problems; {}; {}. As of <time>{taken}</time>.",
         counted(status.policies.len(), "policy", "policies"),
         counted(subjects().count(), "budget", "budgets"),
-        counted(limited, "limit wanted", "limits wanted"),
+        counted(limited, "limit set", "limits set"),
         counted(status.problems.len(), "refusal", "refusals"),
     )
 }
@@ -77,7 +77,7 @@ fn write_problems(page: &mut String, problems: &[Problem]) {
     page.push_str("<section class=\"bad notice\"><h2>Refused</h2>\n<ul>\n");
     for Problem { policy, place, message, kept } in problems {
         let what = policy.as_ref().map_or_else(|| "the whole document".to_owned(), bold);
-        let outcome = if *kept { "an earlier version is in force" } else { "not in force" };
+        let outcome = if *kept { "the previous version stays active" } else { "not active" };
         let (place, message) = (place.to_string(), escaped(message));
         let line = format_args!("<li>{what} in {}: {outcome}<br><code>{message}</code></li>\n", escaped(&place));
         write(page, line);
@@ -102,13 +102,13 @@ fn write_policy(page: &mut String, policy: &PolicyStatus) {
         page.push_str(
             "<table>\n<thead><tr><th>pod</th><th>state</th><th>power of budget</th><th class=\"n\">power</th>\
              <th class=\"n\">budget</th><th class=\"n\">headroom</th><th class=\"n\">ceiling</th>\
-             <th class=\"n\">over budget</th><th>acts through</th></tr></thead>\n<tbody>\n",
+             <th class=\"n\">over budget</th><th>limits</th></tr></thead>\n<tbody>\n",
         );
         subjects.iter().for_each(|subject| write_subject(page, subject));
         page.push_str("</tbody></table>\n");
     }
     if !lost.is_empty() {
-        page.push_str("<h3>Decided by others</h3>\n<ul>\n");
+        page.push_str("<h3>Other policies decide</h3>\n<ul>\n");
         for conflict in lost {
             let (pod, component) = (pod(&conflict.pod), words::component(conflict.component));
             write(page, format_args!("<li>{component} of {pod}: {} decides</li>\n", bold(&conflict.winner)));
@@ -176,12 +176,12 @@ fn write_caps(page: &mut String, caps: &[CapStatus], policies: &[PolicyStatus]) 
     }
     page.push_str(
         "<section><h2>Limits</h2>\n<p>What the agent writes or would write. \u{201c}Found\u{201d} was read back from the \
-         device; \u{201c}before\u{201d} is what it gets back at the end.",
+         device; \u{201c}before\u{201d} is the value that is restored at the end.",
     );
     if caps.iter().any(|cap| is_clock(&cap.knob)) {
         page.push_str(
-            " No driver tells whether GPU clocks were locked before: where <code>--capping.gpu-clock-before</code> does not \
-             state it, the end of a cap resets them.",
+            " No driver reports whether GPU clocks were locked before. Without <code>--capping.gpu-clock-before</code> the end \
+             of a cap resets them.",
         );
     }
     page.push_str(
@@ -206,7 +206,7 @@ fn write_caps(page: &mut String, caps: &[CapStatus], policies: &[PolicyStatus]) 
             pods.join(", "),
             value(wanted).unwrap_or_else(|| "as before".to_owned()),
             if *clamped {
-                " <small title=\"the policy asks for less than the device allows\">(lowest)</small>"
+                " <small title=\"the policy asks for less than the device allows\">(minimum)</small>"
             } else {
                 ""
             },
@@ -229,7 +229,7 @@ fn write_sources(page: &mut String, sources: &[SourceState]) {
     page.push_str("<section><h2>Sources</h2>\n");
     if sources.is_empty() {
         page.push_str(
-            "<p>None: name one by <code>--capping.policy</code>, <code>--capping.configmap</code> or \
+            "<p>None. Name one with <code>--capping.policy</code>, <code>--capping.configmap</code> or \
              <code>--capping.configmap-selector</code>.</p></section>\n",
         );
         return;

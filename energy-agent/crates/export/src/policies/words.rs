@@ -36,19 +36,17 @@ impl Tone {
 pub const fn state(state: SubjectState) -> State {
     let (name, meaning, tone) = match state {
         SubjectState::Off => ("off", "the policy's mode is Off", Tone::Plain),
-        SubjectState::Open => ("open", "under its budget, nothing is lowered", Tone::Good),
-        SubjectState::Capping => ("capping", "lowered to keep the budget", Tone::Active),
-        SubjectState::Recommending => ("would cap", "with mode Enforce it would be lowered", Tone::Plain),
+        SubjectState::Open => ("open", "within its budget, nothing is capped", Tone::Good),
+        SubjectState::Capping => ("capping", "capped to keep the budget", Tone::Active),
+        SubjectState::Recommending => ("would cap", "with mode Enforce it would be capped", Tone::Plain),
         SubjectState::Unreachable => {
-            ("unreachable", "everything is at its floor, and the power is still above the budget", Tone::Bad)
+            ("unreachable", "all limits are at their floors, and the power is still above the budget", Tone::Bad)
         }
-        SubjectState::TelemetryLost => ("telemetry lost", "its power is not measured at present", Tone::Bad),
-        SubjectState::NoActuator => (
-            "no actuator",
-            "there is nothing that could be lowered for it: see the limits below and the log",
-            Tone::Bad,
-        ),
-        SubjectState::Learning => ("learning", "the peak that the budget is a part of is not known yet", Tone::Plain),
+        SubjectState::TelemetryLost => ("telemetry lost", "its power is not measured", Tone::Bad),
+        SubjectState::NoActuator => {
+            ("no actuator", "no limit can be used for it: see the limits below and the log", Tone::Bad)
+        }
+        SubjectState::Learning => ("learning", "the peak for percentOfPeak is not known yet", Tone::Plain),
     };
     State { name, meaning, tone }
 }
@@ -56,11 +54,13 @@ pub const fn state(state: SubjectState) -> State {
 pub const fn knob_state(state: KnobState) -> State {
     let (name, meaning, tone) = match state {
         KnobState::Ok => ("ok", "can be written", Tone::Good),
-        KnobState::Unsupported => ("unsupported", "the device or driver does not have it", Tone::Bad),
-        KnobState::NoPermission => ("no permission", "it may not be written; the log has the remedy", Tone::Bad),
+        KnobState::Unsupported => ("unsupported", "the device or driver does not support it", Tone::Bad),
+        KnobState::NoPermission => ("no permission", "the agent may not write it; the log has the remedy", Tone::Bad),
         KnobState::Rejected => ("rejected", "the driver refuses the value", Tone::Bad),
-        KnobState::NotEffective => ("not effective", "it was written without an error and did not change", Tone::Bad),
-        KnobState::Yielded => ("yielded", "somebody else writes it, and it is left to them for a while", Tone::Bad),
+        KnobState::NotEffective => ("not effective", "a write succeeded but had no effect", Tone::Bad),
+        KnobState::Yielded => {
+            ("yielded", "another program writes it, and the agent does not write it for a while", Tone::Bad)
+        }
         KnobState::Unreachable => ("unreachable", "the device cannot be reached", Tone::Bad),
         KnobState::Error => ("error", "the log says what went wrong", Tone::Bad),
     };
@@ -78,7 +78,7 @@ pub const fn mode(mode: Mode) -> &'static str {
 pub const fn scope(scope: Scope) -> &'static str {
     match scope {
         Scope::PerPod => "each pod has the budget for itself",
-        Scope::PerNode => "its pods on this node share the budget",
+        Scope::PerNode => "all its pods on this node share the budget",
     }
 }
 

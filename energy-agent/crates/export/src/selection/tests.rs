@@ -88,21 +88,21 @@ fn what_cannot_be_had_is_named() {
     for (entries, expected) in [
         (
             &[("EXPORT_METRICS", "pods")] as &[_],
-            "pods: is no level (node, pod, container, process) and names no metric, did you mean pod?",
+            "pods: is not a level (node, pod, container, process) and matches no metric, did you mean pod?",
         ),
         (
             &[("EXPORT_METRICS", "kepler_pod_cpu_watt")],
-            "kepler_pod_cpu_watt: is no level (node, pod, container, process) and names no metric, \
+            "kepler_pod_cpu_watt: is not a level (node, pod, container, process) and matches no metric, \
              did you mean kepler_pod_cpu_watts?",
         ),
-        (&[("EXPORT_METRICS", "-zzz*")], "-zzz*: is no level (node, pod, container, process) and names no metric"),
+        (&[("EXPORT_METRICS", "-zzz*")], "-zzz*: is not a level (node, pod, container, process) and matches no metric"),
         (
             &[("EXPORT_METRICS", "kepler_process_*")],
-            "kepler_process_*: is of the level process, which is not selected; add process to --export.levels",
+            "kepler_process_*: belongs to the level process, which is not selected; add process to --export.levels",
         ),
         (
             &[("EXPORT_METRICS", "kepler_node_cpu_watts"), ("EXPORT_LEVELS", "pod")],
-            "kepler_node_cpu_watts: is of the level node, which is not selected; add node to EXPORT_LEVELS in a test",
+            "kepler_node_cpu_watts: belongs to the level node, which is not selected; add node to EXPORT_LEVELS in a test",
         ),
         (
             &[("EXPORT_METRICS", "kepler_pod_gpu_joules_total"), ("SOURCE.GPU", "disabled")],

@@ -146,11 +146,11 @@ impl Document {
                 return Err(format!("http_server_config.headers: {}", unknown("header", name, &names)));
             };
             if !allowed.is_empty() && !allowed.contains(&value.as_str()) {
-                return Err(format!("header {name}: its value is none of {}", allowed.join(", ")));
+                return Err(format!("header {name}: its value is not one of {}", allowed.join(", ")));
             }
-            let name: HeaderName = name.parse().map_err(|_| format!("header {name:?}: no name of a header"))?;
+            let name: HeaderName = name.parse().map_err(|_| format!("header {name:?}: not a valid header name"))?;
             let value = HeaderValue::from_str(value)
-                .map_err(|_| format!("header {name}: its value has characters that no header can have"))?;
+                .map_err(|_| format!("header {name}: its value has characters that are invalid in a header"))?;
             headers.insert(name, value);
         }
         Ok(headers)
@@ -230,7 +230,7 @@ fn said(error: &Error, text: &str) -> String {
         | Error::InvalidBooleanStrict { .. }
         | Error::Unexpected { .. }
         | Error::NullIntoString { .. }
-        | Error::NonFiniteFloat { .. } => "a value that is not what belongs there".to_owned(),
+        | Error::NonFiniteFloat { .. } => "a value of the wrong type".to_owned(),
         _ => "not valid YAML".to_owned(),
     };
     kind + &line
@@ -338,7 +338,7 @@ mod tests {
         );
         assert_eq!(
             headers("X-Frame-Options: allow").unwrap_err(),
-            "header X-Frame-Options: its value is none of deny, sameorigin"
+            "header X-Frame-Options: its value is not one of deny, sameorigin"
         );
         assert!(headers("X-Frame-Option: deny").unwrap_err().ends_with("did you mean X-Frame-Options?"));
         assert!(headers("Server: x").unwrap_err().contains("expected one of Content-Security-Policy, "));

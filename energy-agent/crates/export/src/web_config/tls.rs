@@ -75,7 +75,7 @@ pub fn server<'a>(
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions(asked.min_version, asked.max_version)?)
         .map_err(|error| {
-            format!("tls_server_config: {error}; cipher_suites has none for min_version to max_version")
+            format!("tls_server_config: {error}; no entry of cipher_suites fits min_version to max_version")
         })?;
     let builder = match asked.client_auth_type {
         ClientAuth::NoClientCert => builder.with_no_client_auth(),
@@ -93,7 +93,7 @@ fn versions(min: Option<Version>, max: Option<Version>) -> Result<Vec<&'static S
     let (min, max) = (min.unwrap_or(Version::Tls12), max.unwrap_or(Version::Tls13));
     for (key, version) in [("min_version", min), ("max_version", max)] {
         if version < Version::Tls12 {
-            return Err(format!("tls_server_config.{key}: TLS 1.0 and 1.1 are not spoken, only TLS12 and TLS13"));
+            return Err(format!("tls_server_config.{key}: TLS 1.0 and 1.1 are not supported, only TLS12 and TLS13"));
         }
     }
     if min > max {
@@ -118,7 +118,7 @@ fn choose_suites(provider: &mut CryptoProvider, asked: Option<&[String]>) -> Res
         let Some((_, suite)) = all.iter().find(|(known, _)| known == name) else {
             let known: Vec<_> = all.iter().map(|(known, _)| known.as_str()).collect();
             // Nearly the same name can be a much weaker suite: all are listed.
-            return Err(format!("tls_server_config.cipher_suites: {name:?} is none of {}", known.join(", ")));
+            return Err(format!("tls_server_config.cipher_suites: {name:?} is not one of {}", known.join(", ")));
         };
         chosen.push(*suite);
     }
@@ -138,7 +138,7 @@ fn choose_curves(provider: &mut CryptoProvider, asked: Option<&[String]>) -> Res
     for name in asked {
         if CURVES_MISSING.contains(&name.as_str()) {
             return Err(format!(
-                "tls_server_config.curve_preferences: {name} is not to be had, only {}",
+                "tls_server_config.curve_preferences: {name} is not supported, only {}",
                 names.join(", ")
             ));
         }
@@ -217,7 +217,10 @@ mod tests {
         assert!(found[2..].iter().all(|name| name.starts_with("TLS13_")));
         assert_eq!(suites(&[rsa, "TLS_AES_256_GCM_SHA384"]).unwrap(), [rsa, "TLS13_AES_256_GCM_SHA384"]);
         let problem = suites(&["TLS_RSA_WITH_AES_128_CBC_SHA"]).unwrap_err();
-        assert!(problem.contains("\"TLS_RSA_WITH_AES_128_CBC_SHA\" is none of TLS_AES_256_GCM_SHA384, "), "{problem}");
+        assert!(
+            problem.contains("\"TLS_RSA_WITH_AES_128_CBC_SHA\" is not one of TLS_AES_256_GCM_SHA384, "),
+            "{problem}"
+        );
     }
 
     #[test]
@@ -227,7 +230,7 @@ mod tests {
         let names: Vec<_> = provider.kx_groups.iter().filter_map(|group| group.name().as_str()).collect();
         assert_eq!(names, ["secp384r1", "X25519"]);
         let refused = |name| choose_curves(&mut ring::default_provider(), Some(&listed(&[name]))).unwrap_err();
-        assert!(refused("CurveP521").contains("CurveP521 is not to be had, only CurveP256, CurveP384, X25519"));
+        assert!(refused("CurveP521").contains("CurveP521 is not supported, only CurveP256, CurveP384, X25519"));
         assert!(refused("CurveP265").contains("did you mean CurveP256?"));
     }
 }

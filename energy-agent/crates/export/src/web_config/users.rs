@@ -66,11 +66,11 @@ impl Users {
             let problem = match hash.parse::<HashParts>() {
                 Ok(parts) if parts.get_cost() <= MAX_COST => continue,
                 Ok(parts) => {
-                    format!("cost {} is above {MAX_COST}, a check would take half a minute and more", parts.get_cost())
+                    format!("cost {} is above {MAX_COST}, a check would take half a minute or more", parts.get_cost())
                 }
-                Err(error) => format!("{error}; make one by: htpasswd -nBC 10 {user}"),
+                Err(error) => format!("{error}; make one with: htpasswd -nBC 10 {user}"),
             };
-            return Err(format!("basic_auth_users: {user:?}: no bcrypt hash that can be used: {problem}"));
+            return Err(format!("basic_auth_users: {user:?}: no usable bcrypt hash: {problem}"));
         }
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| "basic_auth_users: the system gives no random bytes".to_owned())?;
@@ -177,7 +177,7 @@ impl Users {
 /// One bcrypt comparison. The turn goes with it: a client that leaves does not make room for a second one. As everywhere
 /// with bcrypt, 72 bytes of a password count.
 async fn proves(password: Vec<u8>, hash: String, turn: Option<Turn>) -> Result<bool> {
-    let turn = turn.context("no turn came")?;
+    let turn = turn.context("the check was not started in time")?;
     let check = tokio::task::spawn_blocking(move || {
         let began = Instant::now();
         let matches = bcrypt::verify(password, &hash);

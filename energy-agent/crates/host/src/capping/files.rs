@@ -162,15 +162,16 @@ impl FileKnobs {
         let trouble = if refused.is_some() {
             refused
         } else if kept {
-            let what = "a value was written without an error, and it still shows";
+            let what = "a write succeeded, but the value is still";
             let file = self.file(knob)?;
-            let detail = format!("{}: {what} {}; the firmware or another program holds it", file.display(), found.raw);
+            let detail =
+                format!("{}: {what} {}; the firmware or another program has locked it", file.display(), found.raw);
             Some(KnobError { state: KnobState::NotEffective, detail })
         } else if found.state == KnobState::Ok {
             None
         } else {
             let file = self.file(knob)?;
-            let detail = format!("{}: no range between its least and its greatest value", file.display());
+            let detail = format!("{}: no range between its minimum and its maximum", file.display());
             Some(KnobError { state: found.state, detail })
         };
         if let Some(KnobError { state, .. }) = &trouble {
@@ -235,7 +236,7 @@ fn unreadable(error: &KnobError) -> Found {
 }
 
 fn no_file(knob: &Knob) -> KnobError {
-    KnobError { state: KnobState::Unsupported, detail: format!("{knob}: is no file") }
+    KnobError { state: KnobState::Unsupported, detail: format!("{knob}: is not a file") }
 }
 
 /// The number in a text to be restored.
@@ -244,6 +245,6 @@ fn number(raw: &str) -> Result<u64, KnobError> {
     let digits = raw.bytes().all(|byte| byte.is_ascii_digit());
     raw.parse().ok().filter(|_| digits).ok_or_else(|| KnobError {
         state: KnobState::Rejected,
-        detail: format!("restoring {raw:?}: is no whole number"),
+        detail: format!("restoring {raw:?}: is not a whole number"),
     })
 }

@@ -131,7 +131,7 @@ impl Journal {
         let lock = take_lock(folders)?;
         let Known { entries, kept, past, loss, head, damaged } = Known::read(folders, boot_id);
         if past > 0 {
-            info!(entries = past, "the capping journal is of an earlier boot, which nothing has outlived");
+            info!(entries = past, "the capping journal is from an earlier boot; its limits ended with that boot");
         }
         // The folder must be there to be known by.
         let _ = private::folder(&folders.state, &FILES);
@@ -171,7 +171,7 @@ impl Journal {
         } else {
             warn!(
                 what,
-                "lines of the capping journal are lost, and with them what some limits were before; `energy-agent restore` \
+                "lines of the capping journal are lost, and with them the original values of some limits; `energy-agent restore` \
                  lists limits that look lowered"
             );
         }
@@ -324,7 +324,7 @@ impl Journal {
     }
 
     fn save_record(&mut self) -> Result<()> {
-        let saved = self.record.save(self.lines()).context("keeping the record of what is limited (--run.directory)");
+        let saved = self.record.save(self.lines()).context("saving the record of the limits (--run.directory)");
         self.left[1] = saved.is_ok().then(|| stamp(&Record::path(&self.folders.run))).flatten();
         saved
     }

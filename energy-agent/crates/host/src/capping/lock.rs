@@ -157,7 +157,7 @@ fn lock(file: &File) -> Result<(), TryLockError> {
 fn check_shared(run: &Path) -> Result<(), NotLocked> {
     if in_cluster() && !is_mounted(run) {
         return Err(NotLocked::Unshared(format!(
-            "{0} is no volume of the node, so other agents on the node cannot see that this one caps; mount the host's {0} \
+            "{0} is not a volume of the node, so other agents on the node cannot see that this one caps; mount the host's {0} \
              (hostPath, DirectoryOrCreate), as deploy/components/capping does",
             run.display()
         )));
@@ -168,7 +168,7 @@ fn check_shared(run: &Path) -> Result<(), NotLocked> {
 /// Who holds the lock, and what to do about it.
 fn held(path: &Path, file: &mut File) -> String {
     let who = read_holder(file).map_or_else(|| "another process".to_owned(), |holder| holder.to_string());
-    format!("{who} caps by {}; end that energy-agent first, which restores everything", path.display())
+    format!("{who} caps by {}; stop that energy-agent first, which restores everything", path.display())
 }
 
 fn read_holder(file: &mut File) -> Option<LockHolder> {

@@ -78,7 +78,7 @@ impl<'a> Types<'a> {
     }
 
     fn position(&self, type_id: u32) -> Result<usize> {
-        self.positions.get(index(type_id)?).copied().context("BTF member of a type that is not there")
+        self.positions.get(index(type_id)?).copied().context("BTF member of a type that does not exist")
     }
 
     /// Offset in bits and type id of a member of the struct or union at `at`; of other types there are none.

@@ -74,7 +74,7 @@ impl Topology {
             Err(error) => {
                 let complaint = format!("{error:#}");
                 if self.complaint.as_ref() != Some(&complaint) {
-                    tracing::warn!(error = complaint, "list of online CPUs not usable, keeping the last one");
+                    tracing::warn!(error = complaint, "list of online CPUs not usable, using the previous one");
                     self.complaint = Some(complaint);
                 }
             }
@@ -161,7 +161,7 @@ pub fn parse_list(text: &str) -> anyhow::Result<Vec<u32>> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         match (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
             (Ok(first), Ok(last)) if first <= last && last < MAX_CPUS => cpus.extend(first..=last),
-            _ => bail!("{part:?} is no CPU number or range"),
+            _ => bail!("{part:?} is not a CPU number or range"),
         }
     }
     cpus.sort_unstable();

@@ -83,7 +83,7 @@ impl Situation {
         let has = format!("though the agent has {} (CapEff {:016x})", names.join(" and "), self.effective);
         if self.own_user_namespace {
             return Some(format!(
-                "denied {has}, which count in its own user namespace alone; run it in the host's user namespace"
+                "denied {has}, which count only in its own user namespace; run it in the host's user namespace"
             ));
         }
         let filter = if self.seccomp { "its seccomp filter or " } else { "" };

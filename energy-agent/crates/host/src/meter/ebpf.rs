@@ -217,7 +217,7 @@ impl Ebpf {
             self.tally.give_up(|cgroup| slots.iter().any(|slot| [slot.cgroup, slot.parked_cgroup].contains(&cgroup)))
         {
             if let Err(error) = self.usage.remove(&key) {
-                warn!(cgroup = key.cgroup, %error, "entry of a removed cgroup stays in the usage map");
+                warn!(cgroup = key.cgroup, %error, "the entry of a removed cgroup stays in the usage map");
             }
         }
         if let Some(processes) = &mut self.processes {
@@ -280,7 +280,7 @@ impl Ebpf {
         if let Some(cycles) = &mut self.cycles {
             cycles.follow(topology);
             if let Some(missing) = &cycles.missing {
-                warn!(missing, "cycle counter missing, work of its package is weighed by CPU time");
+                warn!(missing, "cycle counter missing, the work of its package is weighed by CPU time");
             }
         }
         self.visits.make(came);

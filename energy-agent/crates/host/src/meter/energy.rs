@@ -168,7 +168,7 @@ impl EnergyMeter {
             tracing::info!(
                 meter = state.meter.as_str(),
                 detail = state.detail,
-                "a CPU energy meter came, it is used from now on"
+                "a CPU energy meter became available, it is used from now on"
             );
         }
         if more && self.board.is_none() && !matches!(self.chosen, Chosen::Hwmon(_)) {
@@ -292,8 +292,7 @@ fn not_in_guest(guest: bool, meter: MeterName, opened: Result<Chosen, MeterState
     if !guest || opened.is_err() {
         return opened;
     }
-    let detail =
-        "this is a virtual machine, whose counters need not be its own; --meter.trust-guest takes them for real";
+    let detail = "this is a virtual machine, so its counters may not be real; --meter.trust-guest trusts them";
     Err(MeterState::down(meter, Reason::Guest, detail))
 }
 

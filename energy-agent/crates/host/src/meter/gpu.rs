@@ -162,7 +162,7 @@ impl GpuMeter {
                     warn!(
                         gpu = device.gpu.index,
                         uuid = %device.gpu.uuid,
-                        "a call on the GPU hangs, its series stand until it returns{}",
+                        "a call on the GPU hangs, its series do not change until it returns{}",
                         Fault::Hanging.remedy()
                     );
                 }
@@ -300,7 +300,7 @@ impl GpuMeter {
         if self.state.reason != (*fault).into() {
             // No NVIDIA GPU is the usual case, not a fault.
             if *fault == Fault::Absent && self.devices.is_empty() {
-                info!("no NVIDIA GPU is read: {detail}");
+                info!("no NVIDIA GPU can be read: {detail}");
             } else {
                 warn!(error = detail, "NVIDIA GPUs cannot be read");
             }
@@ -351,14 +351,17 @@ impl GpuMeter {
             }
         }
         for device in lacking {
-            let detail = "the driver does not list it any more".to_owned();
+            let detail = "the driver no longer lists it".to_owned();
             device.set_fault(&Failure { fault: Fault::Absent, detail, reopen: false });
         }
         self.unreadable = unreadable;
         self.named.retain(|uuid| !self.devices.contains_key(&**uuid));
         if self.unreadable.is_empty() {
             for uuid in std::mem::take(&mut self.named) {
-                warn!(uuid, "--capping.gpu-clock-before names a GPU that is not here (nvidia-smi -L lists them)");
+                warn!(
+                    uuid,
+                    "--capping.gpu-clock-before names a GPU that does not exist here (nvidia-smi -L lists them)"
+                );
             }
         }
         let plural = if count == 1 { "" } else { "s" };
@@ -416,7 +419,7 @@ impl GpuMeter {
                 }
                 device.fault = trouble;
                 if device.told.due(trouble, now).is_some() && trouble.is_none() {
-                    info!(gpu = gpu.index, uuid = %gpu.uuid, "the GPU is read again");
+                    info!(gpu = gpu.index, uuid = %gpu.uuid, "the GPU can be read again");
                 }
                 device.ready = Some(reading);
                 device.reachable = true;

@@ -284,7 +284,7 @@ impl Hwmon {
                     &denial::explain(Need::Files, Path::new("/sys")).unwrap_or_else(|| "run as root".to_owned()),
                 );
             }
-            Reason::Frozen => detail.push_str("; load its driver anew, or choose another meter by --meter.cpu"),
+            Reason::Frozen => detail.push_str("; load its driver again, or choose another meter with --meter.cpu"),
             Reason::Hanging => {
                 detail.push_str("; see the kernel's log for errors of ACPI or IPMI, or unload the sensor's driver");
             }
@@ -423,7 +423,7 @@ fn number(file: &Path) -> io::Result<u64> {
     let is_power = file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("power"));
     match text.parse::<u64>() {
         Ok(value) if !is_power || value <= MAX_POWER_UW => Ok(value),
-        _ => Err(io::Error::other(format!("{text:?} is no reading"))),
+        _ => Err(io::Error::other(format!("{text:?} is not a reading"))),
     }
 }
 

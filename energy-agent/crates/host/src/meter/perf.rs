@@ -182,7 +182,13 @@ impl PerfPower {
                 None => {}
                 Some(changes) if broken => {
                     let (path, socket) = (&zone.path, zone.socket);
-                    tracing::warn!(path, socket, changes, why = still.describe(), "perf energy event stands still");
+                    tracing::warn!(
+                        path,
+                        socket,
+                        changes,
+                        why = still.describe(),
+                        "the perf energy event does not move"
+                    );
                 }
                 Some(changes) => {
                     let (path, socket) = (&zone.path, zone.socket);
@@ -249,7 +255,7 @@ impl Pmu {
     fn read(sysfs: &Path) -> anyhow::Result<Self> {
         let folder = sysfs.join(PMU);
         let kind = text(&folder.join("type"))?;
-        let kind = kind.parse().with_context(|| format!("{}: {kind:?} is no PMU type", pmu_file(sysfs, "type")))?;
+        let kind = kind.parse().with_context(|| format!("{}: {kind:?} is not a PMU type", pmu_file(sysfs, "type")))?;
         let cpus = cpu::read_list(&folder.join("cpumask"))?;
         let mut events = Vec::new();
         for (name, kind, per_package) in EVENTS {
@@ -308,7 +314,7 @@ fn scale(file: &Path) -> anyhow::Result<u64> {
     match text.parse::<f64>() {
         // The upper limit keeps the result within 64 bits. A power of two stays exact in all of this.
         Ok(scale) if scale > 0.0 && scale < 1e-5 => Ok(floor_u64(scale * 1e6 * 2f64.powi(60))),
-        _ => bail!("{}: {text:?} is no scale between 0 and 0.00001 joules", scale_file.display()),
+        _ => bail!("{}: {text:?} is not a scale between 0 and 0.00001 joules", scale_file.display()),
     }
 }
 

@@ -203,7 +203,7 @@ impl Rapl {
     fn warn_of_range(&mut self, tracked: &Tracked) {
         let Some(why) = &tracked.no_range else { return };
         if self.reported.insert(tracked.energy_uj.with_file_name("max_energy_range_uj")) {
-            warn!(zone = %tracked.zone.path, why, "range of the zone unknown: where its counter wraps, an interval's energy is lost");
+            warn!(zone = %tracked.zone.path, why, "range of the zone unknown: when its counter wraps, the energy of that interval is lost");
         }
     }
 
@@ -343,7 +343,7 @@ impl fmt::Display for Fault {
         }
         if self.reason == Reason::Frozen {
             f.write_str(
-                "; in a virtual machine leave --meter.trust-guest out, else choose another meter by --meter.cpu",
+                "; in a virtual machine remove --meter.trust-guest, else choose another meter with --meter.cpu",
             )?;
         }
         Ok(())

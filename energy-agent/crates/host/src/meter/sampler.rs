@@ -85,7 +85,7 @@ impl Sampler {
         for (flag, root) in [("--path.sysfs", &config.sysfs), ("--path.procfs", &config.procfs)] {
             if !root.is_dir() {
                 warn!(
-                    "{flag}={} is no folder: nothing is read from there; in a container, mount the host's",
+                    "{flag}={} is not a folder: nothing is read from there; in a container, mount the host's",
                     root.display()
                 );
             }
@@ -110,7 +110,7 @@ impl Sampler {
         if let Some(root) = v2_root.as_deref().filter(|root| tree::is_partial(root)) {
             warn!(
                 root = %root.display(),
-                "only a part of the cgroup hierarchy is there, what runs beside it is unknown; in a container, mount the \
+                "only a part of the cgroup hierarchy is visible, work outside it is unknown; in a container, mount the \
                  host's /sys/fs/cgroup and name it by --path.cgroupfs"
             );
         }
@@ -123,7 +123,7 @@ impl Sampler {
         }));
         let stat = CpuStat::open(&config.procfs);
         if let Err(error) = &stat {
-            warn!(error = format!("{error:#}"), "CPU busy time is not known");
+            warn!(error = format!("{error:#}"), "CPU busy time cannot be read");
         }
         let sampler = Self {
             online: topology.online().to_vec(),
@@ -169,7 +169,7 @@ impl Sampler {
         let suspended_ns = suspended_ns().saturating_sub(self.suspended_ns);
         if suspended_ns >= SUSPENDED_MIN_NS {
             self.suspended_ns += suspended_ns;
-            info!(seconds = suspended_ns / 1_000_000_000, "the machine was suspended; energy counters begin anew");
+            info!(seconds = suspended_ns / 1_000_000_000, "the machine was suspended; energy counters start again");
             self.energy.resume();
         }
         let mut sample = Sample { elapsed, ..Sample::default() };
@@ -293,8 +293,8 @@ impl Sampler {
         let UsageSource::Ebpf(ebpf) = &mut self.usage else {
             if wanted && !self.processes_wanted {
                 self.processes_wanted = true;
-                let why = "processes are accounted by eBPF alone, which is not available";
-                warn!(reason = why, "the level process is asked for and has no series");
+                let why = "only eBPF accounts for processes, and it is not available";
+                warn!(reason = why, "the level process is selected but has no series");
                 let is_off = |state: &MeterState| state.meter == MeterName::Ebpf && state.reason == Reason::Off;
                 let reason = if self.states.iter().any(is_off) { Reason::Off } else { Reason::Absent };
                 self.states.push(MeterState::down(MeterName::Processes, reason, why));
@@ -411,7 +411,7 @@ fn open_usage(
                 states.push(MeterState::down(MeterName::Cgroupfs, Reason::Unused, "eBPF is used"));
                 return Ok(UsageSource::Ebpf(Box::new(ebpf)));
             }
-            Err(error) if config.ebpf == EbpfMode::On => return Err(error).context("eBPF (demanded by --ebpf=on)"),
+            Err(error) if config.ebpf == EbpfMode::On => return Err(error).context("eBPF (required by --ebpf=on)"),
             Err(error) => {
                 let text = format!("{error:#}");
                 warn!(error = text, "eBPF is not available, CPU time is read from cgroup files");

@@ -52,17 +52,17 @@ impl Numbering {
             Self::Same => {}
             Self::Partly(without) => tracing::info!(
                 sockets = ?without,
-                "the energy meter shows sockets that no CPU is online of, their energy stays idle or unattributed"
+                "the energy meter has sockets without an online CPU, their energy stays idle or unattributed"
             ),
             Self::ByRank(pairs) => {
                 let pairs: Vec<_> = pairs.iter().map(|(metered, socket)| format!("{metered} is {socket}")).collect();
                 tracing::info!(
                     sockets = pairs.join(", "),
-                    "the energy meter numbers sockets otherwise than the CPUs' topology, they are matched in order"
+                    "the energy meter and the CPUs' topology number sockets differently, they are matched in order"
                 );
             }
             Self::Unknown => tracing::warn!(
-                "the energy meter numbers sockets otherwise than the CPUs' topology and has not as many, their energy is \
+                "the energy meter and the CPUs' topology have different numbers of sockets, their energy is \
                  divided over all CPUs"
             ),
         }

@@ -16,7 +16,7 @@ const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// What to do about it.
 pub const REMEDY: &str =
-    "set hostPID: true in the pod (docker run --pid=host), or mount the host's /proc and name it by --path.procfs";
+    "set hostPID: true in the pod (docker run --pid=host), or mount the host's /proc and name it with --path.procfs";
 
 /// Whether the ids in `procfs` are those of the first PID namespace.
 #[must_use]
@@ -49,10 +49,10 @@ pub fn restriction(procfs: &Path) -> Option<String> {
         Err(error) => format!("unknown, {}: {error}", procfs.join("self/ns/pid").display()),
     };
     let first = fs::read_to_string(procfs.join("1/comm")).unwrap_or_default();
-    let first = if first.trim().is_empty() { String::new() } else { format!(", whose process 1 is {}", first.trim()) };
+    let first = if first.trim().is_empty() { String::new() } else { format!(", with {} as process 1", first.trim()) };
     Some(format!(
         "not the host's ({own}{first}): processes of pods and GPUs are not looked up. CPU energy is divided by cgroup as \
-         ever; a GPU's energy is the pod's to which the kubelet gave the GPU, else unattributed"
+         usual; a GPU's energy goes to the pod to which the kubelet gave the GPU, else it is unattributed"
     ))
 }
 

@@ -51,7 +51,7 @@ pub fn v2_root(cgroupfs: &Path) -> anyhow::Result<PathBuf> {
     };
     bail!(
         "no cgroup v2 hierarchy at {}: no cgroup.controllers there nor in its folder unified; {found}; boot with \
-         systemd.unified_cgroup_hierarchy=1, or mount one (mount -t cgroup2 none DIR) and name it with --path.cgroupfs",
+         systemd.unified_cgroup_hierarchy=1, or mount it (mount -t cgroup2 none DIR) and name it with --path.cgroupfs",
         cgroupfs.display()
     )
 }

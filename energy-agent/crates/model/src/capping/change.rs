@@ -83,9 +83,9 @@ pub fn of_controller(
         }
         What::Gone => (
             ChangeKind::Released,
-            "let go: the policy or the pod is gone, or another policy decides about it now".to_owned(),
+            "released: the policy or the pod is gone, or another policy now decides about it".to_owned(),
         ),
-        What::End => (ChangeKind::Released, "let go: the agent ends".to_owned()),
+        What::End => (ChangeKind::Released, "released: the agent ends".to_owned()),
         What::Conflict { component, winner } => (
             ChangeKind::Conflict,
             format!("policy {winner} decides about its {component}; give the policies other selectors or priorities"),
@@ -104,21 +104,21 @@ fn of_state(
     use SubjectState::{Capping, Learning, NoActuator, Off, Open, Recommending, TelemetryLost, Unreachable};
     let because = |usual: &str| reason.unwrap_or_else(|| usual.to_owned());
     Some(match to {
-        Capping => (ChangeKind::Capping, format!("lowered to keep the budget{power}")),
+        Capping => (ChangeKind::Capping, format!("capped to keep the budget{power}")),
         Open | Off | Recommending if matches!(from, Some(Capping | Unreachable | TelemetryLost)) => {
-            (ChangeKind::Released, format!("nothing is lowered any more{power}"))
+            (ChangeKind::Released, format!("no longer capped{power}"))
         }
         Unreachable => {
-            let usual = "everything is at its floor, and the power is still above the budget";
+            let usual = "all limits are at their floors, and the power is still above the budget";
             (ChangeKind::Unreachable, format!("{}{power}; raise the budget or lower the floors", because(usual)))
         }
         TelemetryLost => (
             ChangeKind::TelemetryLost,
             because(
-                "its power is not measured at present; energy_agent_meter_up, energy_agent_gpu_up or a kepler_node_cpu_watts of 0 says why",
+                "its power is not measured; see energy_agent_meter_up, energy_agent_gpu_up, or a kepler_node_cpu_watts of 0",
             ),
         ),
-        NoActuator => (ChangeKind::NoActuator, because("nothing can be lowered for it; /policies says why")),
+        NoActuator => (ChangeKind::NoActuator, because("no limit can be used for it; /policies says why")),
         Open | Off | Recommending | Learning => return None,
     })
 }
@@ -138,13 +138,17 @@ pub fn of_knobs(changes: Vec<knobs::Change>) -> Vec<Change> {
     let mut messages: BTreeMap<(ChangeKind, Option<PolicyName>), Vec<String>> = BTreeMap::new();
     for knobs::Change { knob, policy, kind, detail } in changes {
         let (kind, words) = match kind {
-            knobs::ChangeKind::Foreign => (ChangeKind::ForeignChange, "somebody else writes it: "),
+            knobs::ChangeKind::Foreign => (ChangeKind::ForeignChange, "another program writes it: "),
             // Of a GPU that no policy is about, the log is enough.
             knobs::ChangeKind::Locked if policy.is_none() => continue,
-            knobs::ChangeKind::Locked => (ChangeKind::ForeignChange, "its clocks are left alone while this shows: "),
-            knobs::ChangeKind::Restored => (ChangeKind::Restored, "given back: "),
-            knobs::ChangeKind::RestoreFailed => (ChangeKind::RestoreFailed, "cannot be given back, tried again: "),
-            knobs::ChangeKind::Refused(_) => (ChangeKind::NoActuator, "cannot be limited, tried again: "),
+            knobs::ChangeKind::Locked => {
+                (ChangeKind::ForeignChange, "the agent does not write its clocks as long as it sees this: ")
+            }
+            knobs::ChangeKind::Restored => (ChangeKind::Restored, "restored: "),
+            knobs::ChangeKind::RestoreFailed => {
+                (ChangeKind::RestoreFailed, "cannot be restored, the agent tries again: ")
+            }
+            knobs::ChangeKind::Refused(_) => (ChangeKind::NoActuator, "cannot be limited, the agent tries again: "),
             knobs::ChangeKind::Resized | knobs::ChangeKind::Reverted | knobs::ChangeKind::Recovered => continue,
         };
         messages.entry((kind, policy)).or_default().push(format!("{knob}: {words}{detail}"));
@@ -167,7 +171,7 @@ pub fn of_end<'a>(left: impl Iterator<Item = &'a Knob>) -> Change {
         policy: None,
         about: About::Node,
         message: format!(
-            "the agent ends with limits that its next start gives back, or `energy-agent restore`: {}",
+            "the agent ends with limits that it could not restore; its next start or `energy-agent restore` restores them: {}",
             left.join(", ")
         ),
     }
@@ -177,7 +181,7 @@ pub fn of_end<'a>(left: impl Iterator<Item = &'a Knob>) -> Change {
 #[must_use]
 pub fn of_problem(problem: &Problem) -> Change {
     let Problem { policy, place, message, kept } = problem;
-    let outcome = if *kept { "an earlier version stays in force" } else { "not in force" };
+    let outcome = if *kept { "the previous version stays active" } else { "not active" };
     Change {
         kind: ChangeKind::Invalid,
         policy: policy.clone(),

@@ -54,7 +54,7 @@ impl FromStr for StatedClocks {
             let stated = stated.parse()?;
             let before = match uuid {
                 Some(uuid) if !uuid.starts_with("GPU-") => {
-                    return Err(format!("{uuid:?} is no UUID of a GPU, which begins with GPU- (nvidia-smi -L)"));
+                    return Err(format!("{uuid:?} is not the UUID of a GPU, which begins with GPU- (nvidia-smi -L)"));
                 }
                 Some(uuid) => clocks.by_uuid.insert(uuid.to_owned(), stated),
                 None => clocks.others.replace(stated),
@@ -78,8 +78,8 @@ impl FromStr for Stated {
         let ends = text.split_once('-').and_then(|(min, max)| Some((min.parse().ok()?, max.parse().ok()?)));
         match ends {
             Some((min, max)) if min <= max && max > 0 => Ok(Self::Locked(ClockRange { min, max })),
-            Some((min, max)) => Err(format!("{min}-{max} is no range; {EXPECTED}")),
-            None => Err(format!("{text:?} is no range; {EXPECTED}")),
+            Some((min, max)) => Err(format!("{min}-{max} is not a range; {EXPECTED}")),
+            None => Err(format!("{text:?} is not a range; {EXPECTED}")),
         }
     }
 }
@@ -118,13 +118,13 @@ mod tests {
     #[test]
     fn what_is_no_range_is_refused_in_a_sentence() {
         for (text, problem) in [
-            ("", "\"\" is no range"),
-            ("1200", "\"1200\" is no range"),
-            ("345,1200", "\"345\" is no range"),
-            ("1200-345", "1200-345 is no range"),
-            ("0-0", "0-0 is no range"),
-            ("345-12x0", "\"345-12x0\" is no range"),
-            ("0=345-1200", "\"0\" is no UUID of a GPU"),
+            ("", "\"\" is not a range"),
+            ("1200", "\"1200\" is not a range"),
+            ("345,1200", "\"345\" is not a range"),
+            ("1200-345", "1200-345 is not a range"),
+            ("0-0", "0-0 is not a range"),
+            ("345-12x0", "\"345-12x0\" is not a range"),
+            ("0=345-1200", "\"0\" is not the UUID of a GPU"),
             ("345-1200,open", "all GPUs have two values"),
             ("GPU-a=open,GPU-a=345-1200", "GPU-a has two values"),
         ] {

@@ -136,7 +136,7 @@ impl IdleLedger {
             0 => MeterState::down(
                 MeterName::IdlePolicy,
                 Reason::Absent,
-                "requests: no pod's CPU request is known, all idle energy is unassigned; see --pods.source",
+                "requests: no CPU request of a pod is known, so all idle energy is unassigned; see --pods.source",
             ),
             pods => MeterState::up(MeterName::IdlePolicy, format!("requests: of {pods} pods")),
         })

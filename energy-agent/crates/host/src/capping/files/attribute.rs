@@ -98,8 +98,8 @@ fn failure(doing: &str, path: &Path, error: &io::Error) -> KnobError {
         ),
         Some(libc::EACCES | libc::EPERM) => (
             KnobState::NoPermission,
-            "; run as root (in a container, privileged); for a power limit, see the BIOS too: \
-             the kernel answers so where the firmware has locked it",
+            "; run as root (in a container, privileged); for a power limit, see also the BIOS: \
+             the kernel gives this error if the firmware has locked it",
         ),
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO | libc::ENOTDIR) => (KnobState::Unreachable, ""),
         // A cpufreq policy whose CPUs are all offline.

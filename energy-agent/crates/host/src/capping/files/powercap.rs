@@ -94,7 +94,7 @@ impl PowerLimits {
     fn zone(&self, name: &str) -> Result<&Zone, KnobError> {
         self.zones.get(name).ok_or_else(|| KnobError {
             state: KnobState::Unreachable,
-            detail: format!("powercap zone {name}: not there, or without a long_term constraint"),
+            detail: format!("powercap zone {name}: does not exist, or has no long_term constraint"),
         })
     }
 }
@@ -147,7 +147,7 @@ impl Zone {
         let before = self.read()?;
         let (wanted, disabled) = match value {
             Value::Set(_) if before.state != KnobState::Ok => {
-                let detail = format!("setting {}: neither its greatest nor its present value is known", file.display());
+                let detail = format!("setting {}: neither its maximum nor its current value is known", file.display());
                 return Err(KnobError { state: before.state, detail });
             }
             Value::Set(limit) => ((*limit).min(before.max).max(before.min), false),

@@ -137,7 +137,7 @@ impl Quotas {
             }
             Value::Restore(raw) => Quota::parse(raw).ok_or_else(|| KnobError {
                 state: KnobState::Rejected,
-                detail: format!("restoring {}: {raw:?} is no quota", file.display()),
+                detail: format!("restoring {}: {raw:?} is not a quota", file.display()),
             })?,
         };
         if matches!(self.hierarchy, Some(Hierarchy::V2(_))) {

@@ -70,7 +70,7 @@ impl Known {
             causes.push(format!("{} of {record_path} are damaged", lines(record.content.damaged)));
         }
         if !recovered.is_empty() && causes.is_empty() {
-            let what = if is_there { "lacks lines" } else { "is not there any more" };
+            let what = if is_there { "lacks lines" } else { "does not exist any more" };
             causes.push(format!("{shown} {what}"));
         }
         let record_is_whole = covered && record.content.damaged == 0;

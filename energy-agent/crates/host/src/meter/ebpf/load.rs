@@ -152,8 +152,8 @@ impl Ebpf {
         if let Some(counters) = &mut cycles
             && let Err(error) = counters.install(owned_fd(&loaded, "CYCLE_COUNTERS")?)
         {
-            warn!(%error, "cycle counters could not be handed to the kernel side");
-            let detail = format!("handing the counters to the kernel: {error}; work is weighed by CPU time");
+            warn!(%error, "cycle counters could not be passed to the kernel side");
+            let detail = format!("passing the counters to the kernel: {error}; work is weighed by CPU time");
             states.push(MeterState::down(MeterName::Cycles, Reason::Error, detail));
             cycles = None;
         }
@@ -175,7 +175,7 @@ impl Ebpf {
         if let Err(error) = &moves {
             info!(
                 reason = format!("{error:#}"),
-                "a task that moves itself to another cgroup is charged there from its next switch on"
+                "a task that moves to another cgroup is charged there only from its next switch on"
             );
         }
         let events = match attached {
@@ -184,7 +184,7 @@ impl Ebpf {
                 Some(events)
             }
             Err(error) => {
-                let detail = format!("{error:#}; the cgroup tree is walked instead");
+                let detail = format!("{error:#}; the agent walks the cgroup tree instead");
                 states.push(MeterState::down(MeterName::CgroupEvents, Reason::Error, detail));
                 None
             }

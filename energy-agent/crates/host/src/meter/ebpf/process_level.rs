@@ -71,7 +71,7 @@ impl Ebpf {
         if self.process_programs.moves
             && let Err(error) = self.exchange(&btf, MOVE)
         {
-            warn!(reason = format!("{error:#}"), "a process that moves to another cgroup is charged late");
+            warn!(reason = format!("{error:#}"), "a process that moves to another cgroup is charged there late");
         }
         let mut processes = ProcessMap::new(map);
         let state = self.attach_events(&btf, &mut processes);

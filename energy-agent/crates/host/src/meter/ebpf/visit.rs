@@ -23,7 +23,7 @@ impl Visits {
         let begun = self.begin(cpus);
         let waited = self.under_way.as_ref().map(|round| round.recv_timeout(VISIT_WAIT));
         if !begun || waited == Some(Err(RecvTimeoutError::Timeout)) {
-            info!("some CPU lets nobody in; a task that never leaves it may be counted late");
+            info!("a CPU cannot be visited; a task that never leaves it may be counted late");
         }
     }
 

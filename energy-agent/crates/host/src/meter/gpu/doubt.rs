@@ -83,8 +83,8 @@ impl Doubt {
         let state = if let Verdict::Doubtful(_) = self.verdict { Verdict::Doubtful(0) } else { self.verdict };
         self.told.due(state, now)?;
         Some(match self.verdict {
-            Verdict::Plausible => "the energy counter counts again".to_owned(),
-            Verdict::Frozen => format!("{}, the GPU has no energy until it does", self.still.describe()),
+            Verdict::Plausible => "the energy counter moves again".to_owned(),
+            Verdict::Frozen => format!("{}, so the GPU has no energy until it moves", self.still.describe()),
             Verdict::Doubtful(percent) => {
                 format!("the energy counter shows {percent} % of the power of the last minute")
             }

@@ -41,7 +41,7 @@ impl Fault {
             Self::Permission => "; give access to /dev/nvidia*",
             // A container keeps the library that was there when it started.
             Self::VersionMismatch => {
-                "; if the agent is in a pod, delete the pod: its next one gets the driver's new library; on a host, reload the kernel module nvidia or reboot the node"
+                "; if the agent is in a pod, delete the pod, so that the next one gets the driver's new library; on a host, reload the kernel module nvidia or reboot the node"
             }
             Self::StaticBuild => "; on nodes with GPUs run the package or the image",
             Self::Symbol => "; update the NVIDIA driver",
@@ -93,7 +93,7 @@ impl Failure {
             _ => (Fault::Error, false),
         };
         let remedy = match error {
-            NvmlError::LibloadingError(_) => "; no NVIDIA driver, or name its library by --nvml.library",
+            NvmlError::LibloadingError(_) => "; no NVIDIA driver, or name its library with --nvml.library",
             _ => fault.remedy(),
         };
         Self { fault, detail: format!("{call}: {error}{remedy}"), reopen }

@@ -57,7 +57,7 @@ impl Knobs {
     pub fn probe(device: &Device<'_>, uuid: &Arc<str>, stated: Option<Stated>) -> Result<Self, Failure> {
         let mode = judge("nvmlDeviceGetVirtualizationMode", device.virtualization_mode())?;
         let (clocks, limit) = if matches!(mode, Ok(GpuVirtualizationMode::Vgpu)) {
-            let error = unsupported("this is a vGPU, which only its host can lower".to_owned());
+            let error = unsupported("this is a vGPU, which only its host can cap".to_owned());
             (Err(error.clone()), Err(error))
         } else {
             (lockable(device)?.and_then(|clocks| possible(clocks, stated)), limit(device)?)
@@ -116,7 +116,7 @@ impl Knobs {
                 }
             }
             (Knob::CpuFrequency(_) | Knob::CpuQuota(_) | Knob::RaplLimit(_), _) => {
-                Err(KnobError { state: KnobState::Error, detail: format!("{knob} is no knob of a GPU") })
+                Err(KnobError { state: KnobState::Error, detail: format!("{knob} is not a limit of a GPU") })
             }
         }
     }
@@ -320,5 +320,5 @@ const fn rejected(detail: String) -> KnobError {
 }
 
 fn stray(knob: &Knob, raw: &str) -> KnobError {
-    KnobError { state: KnobState::Error, detail: format!("{raw:?} is nothing that {knob} can be restored to") }
+    KnobError { state: KnobState::Error, detail: format!("{raw:?} is not a value that {knob} can be restored to") }
 }

@@ -108,7 +108,7 @@ impl Pending {
     pub fn abandon(&mut self) -> Vec<Written> {
         self.watch = Watch::default();
         let lost = |(knob, value)| {
-            let detail = "the GPU's thread has ended, whether it was written is not known".to_owned();
+            let detail = "the GPU's thread has ended, so it is not known whether the value was written".to_owned();
             Written { knob, value, result: Err(KnobError { state: KnobState::Unreachable, detail }) }
         };
         std::mem::take(&mut self.outstanding).into_iter().map(lost).collect()

@@ -81,7 +81,7 @@ fn gpu(nvml: &Nvml, index: u32) -> MeterState {
     match energy {
         Ok(energy) => MeterState::up(MeterName::Gpu, format!("{name}: {energy}, {processes}")),
         Err(NvmlError::NotSupported) => {
-            let remedy = "; a vGPU or an integrated GPU does not tell its energy, only the host can";
+            let remedy = "; a vGPU or an integrated GPU does not report its energy, only the host can";
             let detail = format!("{name}: neither energy nor power, {processes}{remedy}");
             MeterState::down(MeterName::Gpu, Reason::Absent, detail)
         }

@@ -164,7 +164,7 @@ impl<'n> Reader<'n> {
         }
         let (refused, failing) = self.calls.take_news();
         if !refused.is_empty() {
-            info!(gpu = target.gpu.index, uuid = %target.gpu.uuid, calls = refused.join(", "), "not offered by this GPU or driver");
+            info!(gpu = target.gpu.index, uuid = %target.gpu.uuid, calls = refused.join(", "), "not supported by this GPU or driver");
         }
         if let Some(news) = self.doubt.news(now) {
             let remedy = if self.doubt.verdict() == Verdict::Plausible { "" } else { Fault::Frozen.remedy() };
@@ -297,7 +297,7 @@ impl<'n> Reader<'n> {
                         gpu = gpu.index,
                         uuid = %gpu.uuid,
                         xid,
-                        "the driver reports a critical error (XID); more of this number are only counted"
+                        "the driver reports a critical error (XID); further ones with this number are only counted"
                     );
                 }
             }

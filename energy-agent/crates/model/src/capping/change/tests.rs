@@ -43,8 +43,8 @@ fn told(from: Option<SubjectState>, to: SubjectState) -> Option<(ChangeKind, Str
 fn the_beginning_and_end_of_a_cap_are_news_with_power_and_budget() {
     use SubjectState::{Capping, Learning, Open, Recommending, Unreachable};
     let power = "512.2 W of 400.0 W, through gpu_locked_clocks";
-    assert_eq!(told(Some(Open), Capping), Some((ChangeKind::Capping, format!("lowered to keep the budget: {power}"))));
-    let released = Some((ChangeKind::Released, format!("nothing is lowered any more: {power}")));
+    assert_eq!(told(Some(Open), Capping), Some((ChangeKind::Capping, format!("capped to keep the budget: {power}"))));
+    let released = Some((ChangeKind::Released, format!("no longer capped: {power}")));
     assert_eq!(told(Some(Capping), Open), released);
     assert_eq!(told(Some(Unreachable), Recommending), released);
     for (from, to) in [(Some(Learning), Open), (Some(Open), Recommending), (None, Learning)] {
@@ -56,12 +56,12 @@ fn the_beginning_and_end_of_a_cap_are_news_with_power_and_budget() {
 fn the_end_of_the_agent_lets_pods_go_and_names_what_could_not_be_given_back() {
     let end = controller::Change { policy: name(), pod: Some(pod("train-0")), what: What::End };
     let told = of_controller(end, &[], |pod| pod).unwrap();
-    assert_eq!((told.kind, told.message.as_str()), (ChangeKind::Released, "let go: the agent ends"));
+    assert_eq!((told.kind, told.message.as_str()), (ChangeKind::Released, "released: the agent ends"));
     let left = [Knob::GpuClock("GPU-1".into()), Knob::CpuFrequency(4)];
     let told = of_end(left.iter());
     assert!(told.kind == ChangeKind::RestoreFailed && told.about == About::Node);
     // The remedy first: an event's note may end before the list does.
-    let expected = "the agent ends with limits that its next start gives back, or `energy-agent restore`: \
+    let expected = "the agent ends with limits that it could not restore; its next start or `energy-agent restore` restores them: \
                     gpu_locked_clocks of GPU-1, cpu_frequency of policy4";
     assert_eq!(told.message, expected);
 }
@@ -92,10 +92,10 @@ fn limits_that_are_given_back_together_are_one_piece_of_news() {
     assert_eq!(
         told.iter().map(|change| (change.kind, &*change.message)).collect::<Vec<_>>(),
         [
-            (ChangeKind::ForeignChange, "gpu_locked_clocks of GPU-4: somebody else writes it: open"),
+            (ChangeKind::ForeignChange, "gpu_locked_clocks of GPU-4: another program writes it: open"),
             (
                 ChangeKind::Restored,
-                "gpu_locked_clocks of GPU-1: given back: open; gpu_locked_clocks of GPU-2: given back: open"
+                "gpu_locked_clocks of GPU-1: restored: open; gpu_locked_clocks of GPU-2: restored: open"
             ),
         ]
     );
@@ -114,7 +114,7 @@ fn a_refusal_is_news_of_its_configmap() {
     assert_eq!(told.about, About::ConfigMap { namespace: "energy".into(), name: "policies".into() });
     assert_eq!(
         told.message,
-        "refused, an earlier version stays in force: ConfigMap energy/policies key gpu.yaml: policies[0].mode: no such mode"
+        "refused, the previous version stays active: ConfigMap energy/policies key gpu.yaml: policies[0].mode: no such mode"
     );
     assert_eq!(of_problem(&problem(Place::File("/etc/policies.yaml".to_owned()))).about, About::Node);
 }

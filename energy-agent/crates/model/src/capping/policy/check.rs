@@ -13,7 +13,7 @@ use crate::nearest::nearest;
 /// Whether `node` is of this kind, with all that is in it.
 pub fn value(node: &Node<'_>, kind: &Kind, problems: &mut Problems) {
     if node.value == Value::Null {
-        problems.add(node.line, "empty; give it a value, or take the key away");
+        problems.add(node.line, "empty; give it a value, or remove the key");
         return;
     }
     match kind {
@@ -23,7 +23,7 @@ pub fn value(node: &Node<'_>, kind: &Kind, problems: &mut Problems) {
         Kind::Whole { unit, min, max } => {
             let range = (f64::from(*min), f64::from(*max));
             if number(node, *unit, range, problems) && node.whole().is_none() {
-                problems.add(node.line, format_args!("{} is no whole number", show(node)));
+                problems.add(node.line, format_args!("{} is not a whole number", show(node)));
             }
         }
         Kind::Number { unit, min, max } => {
@@ -75,7 +75,7 @@ pub fn keys(node: &Node<'_>, object: &'static Object, problems: &mut Problems) {
     }
     for (name, other) in object.needs {
         if let (Some(given), true) = (node.get(name), absent(other)) {
-            problems.key(name, |problems| problems.add(given.line, format_args!("has a meaning only with {other}")));
+            problems.key(name, |problems| problems.add(given.line, format_args!("is only valid with {other}")));
         }
     }
 }
@@ -86,7 +86,7 @@ fn twice(node: &Node<'_>, problems: &mut Problems) {
     for entry in node.entries() {
         if let Some(first) = lines.insert(&*entry.key, entry.line) {
             problems.key(&entry.key, |problems| {
-                problems.add(entry.line, format_args!("given twice, first on line {first}; take one away"));
+                problems.add(entry.line, format_args!("given twice, first on line {first}; remove one"));
             });
         }
     }
@@ -103,7 +103,7 @@ fn missing(field: &Field) -> String {
 /// What to say of a key that this object does not have, and which of its own was probably meant.
 fn unknown(key: &str, object: &'static Object) -> (String, Option<&'static str>) {
     if key == "<<" {
-        return ("merge keys are not read; write the values out".to_owned(), None);
+        return ("merge keys are not supported; write the values out".to_owned(), None);
     }
     // Longer ones resemble none, and the comparison takes time.
     let key: String = key.chars().take(64).collect();
@@ -156,7 +156,7 @@ fn text(node: &Node<'_>, syntax: Syntax, problems: &mut Problems) {
             let text = cut(text);
             problems.add(node.line, format_args!("{text} is a number here; write \"{text}\""));
         }
-        Value::Bool(truth) => problems.add(node.line, format_args!("{truth} is no text here; write \"{truth}\"")),
+        Value::Bool(truth) => problems.add(node.line, format_args!("{truth} is not text here; write \"{truth}\"")),
         _ => problems.add(node.line, format_args!("{} where a text is needed", show(node))),
     }
 }
@@ -172,17 +172,17 @@ fn number(node: &Node<'_>, unit: Unit, (min, max): (f64, f64), problems: &mut Pr
     };
     // Before any comparison: NaN is neither above nor below anything.
     if !number.is_finite() {
-        problems.add(node.line, format_args!("{} is no finite number", show(node)));
+        problems.add(node.line, format_args!("{} is not a finite number", show(node)));
     } else if min.total_cmp(&max).is_eq() && (number - min).abs() > f64::EPSILON {
         problems.add(node.line, format_args!("{} is not known here; write {}", show(node), plain(min)));
     } else if number <= 0.0 && min > 0.0 {
         problems.add(node.line, format_args!("{} is not above 0", unit.show(number)));
     } else if number < min {
         let (number_shown, hint) = (unit.show(number), unit.hint(number, min, max));
-        problems.add(node.line, format_args!("{number_shown} is less than {}, the least{hint}", unit.show(min)));
+        problems.add(node.line, format_args!("{number_shown} is less than the minimum, {}{hint}", unit.show(min)));
     } else if number > max {
         let (number_shown, hint) = (unit.show(number), unit.hint(number, min, max));
-        problems.add(node.line, format_args!("{number_shown} is more than {}, the most{hint}", unit.show(max)));
+        problems.add(node.line, format_args!("{number_shown} is more than the maximum, {}{hint}", unit.show(max)));
     } else {
         return true;
     }
@@ -197,7 +197,7 @@ fn choice(node: &Node<'_>, words: &'static [&'static str], problems: &mut Proble
         } else {
             ""
         };
-        problems.add(node.line, format_args!("{} is none of {}{hint}", show(node), words.join(", ")));
+        problems.add(node.line, format_args!("{} is not one of {}{hint}", show(node), words.join(", ")));
         return;
     };
     if words.contains(&text) {
@@ -209,7 +209,7 @@ fn choice(node: &Node<'_>, words: &'static [&'static str], problems: &mut Proble
         Some(word) => format!("; did you mean {word}?"),
         None => String::new(),
     };
-    problems.add(node.line, format_args!("{} is none of {}{hint}", show(node), words.join(", ")));
+    problems.add(node.line, format_args!("{} is not one of {}{hint}", show(node), words.join(", ")));
 }
 
 fn list(node: &Node<'_>, of: &'static Kind, (min, max): (usize, usize), problems: &mut Problems) {
@@ -242,7 +242,7 @@ fn labels(node: &Node<'_>, problems: &mut Problems) {
         return;
     }
     if node.entries().is_empty() {
-        problems.add(node.line, "empty; name a label, or take the key away");
+        problems.add(node.line, "empty; name a label, or remove the key");
     }
     twice(node, problems);
     for entry in node.entries() {

@@ -45,22 +45,22 @@ fn read_root(root: &Node<'_>, namespace: &str) -> Document {
     if root.get("kind").is_some() && root.get("apiVersion").is_some() {
         problems.add(
             root.line,
-            "a Kubernetes manifest and no policy document; `energy-agent policy check` reads ConfigMaps",
+            "a Kubernetes manifest, not a policy document; `energy-agent policy check` reads ConfigMaps",
         );
         return refuse(document, problems);
     }
     if !matches!(root.value, Value::Map(_)) {
-        problems.add(root.line, "no policy document; it begins with `version: 1` and `policies:`");
+        problems.add(root.line, "not a policy document, which begins with `version: 1` and `policies:`");
         return refuse(document, problems);
     }
     // The path may lead to any file, by a link or by mistake: of one that is no policy document no word is repeated.
     if document::POLICIES.given(root).is_none() {
         let is_meant = |key: &str| nearest(key, [document::POLICIES.name()]).is_some();
         let hint = match root.entries().iter().find(|entry| is_meant(&entry.key)) {
-            Some(entry) => format!("; is the key in line {} meant to be it?", entry.line),
+            Some(entry) => format!("; is it the key in line {}?", entry.line),
             None => String::new(),
         };
-        problems.add(root.line, format_args!("no policy document: it has no key `policies`{hint}"));
+        problems.add(root.line, format_args!("not a policy document: it has no key `policies`{hint}"));
         return refuse(document, problems);
     }
     check::keys(root, &document::OBJECT, &mut problems);

@@ -14,7 +14,7 @@ pub fn document() -> Value {
     let mut schema = object(&DOCUMENT);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("energy-agent power policies");
-    schema["description"] = json!("Pods that are held to a power budget, and by which means.");
+    schema["description"] = json!("Pods that are kept within a power budget, and how.");
     schema
 }
 

@@ -31,8 +31,7 @@ fn selector(policy: &Policy, node: &Node<'_>, namespace: &str, problems: &mut Pr
         problems.add(
             node.line,
             format_args!(
-                "selects nothing; name labels or namespaces, as `namespaces: [{example}]`, or write `selectAll: true` for \
-                 every pod"
+                "selects nothing; give labels or namespaces, as `namespaces: [{example}]`, or write `selectAll: true` for every pod"
             ),
         );
     }
@@ -40,14 +39,15 @@ fn selector(policy: &Policy, node: &Node<'_>, namespace: &str, problems: &mut Pr
         let given = given.join(" and ");
         let line = line(node, &selector::SELECT_ALL);
         problems.key(selector::SELECT_ALL.name(), |problems| {
-            problems.add(line, format_args!("selects every pod, and {given} only some; take one of them away"));
+            problems.add(line, format_args!("selects every pod, and {given} only some; remove one of them"));
         });
     }
     let own = &policy.name.namespace;
     if !own.is_empty() && !namespaces.is_empty() && *namespaces != [own.to_string()] {
         let line = line(node, &selector::NAMESPACES);
         problems.key(selector::NAMESPACES.name(), |problems| {
-            problems.add(line, format_args!("the policy has `namespace: {own}` and selects pods of that one only"));
+            problems
+                .add(line, format_args!("the policy has `namespace: {own}` and selects only pods of that namespace"));
         });
     }
     problems.key(selector::MATCH_EXPRESSIONS.name(), |problems| requirements(&policy.selector, node, problems));
@@ -59,7 +59,7 @@ fn requirements(selector: &Selector, node: &Node<'_>, problems: &mut Problems) {
         let takes = matches!(requirement.operator, Operator::In | Operator::NotIn);
         let complaint = match (takes, requirement::VALUES.given(node).is_some()) {
             (true, false) => "missing; In and NotIn need values",
-            (false, true) => "Exists and DoesNotExist take no values; take them away, or write In or NotIn",
+            (false, true) => "Exists and DoesNotExist take no values; remove them, or write In or NotIn",
             _ => continue,
         };
         problems.item(index, |problems| {
@@ -95,7 +95,7 @@ fn control(control: &Control, node: &Node<'_>, problems: &mut Problems) {
             );
         }),
         (Algorithm::Table(_), false) => problems.key(control::TABLE.name(), |problems| {
-            problems.add(line(node, &control::TABLE), "has a meaning only with `algorithm: table`");
+            problems.add(line(node, &control::TABLE), "is only valid with `algorithm: table`");
         }),
         (Algorithm::Table(points), true) => problems.key(control::TABLE.name(), |problems| ascending(points, node, problems)),
         (Algorithm::Ratio, false) => {}
@@ -109,12 +109,14 @@ fn ascending(points: &[Point], node: &Node<'_>, problems: &mut Problems) {
         problems.item(index + 1, |problems| {
             if later.clock_mhz <= earlier.clock_mhz {
                 let (clock, before) = (later.clock_mhz, earlier.clock_mhz);
-                problems.add(node.line, format_args!("clocks ascend, and {clock} MHz comes after {before} MHz"));
+                problems.add(node.line, format_args!("clocks must ascend, but {clock} MHz comes after {before} MHz"));
             }
             if later.watts <= earlier.watts {
                 let (watts, before) = (plain(later.watts), plain(earlier.watts));
-                problems
-                    .add(node.line, format_args!("power rises with the clock, and {watts} W comes after {before} W"));
+                problems.add(
+                    node.line,
+                    format_args!("power must rise with the clock, but {watts} W comes after {before} W"),
+                );
             }
         });
     }
@@ -128,8 +130,7 @@ fn actuators(policy: &Policy, policy_node: &Node<'_>, problems: &mut Problems) {
         if let (false, Some(given)) = (counted, node.and_then(|node| key.given(node))) {
             let name = key.name();
             problems.key(name, |problems| {
-                let why =
-                    format_args!("budget.components does not name {name}, so that it is never lowered; add it there");
+                let why = format_args!("budget.components does not name {name}, so it is never capped; add it there");
                 problems.add(given.line, why);
             });
         }
@@ -139,7 +140,7 @@ fn actuators(policy: &Policy, policy_node: &Node<'_>, problems: &mut Problems) {
     if !lowers_gpu && !lowers_cpu {
         let line = node.map_or(policy_node.line, |node| node.line);
         problems
-            .add(line, "nothing could ever be lowered; name an actuator in `use`, or write `mode: Recommend` without");
+            .add(line, "nothing could ever be capped; name an actuator in `use`, or write `mode: Recommend` without");
     }
     let whole_node =
         policy.budget.scope == Scope::PerNode && policy.selector.select_all && policy.name.namespace.is_empty();
@@ -149,7 +150,7 @@ fn actuators(policy: &Policy, policy_node: &Node<'_>, problems: &mut Problems) {
                 let line = line(cpu, &cpu::USE);
                 problems.add(
                     line,
-                    "RaplLimit lowers the whole node; it needs `scope: PerNode` and `selectAll: true`, without a namespace",
+                    "RaplLimit caps the whole node; it needs `scope: PerNode` and `selectAll: true`, without a namespace",
                 );
             });
         });

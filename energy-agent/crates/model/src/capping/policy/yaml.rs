@@ -120,7 +120,7 @@ impl<'a> Node<'a> {
 /// One line with what is wrong and where: no YAML, a limit, a tag.
 pub fn documents(text: &str, first_line: usize) -> Result<Vec<Node<'_>>, String> {
     if text.len() > MAX_BYTES {
-        return Err(format!("{} bytes are more than the {MAX_BYTES} that are read of a document", text.len()));
+        return Err(format!("{} bytes are more than the limit of {MAX_BYTES} bytes for a document", text.len()));
     }
     let mut options = granit_parser::Options::default();
     // One more than is allowed, so that the message is ours.
@@ -129,7 +129,7 @@ pub fn documents(text: &str, first_line: usize) -> Result<Vec<Node<'_>>, String>
     options.set_emit_comments(false);
     let mut builder = Builder { first_line, ..Builder::default() };
     for event in Parser::new_from_str_with_options(text, options) {
-        let (event, span) = event.map_err(|error| builder.refused(&error))?;
+        let (event, span) = event.map_err(|error| builder.refused(&error, text))?;
         builder.take(event, span)?;
     }
     Ok(builder.documents)
@@ -152,10 +152,18 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn refused(&self, error: &ScanError) -> String {
-        let line = self.first_line + error.marker().line().saturating_sub(1);
+    fn refused(&self, error: &ScanError, text: &str) -> String {
+        let before = error.marker().line().saturating_sub(1);
+        let line = self.first_line + before;
         match error.kind() {
             ErrorKind::RecursionLimitExceeded => too_deep(line),
+            ErrorKind::TabNotAllowed
+            | ErrorKind::TabInBlockIndentation
+            | ErrorKind::TabInIndentation
+            | ErrorKind::TabInPlainScalar => {
+                let tab = self.first_line + indented_by_tab(text, before).unwrap_or(before);
+                format!("a tab in the indentation: YAML allows only spaces (line {tab})")
+            }
             _ => not_yaml(&error.info(), line),
         }
     }
@@ -166,12 +174,12 @@ impl<'a> Builder<'a> {
             Event::Scalar(_, _, _, Some(_))
             | Event::SequenceStart(_, _, Some(_))
             | Event::MappingStart(_, _, Some(_)) => {
-                Err(format!("tags (`!name`) are not read; write the plain value (line {line})"))
+                Err(format!("tags (`!name`) are not supported; write the plain value (line {line})"))
             }
             Event::Scalar(text, style, anchor, None) => self.add(Node { line, value: scalar(text, style) }, anchor),
             Event::Alias(anchor) => {
                 let Some(node) = self.anchors.get(&anchor) else {
-                    return Err(format!("an alias within what it stands for (line {line})"));
+                    return Err(format!("an alias inside its own anchor (line {line})"));
                 };
                 if self.open.len() + node.height() > MAX_DEPTH {
                     return Err(too_deep(line));
@@ -224,7 +232,7 @@ impl<'a> Builder<'a> {
                 Value::Text { text, .. } | Value::Number(text) => open.key = Some((text, line)),
                 Value::Bool(key) => open.key = Some((key.to_string().into(), line)),
                 Value::Null => open.key = Some(("null".into(), line)),
-                Value::List(_) | Value::Map(_) => return Err(format!("a key that is no text (line {line})")),
+                Value::List(_) | Value::Map(_) => return Err(format!("a key that is not text (line {line})")),
             },
         }
         Ok(())
@@ -236,7 +244,14 @@ fn count(values: &mut usize, more: usize, line: usize) -> Result<(), String> {
     if *values <= MAX_VALUES {
         return Ok(());
     }
-    Err(format!("more than {MAX_VALUES} values, those that aliases stand for included (line {line})"))
+    Err(format!("more than {MAX_VALUES} values, including those of aliases (line {line})"))
+}
+
+/// Of the line after the first `before` ones and the next, the one that a tab indents; counted from 0.
+fn indented_by_tab(text: &str, before: usize) -> Option<usize> {
+    let mut lines = text.lines().enumerate().skip(before).take(2);
+    let by_tab = |line: &str| line.find(|letter: char| letter != ' ').is_some_and(|at| line[at..].starts_with('\t'));
+    lines.find(|(_, line)| by_tab(line)).map(|(at, _)| at)
 }
 
 fn too_deep(line: usize) -> String {
@@ -331,7 +346,7 @@ mod tests {
         }
         let deep_alias: String = (0..20).map(|level| format!("a{level}: &a{level} [[*a{}]]\n", level - 1)).collect();
         for (text, problem) in [
-            (bomb, "more than 250000 values, those that aliases stand for included (line "),
+            (bomb, "more than 250000 values, including those of aliases (line "),
             (format!("a: {}1{}", "[".repeat(5000), "]".repeat(5000)), "nested deeper than 32 levels (line 1)"),
             (format!("{}1", "- ".repeat(5000)), "nested deeper than 32 levels (line "),
             (
@@ -340,8 +355,8 @@ mod tests {
             ),
             (deep_alias.replace("*a-1", "x"), "nested deeper than 32 levels (line 16)"),
             (format!("[{}]", "a,".repeat(250_000)), "more than 250000 values"),
-            (" ".repeat(1_048_577), "1048577 bytes are more than the 1048576"),
-            ("a: &a [*a]".to_owned(), "an alias within what it stands for (line 1)"),
+            (" ".repeat(1_048_577), "1048577 bytes are more than the limit of 1048576"),
+            ("a: &a [*a]".to_owned(), "an alias inside its own anchor (line 1)"),
         ] {
             let refused = documents(&text, 1).unwrap_err();
             assert!(refused.starts_with(problem), "{}: {refused}", &text[..40]);
@@ -355,8 +370,10 @@ mod tests {
         for (text, problem) in [
             ("a: b\nc: d: e", "not valid YAML: "),
             ("a: b\nc: *nobody", "not valid YAML: "),
-            ("a: 1\nb: !!str 2", "tags (`!name`) are not read"),
-            ("a: 1\n? [b]\n: c", "a key that is no text (line 2)"),
+            ("- a: b\n\tc: d", "a tab in the indentation: YAML allows only spaces"),
+            ("a:\n\tb: c", "a tab in the indentation: YAML allows only spaces"),
+            ("a: 1\nb: !!str 2", "tags (`!name`) are not supported"),
+            ("a: 1\n? [b]\n: c", "a key that is not text (line 2)"),
         ] {
             let refused = documents(text, 1).unwrap_err();
             assert!(refused.starts_with(problem) && refused.ends_with("(line 2)"), "{text}: {refused}");

@@ -176,19 +176,19 @@ fn a_document_that_is_none_holds_no_policy() {
     for (text, problem) in [
         ("", "empty; a document without policies is `version: 1` and `policies: []`"),
         ("# nothing\n", "empty;"),
-        ("version: 1", "no policy document: it has no key `policies` (line 1)"),
+        ("version: 1", "not a policy document: it has no key `policies` (line 1)"),
         (good, "version: missing; write `version: 1` (line 1)"),
         (&format!("version: 2\n{good}"), "version: 2 is not known here; write 1 (line 1)"),
         (&format!("version: one\n{good}"), "version: \"one\" where a plain number is needed (line 1)"),
         (&format!("version: 1\n{good}metadata: {{}}\n"), "metadata: unknown key; valid are version, policies (line 4)"),
         (
             "version: 1\npolices: []",
-            "no policy document: it has no key `policies`; is the key in line 2 meant to be it? (line 1)",
+            "not a policy document: it has no key `policies`; is it the key in line 2? (line 1)",
         ),
         ("version: 1\npolicies: {}", "policies: a map where a list is needed (line 2)"),
         ("version: 1\npolicies:\n", "policies: empty; give it a value"),
-        ("- a", "no policy document; it begins with `version: 1` and `policies:` (line 1)"),
-        ("kind: ConfigMap\napiVersion: v1\ndata: {}", "a Kubernetes manifest and no policy document"),
+        ("- a", "not a policy document, which begins with `version: 1` and `policies:` (line 1)"),
+        ("kind: ConfigMap\napiVersion: v1\ndata: {}", "a Kubernetes manifest, not a policy document"),
         (&format!("version: 1\n{good}---\nversion: 1\n{good}"), "a second YAML document begins (line 5)"),
         (&format!("version: 1\n{good} - {{"), "not valid YAML: "),
     ] {

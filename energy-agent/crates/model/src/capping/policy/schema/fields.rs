@@ -60,7 +60,7 @@ object! {
             "policies",
             Kind::List { of: &Kind::Object(&policy::OBJECT), min: 0, max: 20_000 },
             Presence::Required,
-            "The policies. One that is refused does not stop the others; its last good version stays in force.",
+            "The policies. If one is refused, the others stay active, and its previous version stays active too.",
         ).alike(&["items", "rules"]);
     }
 }
@@ -72,7 +72,7 @@ object! {
             "name",
             Kind::Text(Syntax::Name),
             Presence::Required,
-            "Name of the policy, unique in its namespace: metrics, events and the journal know it by this.",
+            "Name of the policy, unique in its namespace: metrics, events and the journal use it.",
         ).alike(&["id", "metadata"]);
         NAMESPACE: String = Field::new(
             "namespace",
@@ -84,21 +84,19 @@ object! {
             "mode",
             Kind::Choice(Mode::WORDS),
             Presence::Default("Recommend"),
-            "Off: nothing is done. Recommend: everything but the writes, so that metrics show what would be \
-             lowered. Enforce: clocks, limits and quotas are lowered while the power is over the budget.",
+            "Off: nothing is done. Recommend: everything except the writes; metrics show what would be capped. Enforce: clocks, power limits and quotas are capped while the power is over the budget.",
         ).alike(&["enforcement", "enforcementMode", "action", "enforce"]);
         PRIORITY: i32 = Field::new(
             "priority",
             Kind::Whole { unit: Unit::None, min: -1_000_000_000, max: 1_000_000_000 },
             Presence::Default("0"),
-            "Where several policies select a pod, one decides for each component: the one of the highest priority, \
-             then of the lowest budget, then the first by name.",
+            "If several policies select a pod, one decides for each component: the one with the highest priority, then with the lowest budget, then the first by name.",
         ).alike(&["weight", "order", "precedence"]);
         SELECTOR: Map = Field::new(
             "selector",
             Kind::Object(&selector::OBJECT),
             Presence::Required,
-            "Which pods. All parts have to agree.",
+            "Which pods. A pod must match all parts.",
         ).alike(&["match", "podSelector", "target", "targets", "pods"]);
         BUDGET: Map = Field::new(
             "budget",
@@ -116,7 +114,7 @@ object! {
             "actuators",
             Kind::Object(&actuators::OBJECT),
             Presence::Default("{}"),
-            "By which means power is lowered, and how far down.",
+            "Which limits are used to lower power, and how far.",
         ).alike(&["actuation", "knobs", "means"]);
     }
 }
@@ -146,8 +144,7 @@ object! {
             "selectAll",
             Kind::Switch,
             Presence::Default("false"),
-            "Every pod (of the policy's namespace, if it has one). Needed where there is no other part, and only \
-             there, so that a part that was forgotten does not slow down a whole cluster.",
+            "Every pod (of the policy's namespace, if it has one). Needed if there is no other part, and only then. So a forgotten part does not slow down a whole cluster.",
         ).alike(&["all", "everything"]);
     }
 }
@@ -165,8 +162,7 @@ object! {
             "operator",
             Kind::Choice(Operator::WORDS),
             Presence::Required,
-            "In: the label has one of the values. NotIn: it has none of them, or is not there. Exists, \
-             DoesNotExist: the label is there or not, whatever its value.",
+            "In: the label has one of the values. NotIn: it has none of them, or does not exist. Exists, DoesNotExist: the label exists or not, with any value.",
         ).alike(&["op"]);
         VALUES: Vec<String> = Field::new(
             "values",
@@ -187,22 +183,19 @@ object! {
             "watts",
             Kind::Number { unit: Unit::Watts, min: 1.0, max: MAX_WATTS },
             Presence::Optional("percentOfPeak is given"),
-            "Power that may be drawn. Of a GPU all its power counts, idle included; of the CPU what the pods' work \
-             adds (for PerNode with selectAll, the whole node's).",
+            "Power that may be drawn. For GPUs the pods' whole GPU power counts, idle included. For CPUs only the pods' active power counts (for PerNode with selectAll, the whole node's power).",
         ).alike(&["power", "gpuPowerWatts", "cpuPackageWatts", "milliwatts", "budgetWatts", "maxPower"]);
         PERCENT_OF_PEAK: f64 = Field::new(
             "percentOfPeak",
             Kind::Number { unit: Unit::Percent, min: 1.0, max: 100.0 },
             Presence::Optional("watts is given"),
-            "The budget as a part of the highest power that was seen while nothing was capped.",
+            "The budget as a percentage of the highest power that was seen while nothing was capped.",
         ).alike(&["percent", "peakPercent"]);
         LOOKBACK: Duration = Field::new(
             "lookbackHours",
             Kind::Number { unit: Unit::Hours, min: 0.01, max: 720.0 },
             Presence::Default("24"),
-            "How far back the peak is looked for, in time in which nothing was capped. Until so much was seen \
-             nothing is lowered. Longer than the load's pauses: one that rests for longer is held to a part of its \
-             idle power when it comes back. Only with percentOfPeak.",
+            "The time over which the peak is taken; only time without a cap counts. Nothing is capped until this much time was seen. Choose it longer than the load's pauses: if the load pauses longer, the peak is its idle power, and it is capped to a percentage of that when it resumes. Only with percentOfPeak.",
         );
         SCOPE: Scope = Field::new(
             "scope",
@@ -214,13 +207,13 @@ object! {
             "components",
             Kind::List { of: &Kind::Choice(Component::WORDS), min: 1, max: 2 },
             Presence::Required,
-            "What is counted and lowered: gpu, cpu, or the sum of both.",
+            "What is counted and capped: gpu, cpu, or the sum of both.",
         ).alike(&["devices", "component", "resources"]);
         WINDOW: Duration = Field::new(
             "windowSeconds",
             Kind::Number { unit: Unit::Seconds, min: 0.1, max: 3600.0 },
             Presence::Default("1"),
-            "Power is the mean over this time, at least the agent's interval. A longer one lets short peaks pass.",
+            "Power is the mean over this time, at least the agent's interval. A longer time allows short peaks.",
         ).alike(&["interval"]);
     }
 }
@@ -232,45 +225,43 @@ object! {
             "algorithm",
             Kind::Choice(AlgorithmName::WORDS),
             Presence::Default("ratio"),
-            "ratio: clocks follow the ratio of target to power, whatever the device. table: a profile that was \
-             measured on this kind of device says which clock to go to.",
+            "ratio: clocks follow the ratio of target to power, for any device. table: a profile that was measured on this kind of device gives the clock.",
         );
         ENGAGE: f64 = Field::new(
             "engagePercent",
             SHARE,
             Presence::Default("100"),
-            "Above this, power is lowered.",
+            "Above this, limits are cut.",
         );
         TARGET: f64 = Field::new(
             "targetPercent",
             SHARE,
             Presence::Default("95"),
-            "To this it is lowered; not above engagePercent.",
+            "Power is cut to this; not above engagePercent.",
         );
         RELEASE: f64 = Field::new(
             "releasePercent",
             SHARE,
             Presence::Default("90"),
-            "Below this, the limits are given back step by step; less than targetPercent.",
+            "Below this, limits are raised step by step; less than targetPercent.",
         );
         HOLD: Duration = Field::new(
             "holdSeconds",
             Kind::Number { unit: Unit::Seconds, min: 0.0, max: 3600.0 },
             Presence::Default("5"),
-            "After a cut, nothing is given back for this long; longer where the power has just risen again.",
+            "After a cut, no limit is raised for this long; longer if the last raise exceeded the budget.",
         ).alike(&["cooldown", "cooldownSeconds"]);
         ON_TELEMETRY_LOSS: TelemetryLoss = Field::new(
             "onTelemetryLoss",
             Kind::Choice(TelemetryLoss::WORDS),
             Presence::Default("Hold"),
-            "When power is not measured any more. Hold: keep what is set for telemetryTimeoutSeconds, then give it \
-             back. Release: give it back at once. Floor: go down as far as allowed.",
+            "What happens when power is no longer measured. Hold: keep the limits for telemetryTimeoutSeconds, then restore them. Release: restore them at once. Floor: lower them as far as allowed.",
         );
         TELEMETRY_TIMEOUT: Duration = Field::new(
             "telemetryTimeoutSeconds",
             Kind::Number { unit: Unit::Seconds, min: 1.0, max: 86_400.0 },
             Presence::Default("300"),
-            "How long Hold holds.",
+            "How long Hold keeps the limits.",
         ).alike(&["timeout", "timeoutSeconds"]);
         TABLE: Vec<Map> = Field::new(
             "table",
@@ -294,7 +285,7 @@ object! {
             "watts",
             Kind::Number { unit: Unit::Watts, min: 1.0, max: MAX_WATTS },
             Presence::Required,
-            "What one device draws at this clock under full load.",
+            "Power of one device at this clock under full load.",
         ).alike(&["power"]);
     }
 }
@@ -306,13 +297,13 @@ object! {
             "gpu",
             Kind::Object(&gpu::OBJECT),
             Presence::Default("{}"),
-            "Of the pods' GPUs.",
+            "Limits of the pods' GPUs.",
         ).alike(&["gpus"]);
         CPU: Map = Field::new(
             "cpu",
             Kind::Object(&cpu::OBJECT),
             Presence::Default("{}"),
-            "Of the CPUs.",
+            "Limits of the CPUs.",
         ).alike(&["cpus"]);
     }
 }
@@ -324,8 +315,7 @@ object! {
             "use",
             Kind::List { of: &Kind::Choice(GpuMeans::WORDS), min: 0, max: 2 },
             Presence::Default("[LockedClocks, PowerLimit]"),
-            "LockedClocks: the upper end of the clock range, the precise means. PowerLimit: the driver's own limit, \
-             as a backstop a little above the budget, or alone where clocks cannot be locked.",
+            "LockedClocks: the upper end of the clock range, which is precise. PowerLimit: the driver's own limit, as a backstop a little above the budget, or alone if clocks cannot be locked.",
         );
         MIN_CLOCK: u32 = Field::new(
             "minClockMHz",
@@ -337,8 +327,7 @@ object! {
             "allowShared",
             Kind::Switch,
             Presence::Default("false"),
-            "A GPU that other pods use as well may be capped, where their policies say so too. Else only a GPU \
-             whose pods all share this policy.",
+            "A GPU that other pods use too may be capped, if their policies also allow it. Else a GPU is capped only if all its pods have this policy.",
         ).alike(&["shared"]);
     }
 }
@@ -350,9 +339,7 @@ object! {
             "use",
             Kind::List { of: &Kind::Choice(CpuMeans::WORDS), min: 0, max: 3 },
             Presence::Default("[Frequency, Quota]"),
-            "Frequency: scaling_max_freq, where a pod has its cores for itself. Quota: CPU time (cpu.max), for any \
-             pod. RaplLimit: the processor's own limit, for whole nodes only (scope PerNode and selectAll, without \
-             a namespace).",
+            "Frequency: scaling_max_freq, if a pod has cores of its own. Quota: CPU time (cpu.max), for any pod. RaplLimit: the processor's own limit, for whole nodes only (scope PerNode and selectAll, without a namespace).",
         );
         MIN_FREQUENCY: u32 = Field::new(
             "minFrequencyMHz",
@@ -364,7 +351,7 @@ object! {
             "minCPUs",
             Kind::Number { unit: Unit::Cpus, min: 0.01, max: 1024.0 },
             Presence::Optional("the agent's floor"),
-            "A pod's quota is never set below this many CPUs; 0.5 is 500m.",
+            "A pod's quota is never set below this number of CPUs; 0.5 is 500m.",
         ).alike(&["minCores", "minQuota"]);
     }
 }

@@ -59,7 +59,7 @@ fn an_unknown_key_is_answered_with_what_was_meant() {
             "policies[0].control.table[0].watt: unknown key; did you mean `watts`?",
         ),
         (format!("{SELECTOR}{BUDGET}xyzzy: 4"), "policies[0].xyzzy: unknown key; valid are name, namespace, mode, "),
-        (format!("{SELECTOR}{BUDGET}<<: {{mode: Off}}"), "policies[0].<<: merge keys are not read"),
+        (format!("{SELECTOR}{BUDGET}<<: {{mode: Off}}"), "policies[0].<<: merge keys are not supported"),
     ] {
         let problems = problems(&policy);
         assert!(problems[0].starts_with(problem), "{policy}: {problems:?}");
@@ -72,23 +72,23 @@ fn a_value_of_another_kind_is_answered_with_what_is_needed() {
     for (policy, problem) in [
         (
             format!("{SELECTOR}{BUDGET}mode: enforce"),
-            "policies[0].mode: \"enforce\" is none of Off, Recommend, Enforce; did you mean Enforce?",
+            "policies[0].mode: \"enforce\" is not one of Off, Recommend, Enforce; did you mean Enforce?",
         ),
         (
             format!("{SELECTOR}{BUDGET}mode: false"),
-            "policies[0].mode: false is none of Off, Recommend, Enforce; if Off was meant, write \"Off\"",
+            "policies[0].mode: false is not one of Off, Recommend, Enforce; if Off was meant, write \"Off\"",
         ),
-        (format!("{SELECTOR}{BUDGET}mode:"), "policies[0].mode: empty; give it a value, or take the key away"),
+        (format!("{SELECTOR}{BUDGET}mode:"), "policies[0].mode: empty; give it a value, or remove the key"),
         (format!("{SELECTOR}{BUDGET}control:"), "policies[0].control: empty;"),
         (
             format!("{SELECTOR}{BUDGET}control: {{algorithm: pid}}"),
-            "policies[0].control.algorithm: \"pid\" is none of ratio, table",
+            "policies[0].control.algorithm: \"pid\" is not one of ratio, table",
         ),
         (format!("{SELECTOR}{BUDGET}priority: high"), "policies[0].priority: \"high\" where a plain number is needed"),
-        (format!("{SELECTOR}{BUDGET}priority: 1.5"), "policies[0].priority: 1.5 is no whole number"),
+        (format!("{SELECTOR}{BUDGET}priority: 1.5"), "policies[0].priority: 1.5 is not a whole number"),
         (
             format!("{SELECTOR}{BUDGET}priority: 3000000000"),
-            "policies[0].priority: 3000000000 is more than 1000000000, the most",
+            "policies[0].priority: 3000000000 is more than the maximum, 1000000000",
         ),
         (
             format!("{BUDGET}selector: {{selectAll: yes}}"),
@@ -114,7 +114,7 @@ fn a_value_of_another_kind_is_answered_with_what_is_needed() {
         ),
         (
             format!("{BUDGET}selector: {{matchLabels: {{spot: true}}}}"),
-            "policies[0].selector.matchLabels.spot: true is no text here; write \"true\"",
+            "policies[0].selector.matchLabels.spot: true is not text here; write \"true\"",
         ),
         (
             format!("{BUDGET}selector: {{matchLabels: {{spot: }}}}"),
@@ -141,15 +141,15 @@ fn a_value_of_another_kind_is_answered_with_what_is_needed() {
         ),
         (
             format!("{SELECTOR}budget: {{watts: 4, lookbackHours: 4, components: [gpu]}}"),
-            "policies[0].budget.lookbackHours: has a meaning only with percentOfPeak",
+            "policies[0].budget.lookbackHours: is only valid with percentOfPeak",
         ),
         (
             format!("{SELECTOR}budget: {{watts: 4}}"),
-            "policies[0].budget.components: missing; it is: What is counted and lowered",
+            "policies[0].budget.components: missing; it is: What is counted and capped",
         ),
         (
             format!("{SELECTOR}budget: {{watts: 4, components: [disk]}}"),
-            "policies[0].budget.components[0]: \"disk\" is none of gpu, cpu",
+            "policies[0].budget.components[0]: \"disk\" is not one of gpu, cpu",
         ),
         (
             format!("{SELECTOR}budget: {{watts: 4, watts: 5, components: [gpu]}}"),
@@ -171,41 +171,44 @@ fn fc_079_a_number_is_finite_and_above_zero_and_fc_081_in_the_unit_of_its_key() 
     let control = |control: &str| format!("{SELECTOR}{BUDGET}control: {{{control}}}");
     let cpu = |cpu: &str| format!("{SELECTOR}budget: {{components: [cpu], watts: 9}}, actuators: {{cpu: {{{cpu}}}}}");
     for (policy, problem) in [
-        (budget(".nan"), "budget.watts: .nan is no finite number"),
-        (budget("-.Inf"), "budget.watts: -.Inf is no finite number"),
-        (budget("1e999"), "budget.watts: 1e999 is no finite number"),
+        (budget(".nan"), "budget.watts: .nan is not a finite number"),
+        (budget("-.Inf"), "budget.watts: -.Inf is not a finite number"),
+        (budget("1e999"), "budget.watts: 1e999 is not a finite number"),
         (budget("-5"), "budget.watts: -5 W is not above 0"),
         (budget("0.0"), "budget.watts: 0 W is not above 0"),
-        (budget("250000"), "budget.watts: 250000 W is more than 20000 W, the most; in milliwatts? 250000 mW is 250 W"),
+        (
+            budget("250000"),
+            "budget.watts: 250000 W is more than the maximum, 20000 W; in milliwatts? 250000 mW is 250 W",
+        ),
         (
             budget("150000000"),
-            "budget.watts: 150000000 W is more than 20000 W, the most; in microwatts? 150000000 uW is 150 W",
+            "budget.watts: 150000000 W is more than the maximum, 20000 W; in microwatts? 150000000 uW is 150 W",
         ),
-        (budget("0.25"), "budget.watts: 0.25 W is less than 1 W, the least; in kilowatts? 0.25 kW is 250 W"),
+        (budget("0.25"), "budget.watts: 0.25 W is less than the minimum, 1 W; in kilowatts? 0.25 kW is 250 W"),
         (budget("250W"), "budget.watts: \"250W\" where a plain number (in W) is needed; write 250"),
         (budget("'250'"), "budget.watts: \"250\" where a plain number (in W) is needed; write 250"),
         (budget("0.25 kW"), "budget.watts: \"0.25 kW\" where a plain number (in W) is needed; write 250"),
-        (percent("0.8"), "budget.percentOfPeak: 0.8 % is less than 1 %, the least; in a share of 1? 0.8 is 80 %"),
+        (percent("0.8"), "budget.percentOfPeak: 0.8 % is less than the minimum, 1 %; in a share of 1? 0.8 is 80 %"),
         (percent("80%"), "budget.percentOfPeak: \"80%\" where a plain number (in %) is needed; write 80"),
-        (percent("120"), "budget.percentOfPeak: 120 % is more than 100 %, the most"),
+        (percent("120"), "budget.percentOfPeak: 120 % is more than the maximum, 100 %"),
         (
             control("holdSeconds: 5000"),
-            "control.holdSeconds: 5000 s is more than 3600 s, the most; in milliseconds? 5000 ms is 5 s",
+            "control.holdSeconds: 5000 s is more than the maximum, 3600 s; in milliseconds? 5000 ms is 5 s",
         ),
         (control("holdSeconds: 5s"), "control.holdSeconds: \"5s\" where a plain number (in s) is needed; write 5"),
         (control("holdSeconds: 2m"), "control.holdSeconds: \"2m\" where a plain number (in s) is needed; write 120"),
         (
             cpu("minFrequencyMHz: 1.2"),
-            "actuators.cpu.minFrequencyMHz: 1.2 MHz is less than 100 MHz, the least; in GHz? 1.2 GHz is 1200 MHz",
+            "actuators.cpu.minFrequencyMHz: 1.2 MHz is less than the minimum, 100 MHz; in GHz? 1.2 GHz is 1200 MHz",
         ),
         (
             cpu("minFrequencyMHz: 1200000"),
-            "actuators.cpu.minFrequencyMHz: 1200000 MHz is more than 10000 MHz, the most; in kHz? 1200000 kHz is 1200 MHz",
+            "actuators.cpu.minFrequencyMHz: 1200000 MHz is more than the maximum, 10000 MHz; in kHz? 1200000 kHz is 1200 MHz",
         ),
         (cpu("minCPUs: 500m"), "actuators.cpu.minCPUs: \"500m\" where a plain number (in CPUs) is needed; write 0.5"),
         (
             cpu("minCPUs: 1500"),
-            "actuators.cpu.minCPUs: 1500 CPUs is more than 1024 CPUs, the most; in thousandths of a CPU? 1500 m is 1.5 CPUs",
+            "actuators.cpu.minCPUs: 1500 CPUs is more than the maximum, 1024 CPUs; in thousandths of a CPU? 1500 m is 1.5 CPUs",
         ),
     ] {
         assert_eq!(problems(&policy), [format!("policies[0].{problem} (line 3)")]);
@@ -221,7 +224,7 @@ fn fields_agree_with_each_other() {
     for (policy, problem) in [
         (
             selector(""),
-            "selector: selects nothing; name labels or namespaces, as `namespaces: [energy]`, or write `selectAll: true`",
+            "selector: selects nothing; give labels or namespaces, as `namespaces: [energy]`, or write `selectAll: true`",
         ),
         (selector("selectAll: false"), "selector: selects nothing"),
         (
@@ -244,31 +247,28 @@ fn fields_agree_with_each_other() {
         (control("algorithm: table"), "control.table: missing; algorithm table needs it"),
         (
             control("table: [{clockMHz: 600, watts: 1}, {clockMHz: 700, watts: 2}]"),
-            "control.table: has a meaning only with `algorithm: table`",
+            "control.table: is only valid with `algorithm: table`",
         ),
         (control("algorithm: table, table: [{clockMHz: 600, watts: 1}]"), "control.table: 1 are too few; at least 2"),
         (
             control("algorithm: table, table: [{clockMHz: 600, watts: 1}, {clockMHz: 600, watts: 2}]"),
-            "control.table[1]: clocks ascend, and 600 MHz comes after 600 MHz",
+            "control.table[1]: clocks must ascend, but 600 MHz comes after 600 MHz",
         ),
         (
             control("algorithm: table, table: [{clockMHz: 600, watts: 2}, {clockMHz: 700, watts: 1.5}]"),
-            "control.table[1]: power rises with the clock, and 1.5 W comes after 2 W",
+            "control.table[1]: power must rise with the clock, but 1.5 W comes after 2 W",
         ),
         (
             format!("{SELECTOR}{BUDGET}actuators: {{cpu: {{use: [Quota]}}}}"),
             "actuators.cpu: budget.components does not name cpu",
         ),
-        (format!("{SELECTOR}{BUDGET}actuators: {{gpu: {{use: []}}}}"), "actuators: nothing could ever be lowered"),
+        (format!("{SELECTOR}{BUDGET}actuators: {{gpu: {{use: []}}}}"), "actuators: nothing could ever be capped"),
         (
             format!("{SELECTOR}budget: {{watts: 400, components: [cpu]}}, {rapl}"),
-            "actuators.cpu.use: RaplLimit lowers the whole node",
+            "actuators.cpu.use: RaplLimit caps the whole node",
         ),
-        (
-            format!("{}, {rapl}", node.replace("PerNode", "PerPod")),
-            "actuators.cpu.use: RaplLimit lowers the whole node",
-        ),
-        (format!("namespace: a, {node}, {rapl}"), "actuators.cpu.use: RaplLimit lowers the whole node"),
+        (format!("{}, {rapl}", node.replace("PerNode", "PerPod")), "actuators.cpu.use: RaplLimit caps the whole node"),
+        (format!("namespace: a, {node}, {rapl}"), "actuators.cpu.use: RaplLimit caps the whole node"),
     ] {
         let problems = problems(&policy);
         assert!(problems[0].starts_with(&format!("policies[0].{problem}")), "{policy}: {problems:?}");
