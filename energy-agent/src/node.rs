@@ -111,7 +111,7 @@ impl Node {
         for PodLabel { key, name, .. } in pod_labels.iter().filter(|label| label.in_conflict) {
             info!(
                 label = key,
-                name, "another label of --pods.labels would have the same name, so this one has a number"
+                name, "another label of --pods.labels would have the same name, so this one gets a number"
             );
         }
         let retention = Retention { time: config.terminated_retention, max: config.terminated_max };
@@ -150,10 +150,10 @@ impl Node {
         Ok(node)
     }
 
-    /// Says once that the host's processes are out of sight, where that `matters`.
+    /// Says once that the agent cannot see the host's processes, where that `matters`.
     fn miss_processes(&mut self, matters: bool) {
         if let Some(state) = self.unmissed.take_if(|_| matters) {
-            warn!(problem = state.detail, "the host's processes are out of sight");
+            warn!(problem = state.detail, "the agent cannot see the host's processes");
             self.host_pid = Some(state);
         }
     }

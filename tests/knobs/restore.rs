@@ -233,7 +233,7 @@ fn the_command_leaves_what_somebody_has_set_since() {
     let outcome = node.restore(&[]);
     assert_eq!(outcome.code, Some(0), "{outcome:#?}");
     let words: Vec<&str> = outcome.line(&theirs).split_whitespace().collect();
-    let expected = "cpu_frequency of policy4 2000000 kHz 2956800 kHz left: another program has set it, 2000 MHz shows where \
+    let expected = "cpu_frequency of policy4 2000000 kHz 2956800 kHz left: another program has set it, it is 2000 MHz, but \
                     1000 MHz was written; it stays";
     assert_eq!(words.join(" "), expected, "{outcome:#?}");
     assert!(outcome.line(&back).ends_with("already at the original value"), "{outcome:#?}");

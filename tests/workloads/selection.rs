@@ -181,7 +181,7 @@ fn a_bad_edit_or_no_file_keeps_what_was_and_is_said_once() {
         assert_eq!(&page.one(CHANGED, &[]).value, changed);
     }
     let landing = ureq::get(format!("http://{}/", agent.address)).call().unwrap().body_mut().read_to_string().unwrap();
-    assert!(landing.contains("of them kepler_node_cpu_info") && landing.contains("Not in force: "), "{landing}");
+    assert!(landing.contains("of them kepler_node_cpu_info") && landing.contains("Not active: "), "{landing}");
     // Several looks at the file that is still gone.
     let told = agent.logged("previous selection stays active").len();
     std::thread::sleep(Duration::from_millis(1200));

@@ -99,7 +99,9 @@ fn lost(actuator: &Actuator, files: &mut FileKnobs, gpus: &mut GpuMeter) -> Stri
         text.push_str(&format!("  {knob} was only in the record of this boot.\n"));
     }
     if *lines == 0 {
-        text.push_str("The record of this boot is complete, so nothing is lost. Find out which program changed the journal.\n");
+        text.push_str(
+            "The record of this boot is complete, so nothing is lost. Find out which program changed the journal.\n",
+        );
         return text.replace(is_unprintable, "?");
     }
     text.push_str("The original values of some limits are lost. These limits are lower than their device allows:\n");

@@ -104,7 +104,7 @@ impl Capper {
         if left.held().next().is_none() && left.loss().is_none() {
             return None;
         }
-        info!("capping is off, what an earlier run left limited is restored");
+        info!("capping is off, limits that an earlier run left are restored");
         let none = ActivePolicies { complete: true, ..ActivePolicies::default() };
         let capper = Self { off: true, ..Self::open(config, watch::channel(Arc::new(none)).1, None) };
         // What is limited by an agent that runs is not left over.

@@ -311,12 +311,12 @@ fn a_package_whose_limit_somebody_else_raises_is_shown_and_held_again_after_a_mi
     let told = agent.policies();
     let subject = &told["policies"][0]["subjects"][0];
     assert_eq!(
-        subject["reason"], "rapl_limit of intel-rapl:0 is yielded: somebody else has set it to 60.0 W",
+        subject["reason"], "rapl_limit of intel-rapl:0 is yielded: another program has set it to 60.0 W",
         "{told}"
     );
     let limits = told["limits"].as_array().unwrap();
     let detail = limits[0]["detail"].as_str().unwrap();
-    assert!(detail.starts_with("somebody else has set 60.0 W, which is higher than the 40.0 W"), "{detail}");
+    assert!(detail.starts_with("another program has set 60.0 W, which is higher than the 40.0 W"), "{detail}");
     assert_eq!(text(&limit), "60000000");
     // A minute of theirs, and then the budget's again.
     let patience = taken + Duration::from_secs(180);
@@ -327,7 +327,7 @@ fn a_package_whose_limit_somebody_else_raises_is_shown_and_held_again_after_a_mi
     assert!(taken.elapsed() >= Duration::from_secs(59), "{:?}", taken.elapsed());
     wait_for_state(&agent, "node", "capping");
     wait_for("the budget to be kept", || shows(&agent, 40.0));
-    assert_eq!(agent.logged("somebody else writes it").len(), 1, "{:#?}", agent.log());
+    assert_eq!(agent.logged("another program writes it").len(), 1, "{:#?}", agent.log());
     assert_eq!(writes(&agent.scrape(), "intel-rapl:0", "ok"), 2);
     // What they set is what comes back.
     let (status, _) = agent.end("TERM");

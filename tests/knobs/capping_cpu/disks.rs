@@ -104,7 +104,7 @@ fn a_crash_and_a_read_only_disk_are_restored_by_command_and_next_start() {
     node.world.policies(&policy(90));
     wait_for_state(&agent, "package", "no_actuator");
     assert_eq!(node.limit(), OPEN);
-    assert_eq!(agent.logged("nothing new is capped").len(), 1, "{:#?}", agent.log());
+    assert_eq!(agent.logged("no new limits are set").len(), 1, "{:#?}", agent.log());
     disk.read_only(false);
     node.wait_until_capped();
     assert_eq!(agent.logged("the capping journal can be written").len(), 1, "{:#?}", agent.log());

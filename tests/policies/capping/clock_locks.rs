@@ -71,7 +71,7 @@ fn a_lock_that_shows_under_load_is_never_raised_and_stays() {
         let told = told(&agent, uuid);
         assert_eq!((told["state"].as_str(), &told["wanted"]), (Some("yielded"), &Value::Null), "{told}");
         let detail = told["detail"].as_str().unwrap();
-        assert!(detail.contains("it runs at 600 MHz under load where 1980 MHz is the highest"), "{detail}");
+        assert!(detail.contains("it runs at 600 MHz under load, the highest is 1980 MHz"), "{detail}");
         assert!(detail.contains("--capping.gpu-clock-before=MIN-MAX"), "{detail}");
         assert_eq!(agent.logged(&format!("gpu_locked_clocks of {uuid}")).len(), 1, "{:#?}", agent.log());
     }
@@ -107,7 +107,7 @@ fn a_lock_that_takes_the_place_of_the_agents_is_neither_raised_nor_reset() {
     let before = world.writes("GPU-admin").len();
     wait_for_yielded(&world, &agent, "GPU-admin");
     assert!(!world.journal().contains("GPU-admin"), "{}", world.journal());
-    assert_eq!(agent.logged("somebody else has locked its clocks").len(), 1, "{:#?}", agent.log());
+    assert_eq!(agent.logged("another program has locked its clocks").len(), 1, "{:#?}", agent.log());
     let event = world.one_event("ForeignChange", "gpu_locked_clocks of GPU-admin");
     assert!(event["note"].as_str().unwrap().contains("600 MHz"), "{event}");
     // Longer than the hold after which a ceiling is raised.
@@ -148,7 +148,7 @@ fn clocks_that_are_stated_come_back_however_a_cap_ends() {
     world.no_policies();
     world.wait("the stated clocks", || is_back(&world));
     agent.after_ticks(4);
-    assert_eq!(agent.logged("clocks are locked to 345-900 MHz, as stated").len(), 1, "{:#?}", agent.log());
+    assert_eq!(agent.logged("clocks are locked to 345-900 MHz, as configured").len(), 1, "{:#?}", agent.log());
     // The end of the agent. The other GPU is open now, which is what it was stated to be.
     world.nvml.lock_clocks("GPU-reset", Some((345, 900)));
     drop(agent);

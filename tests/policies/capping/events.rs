@@ -172,7 +172,8 @@ fn what_cannot_be_given_back_is_tried_and_told_and_is_not_forgotten_at_the_end()
     let (mut world, _pod, mut agent) = capped();
     world.change("GPU-a", |gpu| _ = gpu.errors.insert(RESET.to_owned(), Return::Unknown));
     world.no_policies();
-    let event = world.one_event("RestoreFailed", "gpu_locked_clocks of GPU-a: cannot be restored, the agent tries again: ");
+    let event =
+        world.one_event("RestoreFailed", "gpu_locked_clocks of GPU-a: cannot be restored, the agent tries again: ");
     assert_eq!((event["type"].as_str(), event["regarding"]["kind"].as_str()), (Some("Warning"), Some("Node")));
     wait_for("two tries", || (world.nvml.calls_at(RESET, 0) >= 2).then_some(()));
     let page = agent.after_ticks(2);

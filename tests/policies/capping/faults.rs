@@ -134,7 +134,7 @@ fn a_limit_that_a_driver_refuses_is_told_once_and_stays_with_its_device_fc_084()
     {
         world.wait(name, || state(&agent.scrape(), name) == "no_actuator");
         // The pod's event says why, as its line on the page does.
-        let why = format!("policy {name}: {uuid} cannot be lowered: gpu_power_limit is {why}");
+        let why = format!("policy {name}: {uuid} cannot be capped: gpu_power_limit is {why}");
         assert_eq!(world.one_event("NoActuator", &why)["regarding"]["name"], name);
     }
     assert_metered(&world, &first, &page);
@@ -390,9 +390,9 @@ fn what_a_driver_forgot_is_set_again_and_what_somebody_else_set_is_theirs() {
     world.wait("the budget to be kept", || world.watts("GPU-unlocked") <= 400.0);
     agent.after_ticks(12);
     assert_eq!(world.limit_mw("GPU-foreign"), Some(300_000));
-    assert_eq!(agent.logged("somebody else writes it").len(), 1, "{:#?}", agent.log());
+    assert_eq!(agent.logged("another program writes it").len(), 1, "{:#?}", agent.log());
     let event = world.one_event("ForeignChange", "gpu_power_limit of GPU-foreign");
-    assert!(event["note"].as_str().unwrap().contains("300.0 W shows where 4"), "{event}");
+    assert!(event["note"].as_str().unwrap().contains("it is 300.0 W, but 4"), "{event}");
     let is_ours = world.limit_mw("GPU-well").is_some_and(|limit_mw| (400_000..=440_000).contains(&limit_mw));
     assert!(is_ours && world.lock("GPU-foreign").is_some());
 

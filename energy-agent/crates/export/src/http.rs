@@ -281,7 +281,7 @@ async fn status_of_policies(State(web): State<Arc<Pages>>, uri: Uri, headers: He
     let published = Arc::clone(&web.snapshots.borrow());
     if published.is_stale(web.interval) {
         let seconds = published.completed.elapsed().as_secs();
-        let text = format!("no tick for {seconds} s: how policies stand is not known\n");
+        let text = format!("no tick for {seconds} s: the state of the policies is not known\n");
         return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
     }
     policies::answer(&published.snapshot, &uri, &joined(&headers, ACCEPT))
@@ -299,7 +299,7 @@ async fn landing(State(web): State<Arc<Pages>>) -> Html<String> {
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>energy-agent on {node}</title>\n\
          <style>body{{font:1em/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}}\
          td,th{{text-align:left;padding:.1em 1em .1em 0;vertical-align:top}}</style></head>\n<body>\n\
-         <h1>energy-agent</h1>\n<p>Which pod, container and service on <b>{node}</b> used how many joules. Version {version}.</p>\n\
+         <h1>energy-agent</h1>\n<p>Energy of the pods, containers and services on <b>{node}</b>. Version {version}.</p>\n\
          <ul>\n<li><a href=\"{path}\">Metrics</a> (Prometheus text or OpenMetrics)</li>\n\
          <li><a href=\"/healthz\">Health</a>, <a href=\"/readyz\">readiness</a>: {state}</li>\n\
          <li>CPU usage by {meter} {program}, weight {weight}, idle split {idle}</li>\n\
@@ -315,7 +315,7 @@ async fn landing(State(web): State<Arc<Pages>>) -> Html<String> {
         idle = or_none(how.idle),
         export = escaped(&exported(&published.export)),
         policies = if snapshot.capping.is_some() {
-            "<li><a href=\"/policies\">Policies</a>: budgets of pods, and what is limited for them</li>\n"
+            "<li><a href=\"/policies\">Policies</a>: budgets of pods, and their limits</li>\n"
         } else {
             ""
         },
@@ -332,7 +332,7 @@ async fn landing(State(web): State<Arc<Pages>>) -> Html<String> {
 
 fn exported(export: &ActiveSelection) -> String {
     let text = export.selection.text();
-    export.problem.as_ref().map_or_else(|| text.to_owned(), |problem| format!("{text}. Not in force: {problem}"))
+    export.problem.as_ref().map_or_else(|| text.to_owned(), |problem| format!("{text}. Not active: {problem}"))
 }
 
 const fn or_none(word: &str) -> &str {

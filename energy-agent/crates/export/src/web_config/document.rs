@@ -331,7 +331,7 @@ mod tests {
     fn only_the_toolkits_headers_can_be_set() {
         let headers = |text: &str| read(&format!("http_server_config: {{headers: {{{text}}}}}")).unwrap().headers();
         let set =
-            headers("X-Frame-Options: deny, X-XSS-WebConfig: '1; mode=block', Content-Security-Policy: ''").unwrap();
+            headers("X-Frame-Options: deny, X-XSS-Protection: '1; mode=block', Content-Security-Policy: ''").unwrap();
         assert_eq!(
             (set.len(), &set["x-frame-options"], &set["x-xss-protection"]),
             (2, &HeaderValue::from_static("deny"), &HeaderValue::from_static("1; mode=block"))

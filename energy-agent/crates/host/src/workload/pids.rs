@@ -68,7 +68,7 @@ impl Pids {
     }
 
     /// The workload of a process, also of one that ended since it was asked for last. `None` if it is not there, or its
-    /// cgroup is not to be seen from here and none of `pods` has its container, or the host's processes are out of sight.
+    /// cgroup is not to be seen from here and none of `pods` has its container, or the agent cannot see the host's processes.
     pub fn owner(&mut self, pid: u32, owners: Option<&Owners>, pods: &Pods) -> Option<Arc<Workload>> {
         if !self.in_sight {
             return None;

@@ -30,18 +30,18 @@ fn log(change: &Change) {
     let Change { knob, policy, kind, detail } = change;
     let policy = policy.as_ref().map(ToString::to_string).unwrap_or_default();
     match kind {
-        ChangeKind::Foreign => warn!(%knob, policy, "somebody else writes it: {detail}"),
+        ChangeKind::Foreign => warn!(%knob, policy, "another program writes it: {detail}"),
         ChangeKind::Locked => warn!(%knob, policy, "its clocks are left alone while this shows: {detail}"),
         ChangeKind::Resized => {
-            info!(%knob, policy, "the pod was resized, its new limit is what is given back: {detail}")
+            info!(%knob, policy, "the pod was resized, its new limit is restored later: {detail}")
         }
         ChangeKind::Reverted => info!(%knob, policy, "set again: {detail}"),
-        ChangeKind::Restored => info!(%knob, policy, "given back: {detail}"),
+        ChangeKind::Restored => info!(%knob, policy, "restored: {detail}"),
         ChangeKind::RestoreFailed => {
-            warn!(%knob, policy, error = detail, "cannot be given back, it stays in the journal and is tried again");
+            warn!(%knob, policy, error = detail, "cannot be restored, it stays in the journal and the agent tries again");
         }
         ChangeKind::Refused(state) => {
-            warn!(%knob, policy, reason = state.as_str(), error = detail, "cannot be limited, it is tried again later");
+            warn!(%knob, policy, reason = state.as_str(), error = detail, "cannot be limited, the agent tries again later");
         }
         ChangeKind::Recovered => info!(%knob, policy, "can be limited again: {detail}"),
     }

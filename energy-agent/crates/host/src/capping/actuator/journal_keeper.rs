@@ -89,7 +89,7 @@ impl JournalKeeper {
             Ok(journal) => {
                 let entries: Vec<Entry> = journal.entries().values().cloned().collect();
                 if !entries.is_empty() {
-                    info!(knobs = entries.len(), "limits of an earlier run are taken over from the journal");
+                    info!(knobs = entries.len(), "limits of an earlier run are adopted from the journal");
                 }
                 self.loss = journal.loss().clone();
                 self.journal = Some(journal);
@@ -120,7 +120,10 @@ impl JournalKeeper {
             }
             Ok(Some(changed)) => {
                 self.repairs += 1;
-                warn!(files = changed, "somebody else has removed or changed the capping journal; it is written anew");
+                warn!(
+                    files = changed,
+                    "another program has removed or changed the capping journal; it is written again"
+                );
             }
             Ok(None) if due && journal.problem().is_some() => journal.retry(),
             Ok(None) => {}
@@ -153,7 +156,7 @@ impl JournalKeeper {
                 warn!(detail, "nothing is capped: another agent caps on this node");
             }
             Some(ActuatorTrouble { detail, .. }) => {
-                warn!(error = detail, "nothing new is capped: what a limit was before could not be kept");
+                warn!(error = detail, "no new limits are set: their original values could not be saved");
             }
             None if self.trouble.is_some() => info!("the capping journal can be written"),
             None => {}

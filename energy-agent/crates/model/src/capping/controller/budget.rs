@@ -276,7 +276,7 @@ impl Budget {
         if self.floor.is_reached() {
             let over = matches!(sight, Sight::Both(Reading { mean, budget, .. }) if mean > budget);
             let power = if over { "is still" } else { "was within the last minute" };
-            let reason = format!("everything is at its floor, and the power {power} above the budget");
+            let reason = format!("all limits are at their floors, and the power {power} above the budget");
             return (SubjectState::Unreachable, Some(reason));
         }
         let state = match self.phase {

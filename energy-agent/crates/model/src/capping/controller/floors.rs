@@ -68,6 +68,6 @@ fn a_gpu_that_somebody_else_has_set_is_named_when_the_other_is_at_its_floor() {
     world.ticks(10);
     assert_eq!(world.limit(&clock_of("GPU-1")), Some(345));
     let subject = &world.status("cap").subjects[0];
-    let expected = "GPU-0 cannot be lowered: gpu_locked_clocks is yielded, gpu_power_limit is yielded";
+    let expected = "GPU-0 cannot be capped: gpu_locked_clocks is yielded, gpu_power_limit is yielded";
     assert_eq!((subject.state, subject.reason.as_deref()), (SubjectState::Capping, Some(expected)));
 }

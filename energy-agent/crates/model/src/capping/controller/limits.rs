@@ -101,8 +101,8 @@ fn limits_that_add_up_to_more_than_the_budget_are_told() {
     world.draw("GPU-0", 700.0);
     world.draw("GPU-1", 100.0);
     world.tick();
-    let told = "the power limits add up to 825.0 W of 600.0 W: a GPU that draws little may draw up to an equal part, and is \
-                cut when it does";
+    let told = "the power limits add up to 825.0 W of 600.0 W: a GPU with little load may draw up to an equal share, and is \
+                cut if it does";
     assert_eq!(reason(&world), Some(told));
     world.draw("GPU-0", 525.0);
     world.draw("GPU-1", 300.0);
@@ -125,7 +125,7 @@ fn limits_that_add_up_to_more_than_the_budget_are_told() {
     let mut world = by_limit(600.0, &["GPU-0", "GPU-1", "GPU-2", "GPU-3"]);
     (0..4).for_each(|number| world.draw(&format!("GPU-{number}"), 700.0));
     world.tick();
-    let told = "the power limits add up to 800.0 W of 600.0 W: no device can be limited to less";
+    let told = "the power limits add up to 800.0 W of 600.0 W: no device allows a lower limit";
     assert_eq!((reason(&world), world.state("cap")), (Some(told), SubjectState::Capping));
     // Behind clocks they are 110 % by rule.
     let mut world = World::new().policy(policy("cap", 400.0)).pod("a").gpu("GPU-0", &["a"]);

@@ -117,13 +117,13 @@ impl<'a> Scene<'a> {
         });
         let states = states.collect::<Vec<_>>().join(", ");
         let why = if states.is_empty() { "the policy uses neither its clocks nor its power limit" } else { &states };
-        format!("{} cannot be lowered: {why}", gpu.uuid)
+        format!("{} cannot be capped: {why}", gpu.uuid)
     }
 
     /// Why a GPU may not be capped on behalf of this policy: somebody else uses it who has not agreed.
     fn not_alone(&self, number: usize, gpu: &GpuDevice) -> Option<String> {
         if gpu.foreign {
-            return Some(format!("{} is also used by something that is no pod", gpu.uuid));
+            return Some(format!("{} is also used outside pods", gpu.uuid));
         }
         let policy = self.decisions.policy(number);
         let deciders = gpu.users.iter().map(|user| self.decisions.decider(&user.uid, Component::Gpu, policy.mode));
@@ -133,7 +133,10 @@ impl<'a> Scene<'a> {
                     || (policy.actuators.gpu.allow_shared && self.decisions.policy(other).actuators.gpu.allow_shared)
             };
             if !decider.is_some_and(agreed) {
-                return Some(format!("{} is also used by pod {}, whose policy does not allow it", gpu.uuid, user.uid));
+                return Some(format!(
+                    "{} is also used by pod {}, and its policy does not allow this",
+                    gpu.uuid, user.uid
+                ));
             }
         }
         None
@@ -206,7 +209,7 @@ impl<'a> Scene<'a> {
         let pod = name(pod);
         let or = if has_others(policy.actuators.cpu) { "" } else { ", or name Frequency or Quota too" };
         Some(format!(
-            "RaplLimit lowers the whole node, and policy {winner} decides about the CPUs of pod {pod}; give this policy a \
+            "RaplLimit caps the whole node, but policy {winner} decides about the CPUs of pod {pod}; give this policy a \
              higher priority{or}"
         ))
     }
@@ -245,12 +248,14 @@ impl<'a> Scene<'a> {
 
     /// Why a knob cannot be used, and whose value rules.
     fn stands(&self, knob: &Knob) -> String {
-        let Some(now) = self.seen.knobs.get(knob) else { return format!("{knob} is not there") };
+        let Some(now) = self.seen.knobs.get(knob) else { return format!("{knob} does not exist") };
         let theirs = match (now.state, now.original) {
             // The clocks of a GPU do not show who has set them to what: the limit's own line says what is known.
-            (KnobState::Yielded, _) if matches!(knob, Knob::GpuClock(_)) => ": somebody else has set it".to_owned(),
-            (KnobState::Yielded, None) => ": somebody else has taken its limit away".to_owned(),
-            (KnobState::Yielded, Some(value)) => format!(": somebody else has set it to {}", Quantity::of(knob, value)),
+            (KnobState::Yielded, _) if matches!(knob, Knob::GpuClock(_)) => ": another program has set it".to_owned(),
+            (KnobState::Yielded, None) => ": another program has removed its limit".to_owned(),
+            (KnobState::Yielded, Some(value)) => {
+                format!(": another program has set it to {}", Quantity::of(knob, value))
+            }
             _ => String::new(),
         };
         format!("{knob} is {}{theirs}", now.state.as_str())
@@ -280,9 +285,9 @@ const fn has_others(cpu: CpuActuators) -> bool {
 /// What a pod lacks of the means that its policy names.
 fn without_means(pod: &PodNow, cpu: CpuActuators) -> String {
     let lacks = match (cpu.frequency, cpu.quota) {
-        (true, true) => "neither cores of its own nor a quota that can be written",
-        (true, false) => "no cores of its own whose clock can be written",
-        _ => "no quota that can be written",
+        (true, true) => "neither cores of its own nor a writable quota",
+        (true, false) => "no cores of its own with a writable clock",
+        _ => "no writable quota",
     };
     format!("pod {} has {lacks}", name(pod))
 }

@@ -59,7 +59,7 @@ fn the_power_of_a_node_whose_limit_is_somebody_elses_is_shown_with_what_rules() 
         takes(&mut world, ZONES[0], 60_000_000);
         world.ticks(5);
         assert_eq!((power(&world), world.state("node")), (Some(Watts(60.0)), SubjectState::NoActuator), "{pods} pods");
-        assert_eq!(reason(&world), "rapl_limit of intel-rapl:0 is yielded: somebody else has set it to 60.0 W");
+        assert_eq!(reason(&world), "rapl_limit of intel-rapl:0 is yielded: another program has set it to 60.0 W");
         // 20 W over the budget, each second.
         assert_eq!(world.status("node").subjects[0].over_budget_uj, 6 * 20_000_000);
         // When it can be written again, that is no floor that was reached.
@@ -81,7 +81,7 @@ fn a_package_that_somebody_else_has_set_leaves_the_other_its_part() {
     // Who reads why the budget is not kept has to learn whose value it is, as long as it lasts.
     world.ticks(5);
     assert_eq!(world.values(), BTreeMap::from([(rapl(ZONES[1]), 95_000_000)]));
-    assert_eq!(reason(&world), "rapl_limit of intel-rapl:0 is yielded: somebody else has set it to 140.0 W");
+    assert_eq!(reason(&world), "rapl_limit of intel-rapl:0 is yielded: another program has set it to 140.0 W");
     assert_eq!(world.state("node"), SubjectState::Capping);
     // Given back, it is the node's own again: that is no floor that was reached.
     world.seen.knobs.get_mut(&rapl(ZONES[0])).unwrap().state = KnobState::Ok;
@@ -112,7 +112,7 @@ fn a_pod_of_another_policy_is_named_where_it_keeps_the_node_from_being_lowered()
     let mut world = node(node_policy(40.0), &ZONES[..1], 60.0).policy(other).pod("a").pod_with("b", "web", &[]);
     world.ticks(3);
     assert_eq!((world.values(), world.state("node")), (BTreeMap::new(), SubjectState::NoActuator));
-    let expected = "RaplLimit lowers the whole node, and policy low decides about the CPUs of pod ml/a; give this policy a \
+    let expected = "RaplLimit caps the whole node, but policy low decides about the CPUs of pod ml/a; give this policy a \
                     higher priority, or name Frequency or Quota too";
     assert_eq!(reason(&world), expected);
     assert_eq!(power(&world), Some(Watts(60.0)));
@@ -122,7 +122,7 @@ fn a_pod_of_another_policy_is_named_where_it_keeps_the_node_from_being_lowered()
     world.put(both);
     world.work("b", 30.0, 3.0);
     world.tick();
-    let expected = "RaplLimit lowers the whole node, and policy low decides about the CPUs of pod ml/a; give this policy a \
+    let expected = "RaplLimit caps the whole node, but policy low decides about the CPUs of pod ml/a; give this policy a \
                     higher priority";
     assert_eq!(reason(&world), expected, "it names a quota already");
     assert_eq!(world.values().keys().collect::<Vec<_>>(), [&quota_of("b")]);
@@ -132,9 +132,9 @@ fn a_pod_of_another_policy_is_named_where_it_keeps_the_node_from_being_lowered()
 #[test]
 fn what_is_missing_is_named_by_the_means_that_the_policy_has() {
     for (frequency, quota, expected) in [
-        (true, true, "pod ml/a has neither cores of its own nor a quota that can be written"),
-        (true, false, "pod ml/a has no cores of its own whose clock can be written"),
-        (false, true, "pod ml/a has no quota that can be written"),
+        (true, true, "pod ml/a has neither cores of its own nor a writable quota"),
+        (true, false, "pod ml/a has no cores of its own with a writable clock"),
+        (false, true, "pod ml/a has no writable quota"),
     ] {
         let mut cap = policy("node", 40.0);
         cap.budget.components = Components { gpu: false, cpu: true };

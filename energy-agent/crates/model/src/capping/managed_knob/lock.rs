@@ -120,7 +120,7 @@ impl ManagedKnob {
         let lock = Theirs::Lock { mhz: look.mhz };
         match (known, shows) {
             (Some(_), false) if !stays => {
-                let detail = format!("its clocks are not locked any more, it runs at {} MHz", look.mhz);
+                let detail = format!("its clocks are no longer locked, it runs at {} MHz", look.mhz);
                 self.report(ChangeKind::Recovered, detail, changes);
                 self.phase.on(Event::Open);
             }
@@ -163,9 +163,7 @@ impl ManagedKnob {
 
 fn locked(mhz: u32, most: u64) -> String {
     format!(
-        "it runs at {mhz} MHz under load where {most} MHz is the highest, and the driver gives no reason: somebody else has \
-         locked its clocks; state what to restore after a cap, --capping.gpu-clock-before=MIN-MAX, or open if {mhz} MHz \
-         is all that it can do"
+        "it runs at {mhz} MHz under load, the highest is {most} MHz, and the driver gives no reason: another program has locked its clocks; set the range to restore after a cap with --capping.gpu-clock-before=MIN-MAX, or open if {mhz} MHz is its maximum"
     )
 }
 

@@ -17,13 +17,13 @@ impl ManagedKnob {
             if readable && (!is_ours || is_quota) {
                 // The device began anew: what it shows now is what it was before anything was written.
                 if wanted {
-                    self.report(ChangeKind::Reverted, "the device began anew".to_owned(), changes);
+                    self.report(ChangeKind::Reverted, "the device was reset".to_owned(), changes);
                 }
                 self.phase.on(Event::Open);
                 return Some(Action::Forget);
             }
             if !readable && confirmed && wanted {
-                self.report(ChangeKind::Reverted, "the driver was loaded anew".to_owned(), changes);
+                self.report(ChangeKind::Reverted, "the driver was loaded again".to_owned(), changes);
             }
             if !readable {
                 self.phase.on(Event::Undone);
@@ -53,7 +53,7 @@ impl ManagedKnob {
                 let often = self.rival.reverted(now);
                 let shown = format!("it went back to {}", text(&self.knob, found.value));
                 if often {
-                    return Some(self.give_way(now, &format!("{shown} again and again"), changes));
+                    return Some(self.give_way(now, &format!("{shown} repeatedly"), changes));
                 }
                 self.report(ChangeKind::Reverted, shown, changes);
             }
@@ -63,7 +63,7 @@ impl ManagedKnob {
             return None;
         }
         let [shown, written] = [found.value, Some(written)].map(|value| text(&self.knob, value));
-        let detail = format!("{shown} shows where {written} was written");
+        let detail = format!("it is {shown}, but {written} was written");
         if is_quota {
             return Some(self.resized(now, &detail, changes));
         }
@@ -74,7 +74,7 @@ impl ManagedKnob {
     /// and the budget holds the pod below it from the next tick on.
     fn resized(&mut self, now: Duration, detail: &str, changes: &mut Vec<Change>) -> Action {
         if self.wanted.is_some() && self.rival.reverted(now) {
-            return self.give_way(now, &format!("{detail}, again and again"), changes);
+            return self.give_way(now, &format!("{detail}, repeatedly"), changes);
         }
         self.report(ChangeKind::Resized, detail.to_owned(), changes);
         self.phase.on(Event::Open);

@@ -71,11 +71,11 @@ impl Theirs {
         let (comparison, then) = if is_lower(*shown, *written) {
             ("lower", "it stays".to_owned())
         } else {
-            let most = "three times within an hour at most (the same value again: at once, twenty times)";
-            ("higher", format!("it stands for {left} s more and is then written over, {most}"))
+            let most = "at most three times within an hour (a repeated value: at once, at most twenty times)";
+            ("higher", format!("the agent overwrites it after {left} s, {most}"))
         };
         Some(format!(
-            "somebody else has set {theirs}, which is {comparison} than the {ours} that the agent wrote: {then}"
+            "another program has set {theirs}, which is {comparison} than the {ours} that the agent wrote: {then}"
         ))
     }
 }

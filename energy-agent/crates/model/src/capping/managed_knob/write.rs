@@ -43,7 +43,7 @@ impl ManagedKnob {
         let result = result.and_then(|found| {
             self.observed.found = Some(found.clone());
             let shows = text(&self.knob, found.value);
-            let shows = format!("it shows {shows} after the write; firmware or another program holds it");
+            let shows = format!("it is {shows} after the write; firmware or another program has locked it");
             let error = KnobError { state: KnobState::NotEffective, detail: shows };
             if found.state == KnobState::NotEffective { Err(error) } else { Ok(()) }
         });
@@ -115,9 +115,9 @@ impl ManagedKnob {
         let Some(held) = self.phase.held() else { return };
         let shows = match (held.original, &self.knob) {
             (None, Knob::GpuClock(_)) => "clocks are reset".to_owned(),
-            (Some(_), Knob::GpuClock(_)) => format!("clocks are locked to {} MHz, as stated", held.original_raw),
+            (Some(_), Knob::GpuClock(_)) => format!("clocks are locked to {} MHz, as configured", held.original_raw),
             (Some(value), _) => format!("back at {}", text(&self.knob, Some(value))),
-            (None, _) => "open again".to_owned(),
+            (None, _) => "no limit".to_owned(),
         };
         self.writes.restored += 1;
         self.report(ChangeKind::Restored, shows, changes);

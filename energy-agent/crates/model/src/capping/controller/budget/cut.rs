@@ -283,9 +283,9 @@ impl Cuts {
         }
         let allowed = if clocks { budget * BACKSTOP } else { budget };
         let why = match (least, clocks) {
-            (true, _) => "no device can be limited to less",
-            (false, true) => "the clocks are what holds the budget",
-            (false, false) => "a GPU that draws little may draw up to an equal part, and is cut when it does",
+            (true, _) => "no device allows a lower limit",
+            (false, true) => "the clocks keep the budget",
+            (false, false) => "a GPU with little load may draw up to an equal share, and is cut if it does",
         };
         let [sum_shown, budget] = [sum, budget].map(|watts| Quantity::Power(Watts(watts)));
         (sum > allowed + 0.5).then(|| format!("the power limits add up to {sum_shown} of {budget}: {why}"))

@@ -105,6 +105,6 @@ fn a_higher_value_of_somebody_else_is_not_said_to_be_written_over_where_nothing_
     let mut rapl = Bench::of(Knob::RaplLimit("z".into()), 0, 145_000_000, 1, Some(120_000_000));
     rapl.managed = adopted(Knob::RaplLimit("z".into()), Some(145_000_000), 90_000_000, 100_000_000, 1);
     rapl.tick(None);
-    assert_eq!(rapl.changes[0].detail, "120.0 W shows where 90.0 W was written; it stays");
+    assert_eq!(rapl.changes[0].detail, "it is 120.0 W, but 90.0 W was written; it stays");
     assert_eq!((rapl.kinds(), rapl.writes.len()), (vec![ChangeKind::Foreign], 0));
 }

@@ -35,7 +35,7 @@ fn a_lower_foreign_value_stays_and_is_what_was() {
     assert_eq!(package.tick(Some(&ours)), Action::Forget);
     assert_eq!((package.kinds(), package.seen().state), (vec![ChangeKind::Foreign], KnobState::Yielded));
     let told = package.managed.cap(package.now).detail.unwrap();
-    assert_eq!(told, "somebody else has set 55.0 W, which is lower than the 60.0 W that the agent wrote: it stays");
+    assert_eq!(told, "another program has set 55.0 W, which is lower than the 60.0 W that the agent wrote: it stays");
     package.ticks(300, Some(&limit(52_000_000)));
     package.ticks(298, None);
     assert_eq!(package.writes.len(), 1, "neither limited nor given back");
@@ -54,17 +54,12 @@ fn a_higher_foreign_value_is_written_over_after_a_minute_and_comes_back_at_the_e
     let (mut package, ours) = package();
     package.becomes(Some(80_000_000));
     assert_eq!(package.tick(Some(&ours)), Action::Forget);
-    let said = "80.0 W shows where 60.0 W was written; somebody else has set 80.0 W, which is higher than the 60.0 W that the \
-                agent wrote: it stands for 60 s more and is then written over, three times within an hour at most (the same \
-                value again: at once, twenty times)";
+    let said = "it is 80.0 W, but 60.0 W was written; another program has set 80.0 W, which is higher than the 60.0 W that the agent wrote: the agent overwrites it after 60 s, at most three times within an hour (a repeated value: at once, at most twenty times)";
     assert_eq!(package.changes[0].detail, said);
     assert_eq!(package.kinds(), [ChangeKind::Foreign]);
     package.ticks(10, Some(&ours));
     let told = package.managed.cap(package.now).detail.unwrap();
-    assert!(
-        told.contains("stands for 50 s more and is then written over, three times within an hour at most"),
-        "{told}"
-    );
+    assert!(told.contains("the agent overwrites it after 50 s, at most three times within an hour"), "{told}");
     package.ticks(49, Some(&ours));
     assert_eq!((package.writes.len(), package.seen().state), (1, KnobState::Yielded));
     package.tick(Some(&ours));
