@@ -17,8 +17,8 @@ use crate::common::kept::Kept;
 use crate::common::skip;
 use crate::common::tree::Tree;
 use energy_host::capping::files::FileKnobs;
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Found, Knob, Value};
-use energy_model::capping::observation::KnobState;
 
 const CPUFREQ: &str = "sys/devices/system/cpu/cpufreq";
 

@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Knob, Limits};
-use energy_model::capping::observation::KnobState;
 use node::{Node, limits};
 
 const JOURNAL: &str = "capping-journal.jsonl";

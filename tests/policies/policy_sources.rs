@@ -17,7 +17,8 @@ use clap::Parser as _;
 use energy_agent::config::Cli;
 use energy_agent::policies::start;
 use energy_model::capping::policy::{Amount, PolicyName};
-use energy_model::capping::source::{ActivePolicies, SourceState, Sourced};
+use energy_model::capping::source::{ActivePolicies, Sourced};
+use energy_model::capping::status::SourceState;
 use tokio::sync::{oneshot, watch};
 
 /// A document of policies `NAME=WATTS`; a number that is none is refused.

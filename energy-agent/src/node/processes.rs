@@ -11,9 +11,10 @@ use energy_model::attribution::process::{ProcessShare, divide, position};
 use energy_model::attribution::usage::Usage;
 use energy_model::cpu::Domain;
 use energy_model::process::Identity;
-use energy_model::process::{Process, ProcessEvent, ProcessSample, ProcessWork};
+use energy_model::process::Process;
 use energy_model::process_ledger::{Limits, ProcessLedger, Ran};
 use energy_model::sample::{CgroupId, KERNEL_THREADS, Sample};
+use energy_model::sample::{ProcessEvent, ProcessSample, ProcessWork};
 use energy_model::workload::Workload;
 
 use super::gpus::Gpus;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use energy_model::capping::policy::document::{Document, parse};
 use energy_model::capping::policy::{Policy, PolicyName};
-use energy_model::capping::source::{ActivePolicies, SourceState, Sourced};
+use energy_model::capping::source::{ActivePolicies, Sourced};
+use energy_model::capping::status::SourceState;
 use energy_model::capping::status::{Place, Problem};
 use energy_model::meter_state::Reason;
 

@@ -1,7 +1,7 @@
 //! Power limits of packages, over trees of plain files.
 
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Knob, Value};
-use energy_model::capping::observation::KnobState;
 
 use super::{ReadOnly, contents, open, text};
 use crate::common::kept::Kept;

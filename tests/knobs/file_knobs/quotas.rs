@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use energy_host::capping::files::FileKnobs;
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Knob, Value};
-use energy_model::capping::observation::KnobState;
 
 use super::{contents, open, text};
 use crate::common::quota::QuotaPod;

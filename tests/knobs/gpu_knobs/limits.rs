@@ -1,7 +1,7 @@
 //! Power limits.
 
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::Value;
-use energy_model::capping::observation::KnobState;
 use fake_nvml::returns::Return;
 use fake_nvml::state::{Gpu, Limits};
 

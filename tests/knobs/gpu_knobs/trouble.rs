@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::Value;
-use energy_model::capping::observation::KnobState;
 use energy_model::meter_state::Reason;
 use fake_nvml::returns::Return;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Knob, Limits};
-use energy_model::capping::observation::KnobState;
 
 use super::node::{Driver, Node, limits};
 use crate::common::agent::wait_for;

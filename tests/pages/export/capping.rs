@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use energy_model::capping::knob::Knob;
-use energy_model::capping::observation::KnobState;
-use energy_model::capping::policy::{Mode, PolicyName, Scope};
-use energy_model::capping::source::SourceState;
+use energy_model::capping::knob::KnobState;
+use energy_model::capping::policy::{Component, Mode, PolicyName, Scope};
+use energy_model::capping::status::SourceState;
 use energy_model::capping::status::{
     CapStatus, CappingStatus, Conflict, Place, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus, Writes,
 };
@@ -56,7 +56,7 @@ pub fn status() -> CappingStatus {
                 scope: Scope::PerNode,
                 source: SOURCE.into(),
                 subjects: vec![subject(None, SubjectState::Recommending, 900.0, Some(955.5), 0.9)],
-                lost: vec![conflict("gpu"), conflict("cpu")],
+                lost: vec![conflict(Component::Gpu), conflict(Component::Cpu)],
             },
             PolicyStatus {
                 name: policy("train-cap"),

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 pub use self::files::open_files;
 use self::pages::Pages;
 use self::place::Place;
-use crate::self_metrics::SelfMetrics;
+use crate::self_metrics::{CloseReason, SelfMetrics};
 
 /// Most connections at a time. One that has sent nothing yet costs about a kilobyte.
 const MOST: usize = 4096;
@@ -32,26 +32,6 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(60);
 const MOST_BYTES: usize = 32 << 20;
 /// Without a connection closed for this time, the log says that it is over.
 const CALM: Duration = Duration::from_secs(60);
-
-/// Why a connection was closed before its client wanted it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseReason {
-    /// It made no request in time, or gave way to a new one.
-    Idle,
-    /// It did not read its answer in time, or kept old pages in memory.
-    Slow,
-}
-
-impl CloseReason {
-    pub const ALL: [Self; 2] = [Self::Idle, Self::Slow];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Slow => "slow",
-        }
-    }
-}
 
 /// What a connection has shown of its client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

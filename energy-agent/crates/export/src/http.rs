@@ -34,6 +34,7 @@ use crate::answer::tracked;
 use crate::connections::{self, Connection, Connections};
 use crate::encoding::Encoding;
 use crate::handshake::handshake;
+use crate::html::escaped;
 use crate::negotiate::{self, Coding};
 use crate::page::Published;
 use crate::policies;
@@ -337,11 +338,6 @@ fn exported(export: &ActiveSelection) -> String {
 
 const fn or_none(word: &str) -> &str {
     if word.is_empty() { "none" } else { word }
-}
-
-/// Text that nothing of is taken for markup, between tags and in double quotes.
-pub(super) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

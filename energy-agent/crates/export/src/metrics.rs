@@ -4,7 +4,17 @@
 use std::fmt::Write as _;
 
 use crate::level::Level;
-use crate::text::Kind;
+use crate::settings::SourceSwitch;
+
+/// What a family's samples mean to a scraper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+energy_model::as_str!(Kind { Counter => "counter", Gauge => "gauge", Histogram => "histogram" });
 
 /// One family.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +26,8 @@ pub struct Metric {
     pub labels: &'static [&'static str],
     /// Exported as `--export.levels` and `--export.metrics` choose; always where it is `None`.
     pub level: Option<Level>,
+    /// Hidden where this source is turned off.
+    pub source: Option<SourceSwitch>,
     pub help: &'static str,
 }
 
@@ -46,10 +58,23 @@ const LIMIT: &[&str] = &["actuator", "device", "policy", "policy_namespace", "no
 const UNIT: &[&str] = &["unit", "state", "node_name"];
 const UNIT_ZONE: &[&str] = &["unit", "state", "node_name", "zone", "source"];
 
+const fn first(sources: &[SourceSwitch]) -> Option<SourceSwitch> {
+    match sources {
+        [source, ..] => Some(*source),
+        [] => None,
+    }
+}
+
 macro_rules! metrics {
-    ($($id:ident = $name:literal $kind:ident $level:expr, $labels:expr, $help:literal;)*) => {
-        $(pub const $id: Metric =
-            Metric { name: $name, kind: Kind::$kind, labels: $labels, level: $level, help: $help };)*
+    ($($id:ident = $name:literal $kind:ident $level:expr, $labels:expr, $(of $source:ident,)? $help:literal;)*) => {
+        $(pub const $id: Metric = Metric {
+            name: $name,
+            kind: Kind::$kind,
+            labels: $labels,
+            level: $level,
+            source: first(&[$(SourceSwitch::$source)?]),
+            help: $help,
+        };)*
         /// All families, in the order of the documentation.
         pub const ALL: &[Metric] = &[$($id),*];
     };
@@ -77,45 +102,45 @@ metrics! {
         "One logical CPU, as /proc/cpuinfo describes it; always 1.";
     RETIRED_JOULES = "energy_agent_retired_cpu_joules_total" Counter Some(Level::Node), &["zone", "source", "node_name"],
         "Active energy of ended workloads after their own series were removed.";
-    NODE_GPU_INFO = "kepler_node_gpu_info" Gauge Some(Level::Node), GPU,
+    NODE_GPU_INFO = "kepler_node_gpu_info" Gauge Some(Level::Node), GPU, of Gpu,
         "A GPU that the agent reads, even if it supports only some values; always 1.";
-    NODE_GPU_JOULES = "kepler_node_gpu_joules_total" Counter Some(Level::Node), GPU_SOURCE,
+    NODE_GPU_JOULES = "kepler_node_gpu_joules_total" Counter Some(Level::Node), GPU_SOURCE, of Gpu,
         "Energy of one GPU including its memory since the agent started: from its counter (source=nvml), or its power integrated over the driver's time stamps (nvml_integrated).";
-    NODE_GPU_ACTIVE_JOULES = "kepler_node_gpu_active_joules_total" Counter Some(Level::Node), GPU_SOURCE,
+    NODE_GPU_ACTIVE_JOULES = "kepler_node_gpu_active_joules_total" Counter Some(Level::Node), GPU_SOURCE, of Gpu,
         "Energy above the GPU's idle power. Over all GPUs of a source it equals pods + system + retired + unattributed, exactly.";
-    NODE_GPU_IDLE_JOULES = "kepler_node_gpu_idle_joules_total" Counter Some(Level::Node), GPU_SOURCE,
+    NODE_GPU_IDLE_JOULES = "kepler_node_gpu_idle_joules_total" Counter Some(Level::Node), GPU_SOURCE, of Gpu,
         "Energy that the GPU would have used if nothing ran (the label idle of energy_agent_node_gpu_attribution_info names the method). active + idle equals kepler_node_gpu_joules_total, exactly.";
-    GPU_UNATTRIBUTED_JOULES = "energy_agent_node_gpu_unattributed_joules_total" Counter Some(Level::Node), GPU_SOURCE,
+    GPU_UNATTRIBUTED_JOULES = "energy_agent_node_gpu_unattributed_joules_total" Counter Some(Level::Node), GPU_SOURCE, of Gpu,
         "Part of the GPU's active energy that could not be charged to a workload.";
-    NODE_GPU_WATTS = "kepler_node_gpu_watts" Gauge Some(Level::Node), GPU_SOURCE,
+    NODE_GPU_WATTS = "kepler_node_gpu_watts" Gauge Some(Level::Node), GPU_SOURCE, of Gpu,
         "Mean power of one GPU over the interval of its last reading; absent if it was not measured.";
-    NODE_GPU_ACTIVE_WATTS = "kepler_node_gpu_active_watts" Gauge Some(Level::Node), GPU_SOURCE,
+    NODE_GPU_ACTIVE_WATTS = "kepler_node_gpu_active_watts" Gauge Some(Level::Node), GPU_SOURCE, of Gpu,
         "Mean power above the GPU's idle power over the interval of its last reading.";
-    NODE_GPU_IDLE_WATTS = "kepler_node_gpu_idle_watts" Gauge Some(Level::Node), GPU_SOURCE,
+    NODE_GPU_IDLE_WATTS = "kepler_node_gpu_idle_watts" Gauge Some(Level::Node), GPU_SOURCE, of Gpu,
         "Mean idle power over the interval of the GPU's last reading.";
     GPU_ATTRIBUTION_INFO = "energy_agent_node_gpu_attribution_info" Gauge Some(Level::Node),
-        &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name", "method", "idle"],
+        &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name", "method", "idle"], of Gpu,
         "How the GPU's energy is divided; always 1. method: samples (SM time of each process), mps (the part of the MPS server is divided among its clients), context (only one container or pod has contexts), allocation (the kubelet gave it to one), mig-activity or mig-slices (MIG instances), none. idle: learned, ratio (utilisation) or none.";
-    GPU_UTILIZATION = "energy_agent_node_gpu_utilization_ratio" Gauge Some(Level::Node), GPU,
+    GPU_UTILIZATION = "energy_agent_node_gpu_utilization_ratio" Gauge Some(Level::Node), GPU, of Gpu,
         "Share of the driver's last sample period in which a kernel ran on the GPU, 0 to 1.";
-    GPU_MEMORY_USED = "energy_agent_node_gpu_memory_used_bytes" Gauge Some(Level::Node), GPU,
+    GPU_MEMORY_USED = "energy_agent_node_gpu_memory_used_bytes" Gauge Some(Level::Node), GPU, of Gpu,
         "GPU memory in use, including the driver's own.";
-    GPU_MEMORY_TOTAL = "energy_agent_node_gpu_memory_total_bytes" Gauge Some(Level::Node), GPU,
+    GPU_MEMORY_TOTAL = "energy_agent_node_gpu_memory_total_bytes" Gauge Some(Level::Node), GPU, of Gpu,
         "GPU memory installed.";
-    GPU_TEMPERATURE = "energy_agent_node_gpu_temperature_celsius" Gauge Some(Level::Node), GPU,
+    GPU_TEMPERATURE = "energy_agent_node_gpu_temperature_celsius" Gauge Some(Level::Node), GPU, of Gpu,
         "Temperature of the GPU's die.";
-    GPU_SM_CLOCK = "energy_agent_node_gpu_sm_clock_hertz" Gauge Some(Level::Node), GPU,
+    GPU_SM_CLOCK = "energy_agent_node_gpu_sm_clock_hertz" Gauge Some(Level::Node), GPU, of Gpu,
         "Clock of the streaming multiprocessors.";
-    GPU_POWER_LIMIT = "energy_agent_node_gpu_power_limit_watts" Gauge Some(Level::Node), GPU,
+    GPU_POWER_LIMIT = "energy_agent_node_gpu_power_limit_watts" Gauge Some(Level::Node), GPU, of Gpu,
         "Power limit that the driver enforces.";
     GPU_THROTTLE_REASONS = "energy_agent_node_gpu_throttle_reasons" Gauge Some(Level::Node),
-        &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name", "reason"],
+        &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name", "reason"], of Gpu,
         "1 if the clocks are currently limited for this reason, 0 if not: gpu_idle, applications_clocks_setting, sw_power_cap, hw_slowdown, sync_boost, sw_thermal_slowdown, hw_thermal_slowdown, hw_power_brake_slowdown, display_clock_setting.";
-    GPU_RETIRED_JOULES = "energy_agent_retired_gpu_joules_total" Counter Some(Level::Node), &["source", "node_name"],
+    GPU_RETIRED_JOULES = "energy_agent_retired_gpu_joules_total" Counter Some(Level::Node), &["source", "node_name"], of Gpu,
         "Active GPU energy of ended workloads after their own series were removed.";
-    SYSTEM_GPU_JOULES = "energy_agent_system_gpu_joules_total" Counter Some(Level::Node), UNIT_SOURCE,
+    SYSTEM_GPU_JOULES = "energy_agent_system_gpu_joules_total" Counter Some(Level::Node), UNIT_SOURCE, of Gpu,
         "Active GPU energy outside pods by systemd unit or cgroup; absent for units that never used a GPU.";
-    SYSTEM_GPU_WATTS = "energy_agent_system_gpu_watts" Gauge Some(Level::Node), UNIT_SOURCE,
+    SYSTEM_GPU_WATTS = "energy_agent_system_gpu_watts" Gauge Some(Level::Node), UNIT_SOURCE, of Gpu,
         "Mean active GPU power of a unit over the GPUs' last readings.";
     DCGM_SM_CLOCK = "DCGM_FI_DEV_SM_CLOCK" Gauge Some(Level::Node), DCGM,
         "SM clock in MHz, as DCGM exporter has it (--gpu.dcgm-names).";
@@ -135,13 +160,13 @@ metrics! {
         "GPU memory in use in MiB, as DCGM exporter has it (--gpu.dcgm-names).";
     DCGM_FB_FREE = "DCGM_FI_DEV_FB_FREE" Gauge Some(Level::Node), DCGM,
         "Free GPU memory in MiB, as DCGM exporter has it (--gpu.dcgm-names).";
-    POD_GPU_JOULES = "kepler_pod_gpu_joules_total" Counter Some(Level::Pod), POD_SOURCE,
+    POD_GPU_JOULES = "kepler_pod_gpu_joules_total" Counter Some(Level::Pod), POD_SOURCE, of Gpu,
         "Active GPU energy of a pod over all GPUs: the exact sum of its containers; absent for pods that never used a GPU.";
-    POD_GPU_WATTS = "kepler_pod_gpu_watts" Gauge Some(Level::Pod), POD_SOURCE,
+    POD_GPU_WATTS = "kepler_pod_gpu_watts" Gauge Some(Level::Pod), POD_SOURCE, of Gpu,
         "Mean active GPU power of a pod over the GPUs' last readings.";
-    CONTAINER_GPU_JOULES = "kepler_container_gpu_joules_total" Counter Some(Level::Container), CONTAINER_SOURCE,
+    CONTAINER_GPU_JOULES = "kepler_container_gpu_joules_total" Counter Some(Level::Container), CONTAINER_SOURCE, of Gpu,
         "Active GPU energy of a container over all GPUs. Energy of a pod that belongs to no container is in the container POD.";
-    CONTAINER_GPU_WATTS = "kepler_container_gpu_watts" Gauge Some(Level::Container), CONTAINER_SOURCE,
+    CONTAINER_GPU_WATTS = "kepler_container_gpu_watts" Gauge Some(Level::Container), CONTAINER_SOURCE, of Gpu,
         "Mean active GPU power of a container over the GPUs' last readings.";
     IDLE_UNASSIGNED_JOULES = "energy_agent_idle_unassigned_joules_total" Counter Some(Level::Node), IDLE,
         "Idle energy that the policy could not assign to a pod, because there was no pod or all weights were 0. The idle energy of all zones of a kind and source equals pods + unassigned + retired, exactly.";
@@ -153,11 +178,11 @@ metrics! {
         "Mean active power of a pod over the last interval.";
     POD_IDLE_JOULES = "energy_agent_pod_idle_joules_total" Counter Some(Level::Pod), POD_IDLE,
         "Part of the node's idle energy that --attribution.idle-policy assigned to a pod. It is never part of the pod's active energy (kepler_pod_cpu_joules_total). Absent without a policy.";
-    POD_CPU_SECONDS = "energy_agent_pod_cpu_seconds_total" Counter Some(Level::Pod), POD,
+    POD_CPU_SECONDS = "energy_agent_pod_cpu_seconds_total" Counter Some(Level::Pod), POD, of Cgroup,
         "Time that the pod's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
-    POD_CPU_CYCLES = "energy_agent_pod_cpu_cycles_total" Counter Some(Level::Pod), POD,
+    POD_CPU_CYCLES = "energy_agent_pod_cpu_cycles_total" Counter Some(Level::Pod), POD, of Counter,
         "Unhalted CPU cycles that the pod's tasks used, from a hardware counter; absent if there is none.";
-    POD_SWITCHES = "energy_agent_pod_context_switches_total" Counter Some(Level::Pod), POD,
+    POD_SWITCHES = "energy_agent_pod_context_switches_total" Counter Some(Level::Pod), POD, of Cgroup,
         "Number of times that a task of the pod was switched out, counted by eBPF; absent without eBPF.";
     POD_LABELS = "energy_agent_pod_labels" Gauge Some(Level::Pod), &["pod_id", "pod_name", "pod_namespace", "node_name", "label_*"],
         "Kubernetes labels of a pod that --pods.labels selects. Characters that are invalid in a label name are replaced by _. If two labels would have the same name, _conflict1, _conflict2 are added. Always 1.";
@@ -165,29 +190,29 @@ metrics! {
         "Active energy of a container: the zone's active energy divided by CPU cycles or CPU time (label weight of energy_agent_attribution_info). The energy of containers outside pods is also part of their unit.";
     CONTAINER_WATTS = "kepler_container_cpu_watts" Gauge Some(Level::Container), CONTAINER_ZONE,
         "Mean active power of a container over the last interval.";
-    CONTAINER_CPU_SECONDS = "kepler_container_cpu_seconds_total" Counter Some(Level::Container), CONTAINER,
+    CONTAINER_CPU_SECONDS = "kepler_container_cpu_seconds_total" Counter Some(Level::Container), CONTAINER, of Cgroup,
         "Time that the container's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
-    CONTAINER_CPU_CYCLES = "energy_agent_container_cpu_cycles_total" Counter Some(Level::Container), CONTAINER,
+    CONTAINER_CPU_CYCLES = "energy_agent_container_cpu_cycles_total" Counter Some(Level::Container), CONTAINER, of Counter,
         "Unhalted CPU cycles that the container's tasks used, from a hardware counter; absent if there is none.";
-    CONTAINER_SWITCHES = "energy_agent_container_context_switches_total" Counter Some(Level::Container), CONTAINER,
+    CONTAINER_SWITCHES = "energy_agent_container_context_switches_total" Counter Some(Level::Container), CONTAINER, of Cgroup,
         "Number of times that a task of the container was switched out, counted by eBPF; absent without eBPF.";
     SYSTEM_JOULES = "energy_agent_system_cpu_joules_total" Counter Some(Level::Node), UNIT_ZONE,
         "Active energy outside pods by systemd unit or cgroup, including containers outside pods. unit=kernel: the kernel's own threads, and interrupts if the kernel accounts for them separately. unit=other: units that --export.units leaves out.";
     SYSTEM_WATTS = "energy_agent_system_cpu_watts" Gauge Some(Level::Node), UNIT_ZONE,
         "Mean active power of a unit over the last interval.";
-    SYSTEM_CPU_SECONDS = "energy_agent_system_cpu_seconds_total" Counter Some(Level::Node), UNIT,
+    SYSTEM_CPU_SECONDS = "energy_agent_system_cpu_seconds_total" Counter Some(Level::Node), UNIT, of Cgroup,
         "Time that the unit's tasks ran on a CPU, as the usage meter counted it (label meter of energy_agent_attribution_info).";
-    SYSTEM_CPU_CYCLES = "energy_agent_system_cpu_cycles_total" Counter Some(Level::Node), UNIT,
+    SYSTEM_CPU_CYCLES = "energy_agent_system_cpu_cycles_total" Counter Some(Level::Node), UNIT, of Counter,
         "Unhalted CPU cycles that the unit's tasks used, from a hardware counter; absent if there is none.";
-    SYSTEM_SWITCHES = "energy_agent_system_context_switches_total" Counter Some(Level::Node), UNIT,
+    SYSTEM_SWITCHES = "energy_agent_system_context_switches_total" Counter Some(Level::Node), UNIT, of Cgroup,
         "Number of times that a task of the unit was switched out, counted by eBPF; absent without eBPF.";
     PROCESS_JOULES = "kepler_process_cpu_joules_total" Counter Some(Level::Process), PROCESS_ZONE,
         "Active energy of a process: the energy of its workload, divided by CPU time among the workload's processes. type=kernel is the sum of all kernel threads. The series with comm=other and no pid holds processes without a series of their own. All process series plus unattributed energy equal the node's active energy, exactly.";
     PROCESS_WATTS = "kepler_process_cpu_watts" Gauge Some(Level::Process), PROCESS_ZONE,
         "Mean active power of a process over the last interval.";
-    PROCESS_GPU_JOULES = "kepler_process_gpu_joules_total" Counter Some(Level::Process), PROCESS_SOURCE,
+    PROCESS_GPU_JOULES = "kepler_process_gpu_joules_total" Counter Some(Level::Process), PROCESS_SOURCE, of Gpu,
         "Active GPU energy that can be assigned to a single process, over all GPUs. The rest of the workloads' GPU energy is in comm=other without pid. All process series plus unattributed energy equal the node's active GPU energy, exactly. Only with eBPF process accounting.";
-    PROCESS_GPU_WATTS = "kepler_process_gpu_watts" Gauge Some(Level::Process), PROCESS_SOURCE,
+    PROCESS_GPU_WATTS = "kepler_process_gpu_watts" Gauge Some(Level::Process), PROCESS_SOURCE, of Gpu,
         "Mean active GPU power of a process over the GPUs' last readings.";
     PROCESS_SECONDS = "kepler_process_cpu_seconds_total" Counter Some(Level::Process), PROCESS,
         "Time that the process's threads ran on a CPU since it got its series, counted by eBPF.";

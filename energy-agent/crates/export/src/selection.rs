@@ -147,7 +147,7 @@ impl<'a> Request<'a> {
 
     /// The setting that turns off what the metric comes from.
     fn off_by(&self, metric: &Metric) -> Option<&'a Setting<bool>> {
-        self.settings.source(source(metric)?).filter(|set| !set.value)
+        self.settings.source(metric.source?).filter(|set| !set.value)
     }
 
     /// Whether the metric, if it is of the level, is on the page.
@@ -232,22 +232,6 @@ impl<'a> Request<'a> {
 /// Whether the term, level words apart, names the metric.
 fn names(term: &Term, metric: &Metric) -> bool {
     term.level.is_none() && glob(&term.name, metric.name)
-}
-
-/// The source that a metric comes from, where turning it off hides the metric.
-fn source(metric: &Metric) -> Option<SourceSwitch> {
-    let ends = |end: &str| metric.name.ends_with(end);
-    if metric.level.is_none() {
-        None
-    } else if metric.name.contains("_gpu_") {
-        Some(SourceSwitch::Gpu)
-    } else if ends("_cpu_cycles_total") {
-        Some(SourceSwitch::Counter)
-    } else if metric.level != Some(Level::Process) && (ends("_cpu_seconds_total") || ends("_context_switches_total")) {
-        Some(SourceSwitch::Cgroup)
-    } else {
-        None
-    }
 }
 
 /// Whether `pattern`, in which each `*` stands for any text, is the whole of `name`.

@@ -11,9 +11,29 @@ use prometheus::proto::{Counter, MetricFamily, MetricType};
 use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::connections::CloseReason;
+use crate::metrics::Kind;
 use crate::metrics::{self, Metric};
-use crate::text::{Kind, Labels, Value, Writer};
+use crate::text::{Labels, Value, Writer};
+
+/// Why a connection was closed before its client wanted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// It made no request in time, or gave way to a new one.
+    Idle,
+    /// It did not read its answer in time, or kept old pages in memory.
+    Slow,
+}
+
+impl CloseReason {
+    pub const ALL: [Self; 2] = [Self::Idle, Self::Slow];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Slow => "slow",
+        }
+    }
+}
 
 /// The agent's own metrics; counted into by the tick loop and by the web server.
 #[derive(Debug)]

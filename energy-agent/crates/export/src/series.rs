@@ -4,8 +4,10 @@
 mod capping;
 mod containers;
 mod dcgm;
+mod gpu_meter;
 mod gpus;
 mod labels;
+mod processes;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -25,7 +27,6 @@ use self::containers::containers;
 use crate::level::Level;
 use crate::metrics::{self as m, Metric};
 use crate::text::{Labels, Value, Writer};
-use crate::{gpu_meter, processes};
 
 /// Writes everything that a scrape shows of `snapshot`, apart from the agent's own metrics.
 pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {

@@ -10,6 +10,7 @@ use energy_model::units::{Microjoules, Watts};
 use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::decimal;
+use crate::metrics::Kind;
 use crate::selection::Selection;
 
 /// Which exposition format is written; decides the `Content-Type` too, so that body and header belong together.
@@ -30,16 +31,6 @@ impl Format {
         }
     }
 }
-
-/// What a family's samples mean to a scraper.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-energy_model::as_str!(Kind { Counter => "counter", Gauge => "gauge", Histogram => "histogram" });
 
 /// A sample's value. A `Float` or `Watts` that is no finite number was not measured, and the sample is left out.
 #[derive(Clone, Copy, Debug, PartialEq)]

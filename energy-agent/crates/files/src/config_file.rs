@@ -7,9 +7,12 @@ use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::time::Duration;
 
 /// Most bytes of a configuration file; the API server takes no larger ConfigMap either.
 pub const MAX_BYTES: usize = 1 << 20;
+/// A file system that does not answer for this long is in trouble.
+pub const HANGS: Duration = Duration::from_secs(5);
 
 /// Why a file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +60,7 @@ impl From<io::Error> for FileError {
 
 /// What is said of a file system that does not answer.
 fn hangs() -> String {
-    format!("the file system has not answered for {} s", crate::reader::HANGS.as_secs())
+    format!("the file system has not answered for {} s", HANGS.as_secs())
 }
 
 /// The bytes of the regular file at `path`, or where a link there leads.

@@ -9,10 +9,8 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::config_file::FileError;
+use crate::config_file::{FileError, HANGS};
 
-/// A file system that does not answer for this long is in trouble.
-pub const HANGS: Duration = Duration::from_secs(5);
 /// Threads of a source that may be reading at a time. More would be of no use: each is begun later than the one before, the
 /// last after three quarters of a minute.
 const THREADS: usize = 4;

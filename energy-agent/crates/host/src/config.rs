@@ -7,7 +7,6 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use energy_model::capping::stated::StatedClocks;
 
-use crate::capping::journal::Folders;
 use crate::static_build::IS_STATIC;
 
 /// What the NVIDIA driver calls its library.
@@ -113,6 +112,15 @@ impl HostConfig {
     pub fn folders(&self) -> Folders {
         Folders { state: self.state_directory.clone(), run: self.run_directory.clone() }
     }
+}
+
+/// Where the agent keeps what it knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folders {
+    /// `--state.directory`
+    pub state: PathBuf,
+    /// `--run.directory`
+    pub run: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

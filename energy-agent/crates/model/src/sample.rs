@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::cpu::DomainLoad;
 use crate::gpu::GpuReading;
-use crate::process::ProcessSample;
+use crate::process::{Comm, Process};
+
 use crate::zone::ZoneEnergy;
 
 /// cgroup v2 id: the inode number of the cgroup's directory (`kn->id`).
@@ -59,4 +60,37 @@ pub struct Sample {
     pub gpus: Vec<GpuReading>,
     /// Empty unless processes are accounted.
     pub processes: ProcessSample,
+}
+
+/// What one process ran in one cgroup on the CPUs of one domain during the interval. Kernel threads are no processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessWork {
+    pub process: Process,
+    pub cgroup: CgroupId,
+    /// As in [`Work::domain`].
+    pub domain: Option<u32>,
+    pub runtime_ns: u64,
+    /// Name of the thread-group leader when the process was first charged.
+    pub comm: Comm,
+}
+
+/// What became of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessEvent {
+    /// Its last thread ended.
+    Exited,
+    /// Its leader took another name; in an exec too.
+    Renamed(Comm),
+    /// It began another program: the binary, as exec was asked for it; empty where that could not be read.
+    Executed(String),
+}
+
+/// One reading, as in [`crate::sample::Sample`].
+#[derive(Clone, Debug, Default)]
+pub struct ProcessSample {
+    pub work: Vec<ProcessWork>,
+    /// In the order in which they happened.
+    pub events: Vec<(Process, ProcessEvent)>,
+    /// Every exit, exec and renaming since the previous sample is among the events.
+    pub events_complete: bool,
 }

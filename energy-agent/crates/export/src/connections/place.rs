@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CloseReason, Standing};
+use super::Standing;
+use crate::self_metrics::CloseReason;
 
 /// A connection has this long before it is taken for one that does nothing.
 const FRESH: Duration = Duration::from_secs(2);

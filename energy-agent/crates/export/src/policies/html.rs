@@ -7,13 +7,13 @@ use std::time::Duration;
 use energy_model::capping::knob::Knob;
 use energy_model::capping::policy::{Mode, PolicyName};
 use energy_model::capping::quantity::Quantity;
-use energy_model::capping::source::SourceState;
+use energy_model::capping::status::SourceState;
 use energy_model::capping::status::{CapStatus, CappingStatus, PodId, PolicyStatus, Problem, SubjectStatus};
 use energy_model::snapshot::Snapshot;
 use energy_model::units::{Watts, floor_u64};
 
 use super::words::{self, Tone};
-use crate::http::escaped;
+use crate::html::escaped;
 
 /// Seconds after which a browser asks again.
 const REFRESH: u64 = 5;

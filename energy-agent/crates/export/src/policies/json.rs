@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 use energy_model::capping::knob::Knob;
 use energy_model::capping::policy::PolicyName;
 use energy_model::capping::quantity::Quantity;
-use energy_model::capping::source::SourceState;
+use energy_model::capping::status::SourceState;
 use energy_model::capping::status::{CapStatus, CappingStatus, Conflict, PodId, PolicyStatus, Problem, SubjectStatus};
 use energy_model::snapshot::Snapshot;
 use energy_model::units::{Watts, ratio};
@@ -88,7 +88,7 @@ fn source(state: &SourceState) -> Value {
 
 fn conflict(conflict: &Conflict) -> Value {
     let Conflict { pod, component, winner } = conflict;
-    json!({"pod": pod_id(pod), "component": component, "winner": policy_name(winner)})
+    json!({"pod": pod_id(pod), "component": component.as_str(), "winner": policy_name(winner)})
 }
 
 fn pod_id(pod: &PodId) -> Value {

@@ -1,8 +1,8 @@
 //! What states, modes and limits are called on the page for people, and what they mean.
 
 use energy_model::capping::knob::Knob;
-use energy_model::capping::observation::KnobState;
-use energy_model::capping::policy::{Mode, Scope};
+use energy_model::capping::knob::KnobState;
+use energy_model::capping::policy::{Component, Mode, Scope};
 use energy_model::capping::status::SubjectState;
 
 /// How it is coloured; the words say the same.
@@ -82,11 +82,10 @@ pub const fn scope(scope: Scope) -> &'static str {
     }
 }
 
-pub fn component(component: &str) -> &str {
+pub const fn component(component: Component) -> &'static str {
     match component {
-        "gpu" => "GPUs",
-        "cpu" => "CPUs",
-        other => other,
+        Component::Gpu => "GPUs",
+        Component::Cpu => "CPUs",
     }
 }
 

@@ -1,20 +1,20 @@
 use super::*;
-use crate::text::Kind;
+use crate::metrics::Kind;
 
-const fn metric(name: &'static str, level: Option<Level>) -> Metric {
-    Metric { name, kind: Kind::Gauge, labels: &[], level, help: "" }
+const fn metric(name: &'static str, level: Option<Level>, source: Option<SourceSwitch>) -> Metric {
+    Metric { name, kind: Kind::Gauge, labels: &[], level, source, help: "" }
 }
 
 const TABLE: [Metric; 9] = [
-    metric("kepler_node_cpu_watts", Some(Level::Node)),
-    metric("kepler_pod_cpu_joules_total", Some(Level::Pod)),
-    metric("kepler_pod_cpu_watts", Some(Level::Pod)),
-    metric("kepler_pod_gpu_joules_total", Some(Level::Pod)),
-    metric("energy_agent_pod_cpu_seconds_total", Some(Level::Pod)),
-    metric("energy_agent_container_cpu_cycles_total", Some(Level::Container)),
-    metric("energy_agent_container_context_switches_total", Some(Level::Container)),
-    metric("kepler_process_cpu_seconds_total", Some(Level::Process)),
-    metric("energy_agent_ticks_total", None),
+    metric("kepler_node_cpu_watts", Some(Level::Node), None),
+    metric("kepler_pod_cpu_joules_total", Some(Level::Pod), None),
+    metric("kepler_pod_cpu_watts", Some(Level::Pod), None),
+    metric("kepler_pod_gpu_joules_total", Some(Level::Pod), Some(SourceSwitch::Gpu)),
+    metric("energy_agent_pod_cpu_seconds_total", Some(Level::Pod), Some(SourceSwitch::Cgroup)),
+    metric("energy_agent_container_cpu_cycles_total", Some(Level::Container), Some(SourceSwitch::Counter)),
+    metric("energy_agent_container_context_switches_total", Some(Level::Container), Some(SourceSwitch::Cgroup)),
+    metric("kepler_process_cpu_seconds_total", Some(Level::Process), None),
+    metric("energy_agent_ticks_total", None, None),
 ];
 
 fn select(entries: &[(&str, &str)]) -> Result<Selection, String> {
@@ -170,7 +170,7 @@ fn a_star_stands_for_any_text() {
 #[test]
 fn the_sources_of_the_exported_families() {
     let of = |wanted: SourceSwitch| {
-        let found = crate::metrics::ALL.iter().filter(|metric| source(metric) == Some(wanted));
+        let found = crate::metrics::ALL.iter().filter(|metric| metric.source == Some(wanted));
         found.map(|metric| metric.name).collect::<Vec<_>>()
     };
     for name in ["energy_agent_pod_cpu_cycles_total", "energy_agent_system_cpu_cycles_total"] {
@@ -187,7 +187,11 @@ fn the_sources_of_the_exported_families() {
             "energy_agent_system_context_switches_total",
         ]
     );
+    for metric in crate::metrics::ALL {
+        let of_gpus = metric.level.is_some() && metric.name.contains("_gpu_");
+        assert_eq!(metric.source == Some(SourceSwitch::Gpu), of_gpus, "{}", metric.name);
+    }
     for metric in crate::metrics::ALL.iter().filter(|metric| metric.level.is_none()) {
-        assert_eq!(source(metric), None, "{}", metric.name);
+        assert_eq!(metric.source, None, "{}", metric.name);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use energy_model::capping::policy::PolicyName;
 use energy_model::capping::quantity::Quantity;
-use energy_model::capping::source::SourceState;
+use energy_model::capping::status::SourceState;
 use energy_model::capping::status::{CapStatus, CappingStatus, PodId, PolicyStatus, SubjectStatus};
 use energy_model::units::{Microjoules, Watts, nanos};
 

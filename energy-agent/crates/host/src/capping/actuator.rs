@@ -12,10 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use energy_model::capping::journal_entry::Entry;
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Found, Knob, KnobError, Limit, Limits, Value};
 use energy_model::capping::managed_knob::change::Change;
 use energy_model::capping::managed_knob::{Action, ManagedKnob};
-use energy_model::capping::observation::{ClockLook, KnobNow, KnobState};
+use energy_model::capping::observation::{ClockLook, KnobNow};
 use energy_model::capping::policy::PolicyName;
 use energy_model::capping::status::CapStatus;
 

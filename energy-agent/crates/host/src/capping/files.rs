@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Found, Knob, KnobError, Value};
-use energy_model::capping::observation::KnobState;
 use tracing::{info, warn};
 
 use self::cpufreq::Cpufreq;

@@ -29,21 +29,13 @@ use tracing::{info, warn};
 use self::known::{Known, Loss};
 use self::record::Record;
 use super::lock::{NodeLock, NotLocked};
+use crate::config::Folders;
 
 const FILE: &str = "capping-journal.jsonl";
 /// The names of the agent's files in the state folder begin so; the last is the learned idle power.
 const FILES: [&str; 2] = ["capping-journal.", "idle.json"];
 /// A journal larger than this is not ours; a node with a thousand knobs has 300 kB.
 const MAX_BYTES: u64 = 16 << 20;
-
-/// Where the agent keeps what it knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Folders {
-    /// `--state.directory`
-    pub state: PathBuf,
-    /// `--run.directory`
-    pub run: PathBuf,
-}
 
 /// The journal, held by this process alone.
 #[derive(Debug)]

@@ -52,7 +52,8 @@ use aya::maps::{MapData, RingBuf};
 use aya_log::EbpfLogger;
 use energy_ebpf::{Key, Slot, Usage};
 use energy_model::meter_state::{MeterState, Program, WeightUnit};
-use energy_model::process::{Process, ProcessSample};
+use energy_model::process::Process;
+use energy_model::sample::ProcessSample;
 use energy_model::sample::{CgroupEvent, CgroupId, Work};
 use tracing::warn;
 

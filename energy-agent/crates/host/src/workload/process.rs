@@ -7,7 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use energy_model::process::{Comm, Identity, Process, ProcessEvent};
+use energy_model::process::{Comm, Identity, Process};
+use energy_model::sample::ProcessEvent;
 use energy_model::table;
 
 /// `USER_HZ`: /proc/PID/stat counts starts in hundredths of a second on every Linux.

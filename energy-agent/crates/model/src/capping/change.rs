@@ -88,7 +88,10 @@ pub fn of_controller(
         What::End => (ChangeKind::Released, "released: the agent ends".to_owned()),
         What::Conflict { component, winner } => (
             ChangeKind::Conflict,
-            format!("policy {winner} decides about its {component}; give the policies other selectors or priorities"),
+            format!(
+                "policy {winner} decides about its {}; give the policies other selectors or priorities",
+                component.as_str()
+            ),
         ),
     };
     let about = pod.map(name).filter(|pod| !pod.name.is_empty()).map_or(About::Node, About::Pod);

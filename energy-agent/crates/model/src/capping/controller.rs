@@ -34,7 +34,7 @@ use self::past::{Key, Past};
 use self::view::{Scene, View};
 use super::knob::{Knob, Limit, Limits};
 use super::observation::{Observation, PodNow};
-use super::policy::{Mode, Policy, PolicyName, Scope};
+use super::policy::{Component, Mode, Policy, PolicyName, Scope};
 use super::source::{ActivePolicies, Sourced};
 use super::status::{Conflict, PodId, PolicyStatus, SubjectState, SubjectStatus};
 use crate::units::Watts;
@@ -88,7 +88,7 @@ pub enum What {
     /// A capped budget has ended because the agent ends.
     End,
     /// Another policy decides about the component of this pod.
-    Conflict { component: &'static str, winner: PolicyName },
+    Conflict { component: Component, winner: PolicyName },
 }
 
 impl Controller {
@@ -182,7 +182,7 @@ impl Controller {
     fn lost(&self, share: &Share, pods: &[PodNow]) -> Vec<Conflict> {
         let conflict = |lost: &decisions::Lost| Conflict {
             pod: pod_id(&pods[lost.pod]),
-            component: lost.component.as_str(),
+            component: lost.component,
             winner: self.decisions.policy(lost.winner).name.clone(),
         };
         share.lost.iter().map(conflict).collect()

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::observation::KnobState;
 use super::policy::PolicyName;
 
 /// One value of the hardware or the kernel that can be lowered. Its value is a whole number in the unit given here.
@@ -108,3 +107,33 @@ pub enum Value {
     /// As [`Found::raw`] was before the first write.
     Restore(String),
 }
+
+/// Whether a knob can be used; the value of the label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnobState {
+    Ok,
+    /// The device or driver does not have it.
+    Unsupported,
+    /// It may not be written; the remedy is in the log.
+    NoPermission,
+    /// The driver refuses the value.
+    Rejected,
+    /// It was written without an error and did not change (locked by firmware).
+    NotEffective,
+    /// Somebody else writes it; it is left to them.
+    Yielded,
+    /// The device cannot be reached (lost, hanging, driver away).
+    Unreachable,
+    Error,
+}
+
+crate::as_str!(KnobState {
+    Ok => "ok",
+    Unsupported => "unsupported",
+    NoPermission => "no_permission",
+    Rejected => "rejected",
+    NotEffective => "not_effective",
+    Yielded => "yielded",
+    Unreachable => "unreachable",
+    Error => "error",
+});

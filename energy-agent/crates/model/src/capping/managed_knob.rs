@@ -27,11 +27,12 @@ use self::rival::Rival;
 use self::view::Standing;
 use super::journal_entry::Entry;
 use super::knob::{Found, Knob, KnobError, Limit};
-use super::observation::{ClockLook, KnobState};
+use super::observation::ClockLook;
 use super::policy::PolicyName;
 use super::quantity::Quantity;
 use super::stated::Stated;
 use super::status::Writes;
+use crate::capping::knob::KnobState;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// A write without an answer for so long, by a device that answers otherwise, was lost.

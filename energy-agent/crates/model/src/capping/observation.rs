@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::knob::Knob;
+use super::knob::{Knob, KnobState};
 use crate::gpu::GpuState;
 use crate::units::Watts;
 use crate::workload::names::Pod;
@@ -127,36 +127,6 @@ pub struct KnobNow {
     pub current: Option<u64>,
     pub state: KnobState,
 }
-
-/// Whether a knob can be used; the value of the label `reason`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KnobState {
-    Ok,
-    /// The device or driver does not have it.
-    Unsupported,
-    /// It may not be written; the remedy is in the log.
-    NoPermission,
-    /// The driver refuses the value.
-    Rejected,
-    /// It was written without an error and did not change (locked by firmware).
-    NotEffective,
-    /// Somebody else writes it; it is left to them.
-    Yielded,
-    /// The device cannot be reached (lost, hanging, driver away).
-    Unreachable,
-    Error,
-}
-
-crate::as_str!(KnobState {
-    Ok => "ok",
-    Unsupported => "unsupported",
-    NoPermission => "no_permission",
-    Rejected => "rejected",
-    NotEffective => "not_effective",
-    Yielded => "yielded",
-    Unreachable => "unreachable",
-    Error => "error",
-});
 
 #[cfg(test)]
 mod tests {

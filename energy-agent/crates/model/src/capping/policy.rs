@@ -126,6 +126,8 @@ words! {
     }
 }
 
+crate::as_str!(Component { Gpu => "gpu", Cpu => "cpu" });
+
 /// How the budget is kept. `engage`, `target` and `release` are shares of the budget.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Control {

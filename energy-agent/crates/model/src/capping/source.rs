@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::policy::{Policy, PolicyName};
-use super::status::Problem;
-use crate::meter_state::Reason;
+use super::status::{Problem, SourceState};
 
 /// What all sources say together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,17 +23,4 @@ pub struct Sourced {
     pub policy: Arc<Policy>,
     /// `file /etc/...` or `ConfigMap ns/name key k`.
     pub source: Arc<str>,
-}
-
-/// How one of the configured sources stands. What it said last is in force, whatever its state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceState {
-    /// `file /etc/...`, `ConfigMap ns/name` or `ConfigMaps ns with LABELS`.
-    pub source: Arc<str>,
-    /// It can be read at present.
-    pub up: bool,
-    /// [`Reason::Ok`] or [`Reason::Absent`] where it is up.
-    pub reason: Reason,
-    /// For people: what was found, or the object and the remedy.
-    pub detail: String,
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::knob::Knob;
-use super::observation::KnobState;
-use super::policy::{Mode, PolicyName, Scope};
-use super::source::SourceState;
+use super::policy::{Component, Mode, PolicyName, Scope};
+use crate::capping::knob::KnobState;
+use crate::meter_state::Reason;
+
 use crate::units::Watts;
 
 /// Part of the snapshot.
@@ -74,7 +75,7 @@ pub struct PolicyStatus {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
     pub pod: PodId,
-    pub component: &'static str,
+    pub component: Component,
     pub winner: PolicyName,
 }
 
@@ -199,4 +200,17 @@ impl Writes {
         let Self { ok, failed, restored, deferred } = self;
         [("ok", ok), ("failed", failed), ("restored", restored), ("deferred", deferred)]
     }
+}
+
+/// How one of the configured sources stands. What it said last is in force, whatever its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceState {
+    /// `file /etc/...`, `ConfigMap ns/name` or `ConfigMaps ns with LABELS`.
+    pub source: Arc<str>,
+    /// It can be read at present.
+    pub up: bool,
+    /// [`Reason::Ok`] or [`Reason::Absent`] where it is up.
+    pub reason: Reason,
+    /// For people: what was found, or the object and the remedy.
+    pub detail: String,
 }

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use energy_model::capping::knob::Knob;
-use energy_model::capping::observation::KnobState;
-use energy_model::capping::policy::{Mode, Scope};
+use energy_model::capping::knob::KnobState;
+use energy_model::capping::policy::{Component, Mode, Scope};
 use energy_model::capping::status::{Conflict, Place, Problem, SubjectState, Writes};
 use energy_model::meter_state::Reason;
 
@@ -61,7 +61,7 @@ fn over_budget() -> CappingStatus {
             scope: Scope::PerPod,
             source: "file /p.yaml".into(),
             subjects: vec![subject],
-            lost: vec![lost("gpu"), lost("cpu")],
+            lost: vec![lost(Component::Gpu), lost(Component::Cpu)],
         }],
         caps: vec![
             CapStatus {

@@ -9,7 +9,8 @@ use energy_model::capping::knob::Knob;
 use tracing::{info, warn};
 
 use super::super::journal::known::{Known, Loss};
-use super::super::journal::{Folders, Intent, Journal, Refused};
+use super::super::journal::{Intent, Journal, Refused};
+use crate::config::Folders;
 use crate::config::HostConfig;
 
 /// A journal that is not available is tried again this often: an agent that is being replaced may still hold it.

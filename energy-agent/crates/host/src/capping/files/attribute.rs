@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use energy_model::capping::knob::KnobError;
-use energy_model::capping::observation::KnobState;
+use energy_model::capping::knob::KnobState;
 
 use crate::errand;
 

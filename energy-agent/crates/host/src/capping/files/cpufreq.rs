@@ -5,8 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Found, KnobError, Value};
-use energy_model::capping::observation::KnobState;
 
 use super::attribute;
 

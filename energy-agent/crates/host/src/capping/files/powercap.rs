@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Found, KnobError, Value};
-use energy_model::capping::observation::KnobState;
 use energy_model::zone::ZoneKind;
 
 use super::attribute;

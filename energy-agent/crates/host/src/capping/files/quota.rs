@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Found, KnobError, Value};
-use energy_model::capping::observation::KnobState;
 
 use super::attribute;
 use super::hierarchy::Hierarchy;

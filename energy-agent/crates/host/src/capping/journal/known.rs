@@ -8,7 +8,8 @@ use energy_model::capping::journal_entry::Entry;
 use energy_model::capping::knob::Knob;
 
 use super::record::{Head, Read, Record};
-use super::{Content, FILE, Folders, MAX_BYTES};
+use super::{Content, FILE, MAX_BYTES};
+use crate::config::Folders;
 
 /// Both files, put together.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 use std::os::unix::fs::symlink;
 
-use energy_model::capping::observation::KnobState;
+use energy_model::capping::knob::KnobState;
 use proptest::prelude::*;
 
 use super::*;

@@ -3,8 +3,8 @@
 use energy_ebpf::{
     CgroupCreated, CgroupRemoved, EXE_LEN, PATH_LEN, Process, ProcessExecuted, ProcessExited, ProcessRenamed,
 };
-use energy_model::process::ProcessEvent;
 use energy_model::sample::CgroupEvent;
+use energy_model::sample::ProcessEvent;
 
 /// One record of the ring buffer. Of a path that may have been cut the last part is left out: it may be half a name.
 pub fn parse(record: &[u8]) -> Option<CgroupEvent> {

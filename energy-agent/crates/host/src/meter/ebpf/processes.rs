@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use anyhow::Result;
 use aya::maps::{MapData, RingBuf};
 use energy_ebpf::{Comm, Process, ProcessKey, ProcessUsage, Slot};
-use energy_model::process::{ProcessEvent, ProcessSample, ProcessWork};
+use energy_model::sample::{ProcessEvent, ProcessSample, ProcessWork};
 use energy_model::table;
 use tracing::warn;
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Found, Knob, KnobError, Value};
-use energy_model::capping::observation::KnobState;
 use energy_model::capping::stated::{ClockRange, Stated};
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, GpuVirtualizationMode, PerformanceState};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Found, Knob, KnobError, Value};
-use energy_model::capping::observation::KnobState;
 
 use super::knobs::Probed;
 use crate::meter::watch::Watch;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
+use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Found, Knob, Value};
-use energy_model::capping::observation::KnobState;
 
 use super::reader::{Memory, Reader};
 use super::worker::{Request, Worker, WriteAnswer};

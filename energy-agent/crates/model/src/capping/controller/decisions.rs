@@ -64,15 +64,6 @@ struct Deciders {
     cpu: Option<usize>,
 }
 
-impl Component {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Gpu => "gpu",
-            Self::Cpu => "cpu",
-        }
-    }
-}
-
 impl Decisions {
     /// Brings the decisions up to date with the policies and pods of a tick.
     pub fn refresh(&mut self, in_force: &ActivePolicies, pods: &[PodNow]) {

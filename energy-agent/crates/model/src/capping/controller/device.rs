@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::ratio::{self, Law};
 use super::table;
 use crate::capping::knob::Knob;
-use crate::capping::observation::{KnobNow, KnobState};
+use crate::capping::knob::KnobState;
+use crate::capping::observation::KnobNow;
 use crate::capping::policy::Algorithm;
 use crate::units::{floor_u64, ratio as share};
 

@@ -2,7 +2,7 @@
 
 use super::world::{World, clock_of, limit_of, policy, quota_of, states};
 use super::*;
-use crate::capping::observation::KnobState;
+use crate::capping::knob::KnobState;
 use crate::capping::policy::Components;
 
 #[test]

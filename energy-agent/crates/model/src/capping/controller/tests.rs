@@ -3,7 +3,7 @@ mod decisions;
 
 use super::world::{World, clock_of, knob, limit_of, name, policy, quota_of, states};
 use super::*;
-use crate::capping::observation::KnobState;
+use crate::capping::knob::KnobState;
 use crate::capping::policy::{Algorithm, Amount, Components, Point, Policy, Selector, TelemetryLoss};
 
 fn cpu_policy(called: &str, watts: f64) -> Policy {

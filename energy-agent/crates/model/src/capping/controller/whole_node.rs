@@ -2,7 +2,8 @@
 
 use super::world::{World, knob, name, policy, quota_of};
 use super::*;
-use crate::capping::observation::{KnobNow, KnobState};
+use crate::capping::knob::KnobState;
+use crate::capping::observation::KnobNow;
 use crate::capping::policy::{Components, Policy, Selector};
 
 const ZONES: [&str; 2] = ["intel-rapl:0", "intel-rapl:1"];

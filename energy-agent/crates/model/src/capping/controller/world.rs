@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::capping::knob::Knob;
-use crate::capping::observation::{GpuDevice, GpuUser, KnobNow, KnobState};
+use crate::capping::knob::KnobState;
+use crate::capping::observation::{GpuDevice, GpuUser, KnobNow};
 use crate::capping::policy::{Actuators, Amount, BudgetSpec, Components, Control, Policy, Selector};
 use crate::workload::names::Pod;
 

@@ -1,7 +1,7 @@
 //! What happened to a knob that people should hear of, once.
 
 use crate::capping::knob::Knob;
-use crate::capping::observation::KnobState;
+use crate::capping::knob::KnobState;
 use crate::capping::policy::PolicyName;
 
 /// Something that changed; not reported again while it lasts.

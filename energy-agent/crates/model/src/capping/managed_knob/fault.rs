@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::capping::knob::KnobError;
-use crate::capping::observation::KnobState;
+use crate::capping::knob::KnobState;
 
 /// Between two tries to write a limit, doubled each time: what a driver or a firmware refuses, it refuses for long.
 const WRITING: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(600));

@@ -40,7 +40,7 @@ pub fn fit(knob: &Knob, found: &Found, wanted: u64) -> (u64, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capping::observation::KnobState;
+    use crate::capping::knob::KnobState;
 
     fn found(min: u64, max: u64, step: u64) -> Found {
         Found { min, max, step, value: None, raw: String::new(), state: KnobState::Ok, epoch: 0 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::change::{Change, ChangeKind};
 use super::{Event, ManagedKnob};
+use crate::capping::knob::KnobState;
 use crate::capping::knob::{Found, Knob, KnobError};
-use crate::capping::observation::KnobState;
 
 /// Clocks take effect at once; what is shown may be a second old.
 const CLOCK_SETTLES: Duration = Duration::from_secs(3);

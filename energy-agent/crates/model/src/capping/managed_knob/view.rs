@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::floor::floor;
 use super::{Held, ManagedKnob, Phase, Theirs, before};
+use crate::capping::knob::KnobState;
 use crate::capping::knob::{Found, KnobError};
-use crate::capping::observation::{KnobNow, KnobState};
+use crate::capping::observation::KnobNow;
 use crate::capping::status::{CapStatus, Writes};
 
 /// Whether a limit can be written.

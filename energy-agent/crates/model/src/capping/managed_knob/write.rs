@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::change::{Change, ChangeKind};
 use super::fault::Fault;
 use super::{Event, Held, ManagedKnob, before, text};
+use crate::capping::knob::KnobState;
 use crate::capping::knob::{Found, Knob, KnobError, Value};
-use crate::capping::observation::KnobState;
 
 impl ManagedKnob {
     /// A write goes out; the journal has it.

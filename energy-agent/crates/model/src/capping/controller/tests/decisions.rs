@@ -31,7 +31,10 @@ fn fc_091_one_policy_decides_in_any_order_of_loading() {
         assert_eq!(owner(&quota_of("train-0")), Some(name("other-control")));
         let lost = &world.status("by-namespace").lost;
         assert_eq!(lost.len(), 1);
-        assert_eq!((&*lost[0].pod.name, lost[0].component, &lost[0].winner), ("train-0", "gpu", &name("by-label")));
+        assert_eq!(
+            (&*lost[0].pod.name, lost[0].component, &lost[0].winner),
+            ("train-0", Component::Gpu, &name("by-label"))
+        );
         assert!(world.status("by-namespace").subjects.is_empty());
         assert!(world.status("other-control").lost.is_empty());
         let conflicts = |outcome: &Outcome| {

@@ -3,8 +3,8 @@
 use energy_model::gpu::{GpuHealth, GpuUp};
 use energy_model::units::nanos;
 
+use super::family;
 use crate::metrics as m;
-use crate::series::family;
 use crate::text::{Labels, Value, Writer};
 
 /// Writes nothing where there is no GPU.

@@ -3,8 +3,8 @@
 use energy_model::snapshot::{ProcessKind, ProcessRow, Snapshot, WorkloadEnergy};
 use energy_model::zone::ZoneKind;
 
+use super::{energy_labels, family, single};
 use crate::metrics as m;
-use crate::series::{energy_labels, family, single};
 use crate::text::{Labels, Value, Writer};
 
 /// Writes nothing where processes are not accounted.
