@@ -158,12 +158,13 @@ impl Node {
         }
     }
 
-    /// Before the first tick, in its thread: gives back what an earlier run left capped.
+    /// Before the first tick, in its thread: gives back what an earlier run left capped, and takes the first readings.
     pub fn begin(&mut self) {
         if let Some(capper) = &mut self.capper {
             capper.begin(self.sampler.gpus());
         }
         self.capper.take_if(|capper| capper.is_done());
+        self.sampler.begin();
     }
 
     /// The snapshot before the first tick.

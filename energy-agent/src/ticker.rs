@@ -25,6 +25,10 @@ use crate::node::{Node, node_name};
 const END: Duration = Duration::from_secs(5);
 const END_STEP: Duration = Duration::from_millis(10);
 
+/// From the first readings to the first tick, which shows what was used since, however long the interval is. Counters of the
+/// hardware move every millisecond, those of the kernel every ten.
+const FIRST_TICK: Duration = Duration::from_millis(300);
+
 /// How the tick thread ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
@@ -152,7 +156,7 @@ impl Ticker {
             let ended = ended.recv_timeout(until.saturating_duration_since(Instant::now()));
             matches!(ended, Err(mpsc::RecvTimeoutError::Timeout))
         };
-        let mut due = Instant::now() + self.interval;
+        let mut due = Instant::now() + first_pause(self.interval);
         let mut given_back = Instant::now();
         while goes_on(due) {
             let began = Instant::now();
@@ -169,11 +173,7 @@ impl Ticker {
             // Before the page of this tick may be encoded.
             self.own.tick_took(began.elapsed());
             self.publish.send_replace(published);
-            due += self.interval;
-            // Ticks that were missed (the machine slept) are not made up for; their time is in this one.
-            if due < Instant::now() {
-                due = Instant::now() + self.interval;
-            }
+            due = next_due(due, self.interval, Instant::now());
             if given_back.elapsed() >= memory::GIVE_BACK_EVERY {
                 // Between two ticks, when nobody waits for the heap.
                 if !goes_on(due - self.interval / 2) {
@@ -184,5 +184,45 @@ impl Ticker {
             }
         }
         self.node.close(&self.pods.told())
+    }
+}
+
+/// From the first readings to the first tick.
+fn first_pause(interval: Duration) -> Duration {
+    FIRST_TICK.min(interval)
+}
+
+/// When the tick after the one of `due` is due. Ticks that were missed (the machine slept) are not made up for; their time
+/// is in the next one.
+fn next_due(due: Instant, interval: Duration, now: Instant) -> Instant {
+    let next = due + interval;
+    if next < now { now + interval } else { next }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_first_figures_do_not_wait_for_an_interval() {
+        assert_eq!(first_pause(Duration::from_mins(1)), FIRST_TICK);
+        assert_eq!(first_pause(SECOND), FIRST_TICK);
+        assert_eq!(first_pause(Duration::from_millis(100)), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn ticks_keep_their_rate_however_late_one_is() {
+        let due = Instant::now();
+        assert_eq!(next_due(due, SECOND, due), due + SECOND);
+        assert_eq!(next_due(due, SECOND, due + SECOND * 9 / 10), due + SECOND);
+    }
+
+    #[test]
+    fn ticks_that_were_missed_are_not_made_up_for() {
+        let due = Instant::now();
+        let awake = due + SECOND * 1000;
+        assert_eq!(next_due(due, SECOND, awake), awake + SECOND);
     }
 }

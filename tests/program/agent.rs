@@ -114,15 +114,32 @@ fn sigterm_and_sigint_end_a_long_interval_long_before_its_tick() {
 }
 
 #[test]
-fn before_the_first_interval_is_over_the_agent_is_healthy_and_not_ready() {
-    let agent = Agent::spawn(&[PROGRAM], &["--interval=1m"]);
-    let get = |path: &str| ureq::get(&format!("http://{}{path}", agent.address)).call();
-    assert_eq!(get("/healthz").unwrap().status(), 200);
-    assert!(matches!(get("/readyz"), Err(ureq::Error::StatusCode(503))));
+fn before_the_first_tick_the_agent_is_healthy_and_not_ready() {
+    wait_for("a look at an agent before its first tick", || {
+        let agent = Agent::spawn(&[PROGRAM], &["--interval=1m"]);
+        let get = |path: &str| ureq::get(&format!("http://{}{path}", agent.address)).call();
+        let (healthy, ready, page) = (get("/healthz"), get("/readyz"), agent.scrape());
+        if page.ticks() > 0 {
+            return None;
+        }
+        assert_eq!(healthy.unwrap().status(), 200);
+        assert!(matches!(ready, Err(ureq::Error::StatusCode(503))));
+        assert_eq!(page.energy_names(), Vec::<&str>::new(), "nothing was measured yet");
+        page.one("energy_agent_meter_up", &[("meter", "ebpf")]);
+        Some(())
+    });
+}
+
+#[test]
+fn the_first_tick_has_energy_and_does_not_wait_for_an_interval() {
+    let counters = Powercap::two_sockets();
+    let agent = Agent::start(&["--interval=1m", "--meter.cpu=rapl", "--meter.trust-guest", &counters.sysfs_flag()]);
     let page = agent.scrape();
-    assert_eq!(page.ticks(), 0);
-    assert_eq!(page.energy_names(), Vec::<&str>::new(), "nothing was measured yet");
-    page.one("energy_agent_meter_up", &[("meter", "ebpf")]);
+    // The second tick is a minute away.
+    assert_eq!(page.ticks(), 1);
+    for zone in &counters.zones {
+        page.one("kepler_node_cpu_joules_total", &zone.labels());
+    }
 }
 
 #[test]

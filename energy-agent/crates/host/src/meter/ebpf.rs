@@ -145,6 +145,11 @@ pub struct Ebpf {
 }
 
 impl Ebpf {
+    /// From now on idle time is counted that the first reading is told of.
+    pub fn begin(&mut self) {
+        self.last_ns = monotonic_ns();
+    }
+
     /// What was done since the previous reading. `idle_ns` is how long each CPU was idle meanwhile by the kernel's own
     /// account, by CPU number; empty where that is not known.
     ///

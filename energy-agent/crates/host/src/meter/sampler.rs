@@ -152,6 +152,18 @@ impl Sampler {
         Ok(sampler)
     }
 
+    /// The first readings of energy and busy time, which show nothing by themselves: the first sample is what they grew by
+    /// since. GPUs have been looked for since the start, and what was counted of usage meanwhile is the first sample's.
+    pub fn begin(&mut self) {
+        let elapsed = self.last.elapsed();
+        self.last += elapsed;
+        let loads = self.loads(elapsed);
+        self.energy.read(elapsed, &loads, &self.topology.domains);
+        if let UsageSource::Ebpf(ebpf) = &mut self.usage {
+            ebpf.begin();
+        }
+    }
+
     /// Reads everything. A meter that fails is left out of this sample; what it counted meanwhile is in the next.
     pub fn read(&mut self) -> Sample {
         self.topology.refresh();
