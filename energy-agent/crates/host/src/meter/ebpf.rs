@@ -38,6 +38,7 @@
 mod cycles;
 mod events;
 mod load;
+mod loader;
 mod maps;
 mod process_level;
 mod processes;

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::{BtfTracePoint, ProgramError, RawTracePoint};
-use aya::{Btf, EbpfError, EbpfLoader, Endianness};
+use aya::{Btf, EbpfError, Endianness};
 use aya_log::EbpfLogger;
 use energy_model::meter_state::{MeterName, MeterState, Program, Reason};
 use tracing::{info, warn};
 
 use super::cycles::Cycles;
+use super::loader::loader;
 use super::maps::{self, Slots};
 use super::process_level::ProcessPrograms;
 use super::tally::Tally;
@@ -112,7 +113,7 @@ impl Ebpf {
         })?;
         let types = btf::Types::parse(&image).with_context(|| btf_path.display().to_string())?;
         let offsets = Offsets::look_up(&types);
-        drop(types);
+        let btf = tracepoints(&types).with_context(|| btf_path.display().to_string())?;
         drop(image);
         raise_memlock();
 
@@ -127,10 +128,8 @@ impl Ebpf {
         let cycles_mode = cycles.as_ref().map_or(energy_ebpf::cycles::NONE, Cycles::mode);
         // Of the kernel that runs, as with the BTF.
         let cpus = cpu::slots(Path::new("/sys"))?;
-        let btf = Btf::parse_file(&btf_path, Endianness::default()).with_context(|| btf_path.display().to_string())?;
-        let mut loader = EbpfLoader::new();
+        let mut loader = loader();
         loader
-            .btf(Some(&btf))
             .map_max_entries("USAGE", options.map_entries)
             .map_max_entries("CYCLE_COUNTERS", cpus)
             .map_max_entries("SLOTS", cpus);
@@ -193,7 +192,7 @@ impl Ebpf {
         drop(btf);
         let mut visits = Visits::default();
         visits.make(topology.online().to_vec());
-        // The parsed BTF was tens of megabytes.
+        // The kernel's BTF was some megabytes.
         memory::give_back();
 
         info!(
@@ -232,6 +231,11 @@ impl Ebpf {
             bpf_stats: procfs.join("sys/kernel/bpf_stats_enabled"),
         })
     }
+}
+
+/// What aya needs of the kernel's types to name a tracepoint, which is not what most of their room is for.
+pub(super) fn tracepoints(types: &btf::Types<'_>) -> Result<Btf> {
+    Ok(Btf::parse(&types.only("btf_trace_")?, Endianness::default())?)
 }
 
 /// The BTF below the sysfs root, or the running kernel's where that root holds no kernel folder: unlike hardware, the

@@ -8,20 +8,22 @@
 //! of the level stays with its workload alone. The map and its buffer have their full size from the start: kernel memory that nothing
 //! touches while the level is off.
 
+use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use aya::Btf;
 use aya::maps::{MapData, RingBuf};
 use aya::programs::BtfTracePoint;
-use aya::{Btf, Endianness};
 use energy_model::meter_state::{MeterName, MeterState, Program, Reason};
 use energy_model::units::nanos;
 use tracing::warn;
 
-use super::load::{attach_btf, owned_fd};
+use super::load::{attach_btf, owned_fd, tracepoints};
 use super::processes::ProcessMap;
 use super::{Ebpf, maps};
 use crate::memory;
+use crate::meter::btf;
 use crate::meter::cpu::Topology;
 
 /// With and without processes.
@@ -105,13 +107,14 @@ impl Ebpf {
 
     fn parse_btf(&self) -> Result<Btf> {
         let path = &self.process_programs.btf;
-        Btf::parse_file(path, Endianness::default()).with_context(|| path.display().to_string())
+        let parse = || tracepoints(&btf::Types::parse(&fs::read(path)?)?);
+        parse().with_context(|| path.display().to_string())
     }
 
     #[expect(clippy::unused_self, reason = "belongs to parse_btf")]
     fn freed(&self, btf: Btf) {
         drop(btf);
-        // It was tens of megabytes.
+        // It was some megabytes.
         memory::give_back();
     }
 
