@@ -143,12 +143,21 @@ impl Agent {
     /// # Errors
     /// When the agent is gone.
     pub fn memory_kib(&self) -> Result<(u32, u32)> {
+        Ok((self.status_kib("VmRSS:")?, self.status_kib("RssAnon:")?))
+    }
+
+    /// The most that was ever resident; KiB.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn peak_kib(&self) -> Result<u32> {
+        self.status_kib("VmHWM:")
+    }
+
+    fn status_kib(&self, name: &str) -> Result<u32> {
         let text = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
-        let field = |name: &str| -> Result<u32> {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)).context("no memory in status")?;
-            Ok(line.trim().trim_end_matches(" kB").parse()?)
-        };
-        Ok((field("VmRSS:")?, field("RssAnon:")?))
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).context("no memory in status")?;
+        Ok(line.trim().trim_end_matches(" kB").parse()?)
     }
 }
 

@@ -57,7 +57,7 @@ pub fn footprint(scale: Scale) -> Result<Vec<Finding>> {
     let small = Crowd { pods: 5, containers: 2, processes: 5, sleep_ms: 200 };
     let middle = Crowd { pods: scale.of(200, 20), containers: 2, processes: 5, sleep_ms: 5000 };
     let large = Crowd { pods: scale.of(500, 50), containers: 2, processes: 5, sleep_ms: 5000 };
-    let mut findings = Vec::new();
+    let mut findings = vec![start(scale, &small)?];
     for (crowd, cpu_goal, memory_goal) in [(small, Some(0.1), 15), (middle, None, 25), (large, Some(1.0), 50)] {
         let windows = if cpu_goal.is_some() { 3 } else { 1 };
         let (cpu, memory) = quiet(scale, &crowd, windows, &[])?;
@@ -67,6 +67,23 @@ pub fn footprint(scale: Scale) -> Result<Vec<Finding>> {
         findings.push(memory_finding(&crowd, memory, memory_goal));
     }
     Ok(findings)
+}
+
+/// The most that was resident until the first ticks were over: what reading the kernel's types and loading takes.
+fn start(scale: Scale, crowd: &Crowd) -> Result<Finding> {
+    const GOAL_MIB: u32 = 21;
+    let world = World::new()?;
+    let _pods = crowd.gather(&world)?;
+    let agent = Agent::start(&world, scale.interval(), &[])?;
+    agent.fresh_page()?;
+    let (peak, (resident, _)) = (agent.peak_kib()?, agent.memory_kib()?);
+    Ok(Finding {
+        what: format!("peak of memory at start, {} processes", crowd.total()),
+        measured: mib(peak),
+        goal: format!("under {GOAL_MIB} MiB"),
+        reached: peak < GOAL_MIB * 1024,
+        how: format!("VmHWM after the first ticks; VmRSS is {} then", mib(resident)),
+    })
 }
 
 /// Shares of one CPU, percent.
