@@ -31,7 +31,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Build in release, start the exporter with what this machine offers, and show a live table.
+    /// Build quickly, start the exporter with what this machine offers, and show a live table.
     Run {
         /// Flags for the agent, such as --web.listen-address=:9200.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

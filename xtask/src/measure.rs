@@ -9,6 +9,7 @@ use crate::{cargo, checked, root};
 /// # Errors
 /// When the program does not build, or what it does fails.
 pub fn bench(arguments: &[String]) -> Result<()> {
+    println!("building the benchmarks");
     checked(cargo().args(["build", "--quiet", "--release", "--locked", "--package", "bench"]))?;
     checked(Command::new(root().join("target/release/bench")).arg("bench").args(arguments))
 }
@@ -18,6 +19,7 @@ pub fn bench(arguments: &[String]) -> Result<()> {
 /// # Errors
 /// When the program does not build, or what it does fails.
 pub fn chaos(arguments: &[String]) -> Result<()> {
+    println!("building the attacks");
     checked(cargo().args(["build", "--quiet", "--locked", "--workspace", "--lib", "--bins", "--examples"]))?;
     checked(Command::new(root().join("target/debug/bench")).arg("chaos").args(arguments))
 }
