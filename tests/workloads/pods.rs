@@ -248,7 +248,9 @@ fn the_idle_task_is_charged_to_nobody() {
         assert!(charged + idle < (wall + wall / 20) * cpus, "{charged} ns charged, {idle} ns idle of {cpus} x {wall}");
         let truth = pod.cgroup.cpu_ns();
         assert!(of_pod.abs_diff(truth) < truth / 20, "{of_pod} of {truth} ns");
-        assert!(of_kernel + of_pod <= charged && of_kernel < idle / 2 + 50_000_000, "{of_kernel} ns of the kernel");
+        // The kernel's threads have work of their own, more of it on a machine that is busy otherwise.
+        let work = wall * cpus / 20;
+        assert!(of_kernel + of_pod <= charged && of_kernel < idle / 2 + work, "{of_kernel} ns of the kernel");
         assert_eq!(page.select("energy_agent_system_cpu_seconds_total", &kernel).len(), 1);
     });
 }
