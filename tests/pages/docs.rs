@@ -21,12 +21,15 @@ fn text(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// README.md and what is in docs, by name.
+/// README.md, CONTRIBUTING.md and what is in docs, by name.
 fn pages() -> BTreeMap<String, String> {
     let docs =
         fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let pages = docs.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}"));
-    pages.chain(["README.md".to_owned()]).map(|name| (name.clone(), text(&name))).collect()
+    pages
+        .chain(["CONTRIBUTING.md".to_owned(), "README.md".to_owned()])
+        .map(|name| (name.clone(), text(&name)))
+        .collect()
 }
 
 /// Standard output of the program.
@@ -159,4 +162,18 @@ fn every_test_that_a_page_names_is_there() {
         }
     }
     assert!(count > 20, "{count} tests named; is docs/security.md without them?");
+}
+
+/// What the architecture and "where is what" name, below `energy-agent/`.
+#[test]
+fn every_source_file_that_a_page_names_is_there() {
+    let named = Regex::new(r"`((?:crates|src)/[a-z0-9_/]+(?:\.rs)?)/?`").unwrap();
+    for (page, least) in [("docs/architecture.md", 20), ("CONTRIBUTING.md", 12)] {
+        let text = text(page);
+        let files: Vec<&str> = named.captures_iter(&text).map(|found| found.get(1).unwrap().as_str()).collect();
+        assert!(files.len() >= least, "{page} names {files:?}");
+        for file in files {
+            assert!(root().join("energy-agent").join(file).exists(), "{page}: {file}");
+        }
+    }
 }

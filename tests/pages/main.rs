@@ -6,6 +6,7 @@ mod common;
 mod dashboards;
 mod docs;
 mod export;
+mod house;
 mod kepler;
 mod kepler_dashboards;
 mod web_config;

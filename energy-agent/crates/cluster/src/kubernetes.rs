@@ -50,7 +50,7 @@ pub struct ClusterError {
 impl ClusterError {
     /// Whether another client may be what helps: its token, its certificates or the files they are in may have been renewed.
     #[must_use]
-    pub const fn needs_new_client(&self) -> bool {
+    pub(crate) const fn needs_new_client(&self) -> bool {
         !matches!(self.reason, Reason::Unreachable | Reason::Error | Reason::Forbidden)
     }
 }
@@ -231,7 +231,7 @@ impl Server {
 
     /// Whether its credentials expire within a minute, so that another client is to be made.
     #[must_use]
-    pub fn is_expiring(&self) -> bool {
+    pub(crate) fn is_expiring(&self) -> bool {
         self.expires.is_some_and(|expires| Timestamp::now() + SignedDuration::from_mins(1) >= expires)
     }
 

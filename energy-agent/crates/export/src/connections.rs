@@ -98,20 +98,20 @@ impl Connections {
     }
 
     /// The task that serves it; ending that closes the connection.
-    pub fn served_by(&self, name: u64, task: AbortHandle) {
+    pub(crate) fn served_by(&self, name: u64, task: AbortHandle) {
         if let Some(entry) = self.table().open.get_mut(&name) {
             entry.task = Some(task);
         }
     }
 
     /// Closes the connection that can best be spared, whatever their number; whether there was one.
-    pub fn make_room(&self) -> bool {
+    pub(crate) fn make_room(&self) -> bool {
         let mut table = self.table();
         self.close_first(&mut table, Instant::now(), |_| true)
     }
 
     /// Closes those whose time is over. To be called about every second.
-    pub fn close_late(&self, now: Instant) {
+    pub(crate) fn close_late(&self, now: Instant) {
         let mut table = self.table();
         let late = |entry: &Entry| entry.place.is_late(now, FIRST_REQUEST, UNREAD, LONGEST_ANSWER);
         let late: Vec<_> =
@@ -165,7 +165,7 @@ impl Connection {
     }
 
     /// Its first byte is there.
-    pub fn talks(&self) {
+    pub(crate) fn talks(&self) {
         let now = Instant::now();
         let mut table = self.all.table();
         if table.open.values().filter(|entry| !entry.place.is_silent()).count() >= MOST_TALKING {
@@ -180,7 +180,7 @@ impl Connection {
     }
 
     /// Its password was wrong, and the answer that says so waits.
-    pub fn is_held_back(&self) {
+    pub(crate) fn is_held_back(&self) {
         set(&mut self.all.table(), self.name, Place::held_back(Instant::now()));
     }
 
@@ -207,14 +207,14 @@ impl Connection {
     }
 
     /// It has read some of its answer.
-    pub fn reads_on(&self) {
+    pub(crate) fn reads_on(&self) {
         if let Some(entry) = self.all.table().open.get_mut(&self.name) {
             entry.place.goes_on(Instant::now());
         }
     }
 
     /// Its answer is sent.
-    pub fn has_read(&self) {
+    pub(crate) fn has_read(&self) {
         let mut table = self.all.table();
         table.pages.left(self.name);
         set(&mut table, self.name, Place::idle(Instant::now()));

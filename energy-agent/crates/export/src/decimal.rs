@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-pub fn write_integer(text: &mut String, number: u64) {
+pub(crate) fn write_integer(text: &mut String, number: u64) {
     text.push_str(itoa::Buffer::new().format(number));
 }
 
 /// Writes `number / unit` with all decimals; `unit` is a power of ten.
-pub fn write_fraction(text: &mut String, number: u64, unit: u64) {
+pub(crate) fn write_fraction(text: &mut String, number: u64, unit: u64) {
     let mut digits = itoa::Buffer::new();
     text.push_str(digits.format(number / unit));
     text.push('.');
@@ -16,7 +16,7 @@ pub fn write_fraction(text: &mut String, number: u64, unit: u64) {
 }
 
 /// Writes what `{:.6}` writes, but the negative zero as zero.
-pub fn write_rounded(text: &mut String, number: f64) {
+pub(crate) fn write_rounded(text: &mut String, number: f64) {
     match millionths(number) {
         Some(millionths) => write_fraction(text, millionths, 1_000_000),
         None => write!(text, "{number:.6}").expect("a String takes every write"),

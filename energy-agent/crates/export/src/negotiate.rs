@@ -42,7 +42,7 @@ pub fn format(accept: &str) -> Format {
 
 /// A client that names HTML, and likes it no less than JSON: a browser.
 #[must_use]
-pub fn prefers_html(accept: &str) -> bool {
+pub(crate) fn prefers_html(accept: &str) -> bool {
     let named = |wanted: &[&str]| {
         let ranges = elements(accept).filter(|(range, _)| wanted.contains(&&**range));
         ranges.map(|(_, parameters)| quality(parameters)).max().unwrap_or(0)

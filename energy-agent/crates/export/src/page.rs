@@ -52,7 +52,7 @@ impl Published {
 
     /// What is served in its place once it is stale: the agent's own series, and why there are no others.
     #[must_use]
-    pub fn without_measurements(&self) -> Self {
+    pub(crate) fn without_measurements(&self) -> Self {
         let Snapshot { node, taken, elapsed, ticks, meters, health, .. } = &self.snapshot;
         let detail = format!("no tick for {} s", self.completed.elapsed().as_secs());
         let ticker = MeterState::down(MeterName::Tick, Reason::Hanging, detail);

@@ -3,7 +3,7 @@
 
 mod html;
 mod json;
-mod words;
+mod wording;
 
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, VARY};
 use axum::http::{HeaderValue, StatusCode, Uri};

@@ -106,12 +106,12 @@ impl SelfMetrics {
     }
 
     /// One request for metrics was answered in this time.
-    pub fn scrape_took(&self, duration: Duration) {
+    pub(crate) fn scrape_took(&self, duration: Duration) {
         self.scrape_duration.observe(duration.as_secs_f64());
     }
 
     /// A connection was closed before its client wanted it.
-    pub fn connection_closed(&self, reason: CloseReason) {
+    pub(crate) fn connection_closed(&self, reason: CloseReason) {
         self.connections_closed.with_label_values(&[reason.name()]).inc();
     }
 
@@ -173,7 +173,7 @@ impl SelfMetrics {
     }
 
     /// Counts series that a page had twice; the first ever are logged, a bug in the agent must not fill the log.
-    pub fn found_duplicates(&self, series: &[String]) {
+    pub(crate) fn found_duplicates(&self, series: &[String]) {
         let Some(first) = series.first() else { return };
         if self.duplicates.get() == 0 {
             tracing::error!(%first, count = series.len(), "duplicate series left out; this is a bug, please report it");

@@ -93,7 +93,7 @@ impl Writer {
 
     /// A page that has only the families of `selection`; whoever writes need not know.
     #[must_use]
-    pub fn selecting(format: Format, selection: Selection) -> Self {
+    pub(crate) fn selecting(format: Format, selection: Selection) -> Self {
         Self {
             format,
             selection,
@@ -146,7 +146,7 @@ impl Writer {
     }
 
     /// [`Self::sample`] of a histogram's part: `suffix` is `_bucket`, `_sum` or `_count`.
-    pub fn sample_of(&mut self, suffix: &str, labels: &Labels, more: &[(&str, &str)], value: Value) {
+    pub(crate) fn sample_of(&mut self, suffix: &str, labels: &Labels, more: &[(&str, &str)], value: Value) {
         if self.hidden {
             return;
         }

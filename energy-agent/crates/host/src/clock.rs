@@ -10,7 +10,7 @@ pub fn monotonic_ns() -> u64 {
 
 /// CLOCK_BOOTTIME in nanoseconds, which goes on while the machine is suspended.
 #[must_use]
-pub fn boottime_ns() -> u64 {
+pub(crate) fn boottime_ns() -> u64 {
     clock_ns(ClockId::Boottime)
 }
 

@@ -9,7 +9,7 @@ pub mod capping;
 pub mod clock;
 pub mod config;
 pub mod container;
-pub mod errand;
+pub(crate) mod errand;
 pub mod memory;
 pub mod meter;
 pub mod static_build;

@@ -85,7 +85,7 @@ pub fn floor_u64(value: f64) -> u64 {
 
 /// The whole number nearest to `value`; zero for negative and non-finite values, `u64::MAX` beyond the range.
 #[must_use]
-pub fn nearest_u64(value: f64) -> u64 {
+pub(crate) fn nearest_u64(value: f64) -> u64 {
     floor_u64(value + 0.5)
 }
 

@@ -2,11 +2,11 @@
 
 use energy_host::config::CpuMeter;
 use energy_host::meter::cpu::CpuModel;
+use energy_host::meter::deadline::PATIENCE;
 use energy_host::meter::hwmon::Hwmon;
 use energy_host::meter::perf::PerfPower;
 use energy_host::meter::powercap::{self, PowercapZone};
 use energy_host::meter::rapl::Rapl;
-use energy_host::meter::watch::PATIENCE;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::zone::{Source, Zone, ZoneKind};
 

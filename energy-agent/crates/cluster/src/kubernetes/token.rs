@@ -50,7 +50,7 @@ impl TokenFile {
     }
 
     /// Whether the file holds another token than was sent last.
-    pub fn is_renewed(&self) -> bool {
+    pub(crate) fn is_renewed(&self) -> bool {
         let mut state = self.state();
         self.look(&mut state).is_some_and(|header| header != state.sent)
     }

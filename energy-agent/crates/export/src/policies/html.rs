@@ -12,7 +12,7 @@ use energy_model::capping::status::{CapStatus, CappingStatus, PodId, PolicyStatu
 use energy_model::snapshot::Snapshot;
 use energy_model::units::{Watts, floor_u64};
 
-use super::words::{self, Tone};
+use super::wording::{self, Tone};
 use crate::html::escaped;
 
 /// Seconds after which a browser asks again.
@@ -57,8 +57,8 @@ pub fn page(snapshot: &Snapshot, status: &CappingStatus) -> String {
 
 fn summary(snapshot: &Snapshot, status: &CappingStatus) -> String {
     let subjects = || status.policies.iter().flat_map(|policy| &policy.subjects);
-    let capped = subjects().filter(|subject| words::state(subject.state).tone == Tone::Active).count();
-    let trouble = subjects().filter(|subject| words::state(subject.state).tone == Tone::Bad).count();
+    let capped = subjects().filter(|subject| wording::state(subject.state).tone == Tone::Active).count();
+    let trouble = subjects().filter(|subject| wording::state(subject.state).tone == Tone::Bad).count();
     let limited = status.caps.iter().filter(|cap| cap.wanted.is_some()).count();
     let taken = humantime::format_rfc3339_seconds(snapshot.taken);
     format!(
@@ -91,8 +91,8 @@ fn write_policy(page: &mut String, policy: &PolicyStatus) {
         "<section><h2>{}</h2>\n<p><span class=\"chip {}\">{}</span> {}; from {}</p>\n",
         escaped(&name.to_string()),
         if *mode == Mode::Enforce { "active" } else { "plain" },
-        words::mode(*mode),
-        words::scope(*scope),
+        wording::mode(*mode),
+        wording::scope(*scope),
         escaped(source),
     );
     write(page, line);
@@ -110,7 +110,7 @@ fn write_policy(page: &mut String, policy: &PolicyStatus) {
     if !lost.is_empty() {
         page.push_str("<h3>Other policies decide</h3>\n<ul>\n");
         for conflict in lost {
-            let (pod, component) = (pod(&conflict.pod), words::component(conflict.component));
+            let (pod, component) = (pod(&conflict.pod), wording::component(conflict.component));
             write(page, format_args!("<li>{component} of {pod}: {} decides</li>\n", bold(&conflict.winner)));
         }
         page.push_str("</ul>\n");
@@ -121,7 +121,7 @@ fn write_policy(page: &mut String, policy: &PolicyStatus) {
 fn write_subject(page: &mut String, subject: &SubjectStatus) {
     let SubjectStatus { pod: of, state, reason, budget, power, ceiling, over_budget, over_budget_uj: _, knobs } =
         subject;
-    let words::State { name, meaning, tone } = words::state(*state);
+    let wording::State { name, meaning, tone } = wording::state(*state);
     let of = of.as_ref().map_or_else(|| "all pods of the policy".to_owned(), pod);
     let line = format_args!(
         "<tr><td>{of}</td><td><span class=\"chip {}\" title=\"{meaning}\">{name}</span>{}</td><td>{}</td>\
@@ -155,7 +155,7 @@ fn bar(power: Option<Watts>, budget: Option<Watts>) -> String {
 fn through(knobs: &[Knob]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for knob in knobs {
-        *counts.entry(words::knob(knob)).or_default() += 1;
+        *counts.entry(wording::knob(knob)).or_default() += 1;
     }
     let parts: Vec<String> = counts
         .into_iter()
@@ -190,7 +190,7 @@ fn write_caps(page: &mut String, caps: &[CapStatus], policies: &[PolicyStatus]) 
     );
     for cap in caps {
         let CapStatus { knob, state, wanted, found, original, policy, clamped, detail, writes } = cap;
-        let words::State { name, meaning, tone } = words::knob_state(*state);
+        let wording::State { name, meaning, tone } = wording::knob_state(*state);
         let value = |value: &Option<u64>| value.map(|value| Quantity::of(knob, value).to_string());
         let whose = users.get(knob).map_or(&[][..], |pods| pods);
         let pods: Vec<String> = whose.iter().map(|of| pod(of)).collect();
@@ -201,7 +201,7 @@ fn write_caps(page: &mut String, caps: &[CapStatus], policies: &[PolicyStatus]) 
             "<tr><td>{}</td><td><code>{}</code></td><td>{policy} <small>{}</small></td>\
              <td class=\"n\">{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
              <td><span class=\"chip {}\" title=\"{meaning}\">{name}</span>{}</td><td>{}</td></tr>\n",
-            words::knob(knob),
+            wording::knob(knob),
             escaped(&knob.device()),
             pods.join(", "),
             value(wanted).unwrap_or_else(|| "as before".to_owned()),

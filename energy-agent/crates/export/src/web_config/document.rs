@@ -67,7 +67,7 @@ pub enum ClientAuth {
 impl ClientAuth {
     /// Whether a certificate is checked against the authority.
     #[must_use]
-    pub const fn verifies(self) -> bool {
+    pub(crate) const fn verifies(self) -> bool {
         matches!(self, Self::VerifyClientCertIfGiven | Self::RequireAndVerifyClientCert)
     }
 
@@ -158,7 +158,7 @@ impl Document {
 
     /// Whether HTTP/2 was asked for in so many words.
     #[must_use]
-    pub fn asks_for_http2(&self) -> bool {
+    pub(crate) fn asks_for_http2(&self) -> bool {
         self.http_server_config.as_ref().is_some_and(|http| http.http2 == Some(true))
     }
 }
@@ -180,7 +180,7 @@ impl TlsServer {
     ///
     /// # Errors
     /// When there are two.
-    pub fn client_authority(&self) -> Result<Option<Pem<'_>>, String> {
+    pub(crate) fn client_authority(&self) -> Result<Option<Pem<'_>>, String> {
         pem("client_ca", self.client_ca.as_deref(), self.client_ca_file.as_deref())
     }
 

@@ -80,7 +80,7 @@ impl Turns {
 
     /// The answer to a wrong password has to wait, so that clients that try one after the other spend most of their time
     /// waiting and keep the checks busy for half of the time at most.
-    pub fn hold_back(&'static self) -> HeldBack {
+    pub(crate) fn hold_back(&'static self) -> HeldBack {
         let mut state = self.state();
         state.held_back += 1;
         let waiting = state.lanes.iter().map(Queues::waiting).sum::<usize>();

@@ -257,7 +257,7 @@ impl Journal {
     ///
     /// # Errors
     /// When another process has taken the place of a lock that was removed.
-    pub fn look_after(&mut self) -> Result<Option<String>, Refused> {
+    pub(crate) fn look_after(&mut self) -> Result<Option<String>, Refused> {
         if self.lock.as_ref().is_some_and(|lock| !lock.is_in_place()) {
             self.lock = take_lock(&self.folders)?;
         }

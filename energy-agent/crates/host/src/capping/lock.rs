@@ -22,7 +22,7 @@ use crate::container::in_cluster;
 
 const FILE: &str = "capping.lock";
 /// The names of the agent's files in the folder begin so.
-pub const FILES: [&str; 1] = ["capping"];
+pub(crate) const FILES: [&str; 1] = ["capping"];
 /// What is read of the file.
 const MAX_BYTES: u64 = 4096;
 
@@ -131,7 +131,7 @@ impl NodeLock {
 
     /// Whether other agents find this file, and no other, in its place.
     #[must_use]
-    pub fn is_in_place(&self) -> bool {
+    pub(crate) fn is_in_place(&self) -> bool {
         let inode = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
         let there = fs::symlink_metadata(&self.path).map(inode);
         matches!((there, self.file.metadata().map(inode)), (Ok(there), Ok(held)) if there == held)

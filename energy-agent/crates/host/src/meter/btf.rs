@@ -56,7 +56,7 @@ impl<'a> Types<'a> {
     ///
     /// # Errors
     /// When there is no such struct or field, or the field is not at a whole byte.
-    pub fn offset_of(&self, name: &str, field: &str) -> Result<u64> {
+    pub(crate) fn offset_of(&self, name: &str, field: &str) -> Result<u64> {
         for id in 1..self.positions.len() {
             let at = self.positions[id];
             let info = word(self.image, at + 4)?;

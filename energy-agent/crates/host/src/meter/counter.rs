@@ -101,7 +101,7 @@ impl Counter {
 
     /// An interval passed without a reading. The next reading covers it too: nothing is lost as long as no wrap can have
     /// gone unseen, and its delta is marked as a gap since it belongs to more than one interval.
-    pub fn miss(&mut self, elapsed: Duration) {
+    pub(crate) fn miss(&mut self, elapsed: Duration) {
         if self.last.is_some() {
             self.missed = self.missed.saturating_add(elapsed);
         }

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use energy_model::cpu::Domain;
 
-pub use self::info::{CpuModel, cpu_info, is_guest};
+pub(crate) use self::info::is_guest;
+pub use self::info::{CpuModel, cpu_info};
 pub use self::stat::{CpuLoad, CpuStat};
 
 /// More CPUs than any Linux kernel can be built for (`NR_CPUS` ends at 8192); larger numbers in a file are nonsense.
@@ -83,7 +84,7 @@ impl Topology {
 
     /// Index into `domains`; `None` for a CPU that was never online.
     #[must_use]
-    pub fn domain_of(&self, cpu: u32) -> Option<u32> {
+    pub(crate) fn domain_of(&self, cpu: u32) -> Option<u32> {
         self.domain_of.get(usize::try_from(cpu).ok()?).copied().flatten()
     }
 
@@ -129,7 +130,7 @@ impl Topology {
 ///
 /// # Errors
 /// When `devices/system/cpu/possible` is unreadable or no list of CPUs; names file and value.
-pub fn slots(sysfs: &Path) -> anyhow::Result<u32> {
+pub(crate) fn slots(sysfs: &Path) -> anyhow::Result<u32> {
     let path = sysfs.join("devices/system/cpu/possible");
     let largest = read_list(&path)?.last().copied();
     Ok(largest.with_context(|| format!("{} lists no CPU", path.display()))? + 1)

@@ -35,6 +35,7 @@
 //!
 //! aya-log is used on one rare path, the first lost cgroup event.
 
+mod attach;
 mod cycles;
 mod events;
 mod load;
@@ -303,7 +304,7 @@ impl Ebpf {
     }
 
     /// Whether cgroups that come and go are reported.
-    pub fn has_events(&self) -> bool {
+    pub(crate) fn has_events(&self) -> bool {
         self.events.is_some()
     }
 

@@ -141,7 +141,7 @@ impl EnergyMeter {
 
     /// Whether a sensor shows the power of the whole machine, or of a module.
     #[must_use]
-    pub fn has_board(&self) -> bool {
+    pub(crate) fn has_board(&self) -> bool {
         let hwmon = if let Chosen::Hwmon(hwmon) = &self.chosen { Some(hwmon) } else { self.board.as_ref() };
         hwmon.is_some_and(Hwmon::has_platform)
     }
@@ -179,7 +179,7 @@ impl EnergyMeter {
 
     /// The machine was suspended. Counters may have been cleared meanwhile, passed their range unseen, or gone on with
     /// what nobody's work caused: their next reading is a first one.
-    pub fn resume(&mut self) {
+    pub(crate) fn resume(&mut self) {
         match &mut self.chosen {
             Chosen::Rapl(rapl) => rapl.resume(),
             Chosen::Perf(perf) => perf.resume(),

@@ -137,7 +137,7 @@ impl Estimate {
     /// The power that the model gives one thread with nothing to do: the idle part of the estimate is this times the
     /// online CPUs, nothing to be learned; microwatts.
     #[must_use]
-    pub fn idle_power_uw(&self) -> u64 {
+    pub(crate) fn idle_power_uw(&self) -> u64 {
         self.min_uw
     }
 

@@ -45,8 +45,8 @@ pub use self::probe::probe;
 use self::session::{Command, Known, KnownGpu, Message, Opener, Session, Started};
 use self::worker::{Answer, Request};
 use super::counter::ZoneCounts;
-use super::told::StateLog;
-use super::watch::{PATIENCE, Watch};
+use super::deadline::{Deadline, PATIENCE};
+use super::state_log::StateLog;
 
 /// The library, and GPUs that are missing, are looked for this often; more often where ticks are close.
 const RETRY: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ pub struct GpuMeter {
     commands: Option<Sender<Command>>,
     messages: Receiver<Message>,
     /// The library's thread.
-    session: Watch,
+    session: Deadline,
     open: bool,
     /// When to look again.
     next: Instant,
@@ -109,7 +109,7 @@ impl GpuMeter {
         let mut meter = Self {
             commands,
             messages,
-            session: Watch::default(),
+            session: Deadline::default(),
             open: false,
             next: Instant::now(),
             retry,
@@ -319,7 +319,8 @@ impl GpuMeter {
         let Session { driver, count, started, failed } = session;
         self.open = true;
         for Started { gpu, worker, requests, thread } in started {
-            let worker = Some(WorkerHandle { id: worker, requests: Some(requests), thread, watch: Watch::default() });
+            let worker =
+                Some(WorkerHandle { id: worker, requests: Some(requests), thread, watch: Deadline::default() });
             let device = self.devices.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| Device {
                 gpu: Arc::clone(&gpu),
                 worker: None,

@@ -17,11 +17,11 @@ use energy_model::zone::{Zone, ZoneEnergy, ZoneKind};
 use self::find::{FoundSensors, SensorIdentity, find, text};
 use self::slow_file::SlowFile;
 use super::counter::{Counter, ZoneCounts};
+use super::deadline::DEADLINE;
 use super::denial::{self, Need};
+use super::state_log::StateLog;
 use super::still::{self, Still};
-use super::told::StateLog;
 use super::trapezoid::Trapezoid;
-use super::watch::DEADLINE;
 
 /// No machine draws more; a sensor that says so shows garbage. Microwatts.
 const MAX_POWER_UW: u64 = 1_000_000_000_000;
@@ -222,7 +222,7 @@ impl Hwmon {
     }
 
     /// The machine was suspended: the next reading of each sensor is a first one.
-    pub fn resume(&mut self) {
+    pub(crate) fn resume(&mut self) {
         for sensor in &mut self.sensors {
             match &mut sensor.reading {
                 Reading::Energy(counter) => counter.restart(),
@@ -233,13 +233,13 @@ impl Hwmon {
 
     /// Whether a sensor of a CPU package can be read, so that there is energy to attribute.
     #[must_use]
-    pub fn has_package(&self) -> bool {
+    pub(crate) fn has_package(&self) -> bool {
         self.sensors.iter().any(|sensor| sensor.zone.kind == ZoneKind::Package && sensor.failure.is_none())
     }
 
     /// Whether there is a sensor of the whole machine.
     #[must_use]
-    pub fn has_platform(&self) -> bool {
+    pub(crate) fn has_platform(&self) -> bool {
         self.sensors.iter().any(|sensor| sensor.zone.kind == ZoneKind::Platform)
     }
 
@@ -251,7 +251,7 @@ impl Hwmon {
 
     /// That of the sensors of the whole machine, where there are any.
     #[must_use]
-    pub fn board_state(&self) -> Option<MeterState> {
+    pub(crate) fn board_state(&self) -> Option<MeterState> {
         self.has_platform().then(|| self.state_of(MeterName::Board, ZoneKind::Platform))
     }
 

@@ -14,8 +14,8 @@ use energy_model::zone::{Source, Zone, ZoneEnergy, ZoneKind};
 
 use super::counter::{Counter, Delta, ZoneCounts};
 use super::denial::{self, Need};
+use super::state_log::StateLog;
 use super::still::{self, Still};
-use super::told::StateLog;
 use super::{cpu, perf_event};
 
 const PMU: &str = "bus/event_source/devices/power";
@@ -200,7 +200,7 @@ impl PerfPower {
     }
 
     /// The machine was suspended: the next reading of each event is a first one.
-    pub fn resume(&mut self) {
+    pub(crate) fn resume(&mut self) {
         self.readers.iter_mut().for_each(|reader| reader.counter.restart());
     }
 

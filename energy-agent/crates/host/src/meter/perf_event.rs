@@ -32,7 +32,7 @@ impl Event {
     /// `PERF_TYPE_HARDWARE`, `PERF_COUNT_HW_CPU_CYCLES`: unhalted core cycles.
     pub const CPU_CYCLES: Self = Self { kind: 0, config: 0 };
     /// `PERF_TYPE_SOFTWARE`, `PERF_COUNT_SW_CPU_CLOCK`: nanoseconds, also while the CPU is idle.
-    pub const CPU_CLOCK: Self = Self { kind: 1, config: 0 };
+    pub(crate) const CPU_CLOCK: Self = Self { kind: 1, config: 0 };
 }
 
 /// One counter on one CPU, for all tasks.

@@ -189,7 +189,7 @@ pub fn open(path: &Path) -> Result<File> {
 ///
 /// # Errors
 /// When reading fails or the content is not a decimal number; `path` is for the message.
-pub fn read_number_again(file: &File, path: &Path) -> Result<u64> {
+pub(crate) fn read_number_again(file: &File, path: &Path) -> Result<u64> {
     let mut content = [0; 64];
     let len = file.read_at(&mut content, 0).with_context(|| format!("reading {}", path.display()))?;
     parse_decimal(&content[..len]).with_context(|| format!("reading {}", path.display()))

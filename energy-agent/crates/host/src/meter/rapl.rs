@@ -17,8 +17,8 @@ use tracing::{info, warn};
 use super::counter::{Counter, Delta, ZoneCounts};
 use super::denial::{self, Need};
 use super::powercap::{self, PowercapZone};
+use super::state_log::StateLog;
 use super::still::{self, Still};
-use super::told::StateLog;
 use crate::errand::{self, Errand};
 
 /// Between two looks for zones that appeared (module loaded, socket brought online).
@@ -122,7 +122,7 @@ impl Rapl {
     }
 
     /// The machine was suspended: the next reading of each zone is a first one.
-    pub fn resume(&mut self) {
+    pub(crate) fn resume(&mut self) {
         self.zones.iter_mut().for_each(|tracked| tracked.counter.restart());
     }
 

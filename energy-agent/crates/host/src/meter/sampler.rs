@@ -17,13 +17,13 @@ use tracing::{info, warn};
 
 use super::cgroupfs::CgroupFiles;
 use super::cpu::{CpuModel, CpuStat, Topology};
+use super::deadline::PATIENCE;
 use super::ebpf::{self, Ebpf};
 use super::energy::{self, EnergyMeter};
 use super::gpu::{self, GpuMeter};
 use super::interrupts::Interrupts;
 use super::sockets::Numbering;
-use super::told::StateLog;
-use super::watch::PATIENCE;
+use super::state_log::StateLog;
 use crate::clock::{boottime_ns, monotonic_ns};
 use crate::config::{EbpfMode, GpuMode, HostConfig};
 use crate::workload::tree;

@@ -37,7 +37,7 @@ impl Numbering {
     /// The domains with the sockets' numbers that the meter uses; without any where that can't be told, so that a zone is
     /// divided over all CPUs.
     #[must_use]
-    pub fn renumber(&self, domains: &[Domain]) -> Vec<Domain> {
+    pub(crate) fn renumber(&self, domains: &[Domain]) -> Vec<Domain> {
         let number = |socket: u32| match self {
             Self::Same | Self::Partly(_) => Some(socket),
             Self::ByRank(pairs) => pairs.iter().find(|(_, other)| *other == socket).map(|(metered, _)| *metered),

@@ -6,9 +6,9 @@ use std::time::Duration;
 use energy_model::zone::ZoneKind;
 
 /// RAPL counts every millisecond, a GPU ten times a second; a board's controller may take seconds for it.
-pub const STILL_FOR: Duration = Duration::from_secs(10);
+pub(crate) const STILL_FOR: Duration = Duration::from_secs(10);
 /// Where readings are far apart.
-pub const STILL_READINGS: u32 = 3;
+pub(crate) const STILL_READINGS: u32 = 3;
 
 /// How long one counter has gained nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

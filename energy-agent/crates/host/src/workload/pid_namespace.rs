@@ -20,7 +20,7 @@ pub const REMEDY: &str =
 
 /// Whether the ids in `procfs` are those of the first PID namespace.
 #[must_use]
-pub fn is_hosts(procfs: &Path) -> bool {
+pub(crate) fn is_hosts(procfs: &Path) -> bool {
     // It has a folder `self` only if this process is in its namespace or in one below it. Of the first one's, mounted
     // into a container, the link names the container's; but kthreadd is process 2 there and nowhere else.
     let link = fs::read_link(procfs.join("self/ns/pid"));

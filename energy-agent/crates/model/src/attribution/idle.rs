@@ -117,7 +117,7 @@ impl IdleModel {
     }
 
     /// Takes the idle power of a zone from elsewhere, such as the model of an estimate. It is not learned and not kept.
-    pub fn set_known(&mut self, zone: &Zone, idle_uw: u64) {
+    pub(crate) fn set_known(&mut self, zone: &Zone, idle_uw: u64) {
         self.zones.entry(name(zone)).or_default().known_uw = Some(idle_uw);
     }
 
@@ -150,7 +150,7 @@ impl IdleModel {
 
     /// `learned` when the idle power of all these zones is known, else `ratio`; the label `idle`.
     #[must_use]
-    pub fn method_in_force<'a>(&self, zones: impl IntoIterator<Item = &'a Zone>) -> &'static str {
+    pub(crate) fn method_in_force<'a>(&self, zones: impl IntoIterator<Item = &'a Zone>) -> &'static str {
         let mut attributed = zones.into_iter().filter(|zone| zone.kind.attributed()).peekable();
         let any = attributed.peek().is_some();
         if any && attributed.all(|zone| self.baseline_uw(zone).is_some()) { "learned" } else { "ratio" }

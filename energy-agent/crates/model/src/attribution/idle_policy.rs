@@ -88,7 +88,11 @@ pub struct IdleDivision<'a> {
 
 /// Hands out the idle energy of every CPU zone that is divided (package, dram); GPUs have an idle energy of their own.
 #[must_use]
-pub fn hand_out<'a>(policy: IdlePolicy, attribution: &'a Attribution, claims: &Claims<'_>) -> Vec<IdleDivision<'a>> {
+pub(crate) fn hand_out<'a>(
+    policy: IdlePolicy,
+    attribution: &'a Attribution,
+    claims: &Claims<'_>,
+) -> Vec<IdleDivision<'a>> {
     let zones = attribution.zones.iter().filter(|zone| matches!(zone.zone.kind, ZoneKind::Package | ZoneKind::Dram));
     zones
         .filter_map(|zone| {

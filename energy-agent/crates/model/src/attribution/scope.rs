@@ -88,7 +88,7 @@ pub struct Load {
 impl Load {
     /// Busy time that nobody was charged for though `charged_ns` were; what clock granularity explains is not missed.
     #[must_use]
-    pub fn missed_ns(&self, charged_ns: u64) -> u64 {
+    pub(crate) fn missed_ns(&self, charged_ns: u64) -> u64 {
         let noise_ns =
             self.cpus.saturating_mul(TICK_NOISE_NS_PER_CPU).saturating_add(self.busy_ns / BUSY_NOISE_DIVISOR);
         self.dropped_ns.max(self.busy_ns.saturating_sub(charged_ns).saturating_sub(noise_ns))

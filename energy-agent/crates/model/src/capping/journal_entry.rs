@@ -118,7 +118,7 @@ impl Entry {
 
 /// Adds a value that is about to be written to those that may be found and are the agent's own. The one that shows now
 /// stays, however many writes after it fail.
-pub fn add_own(ours: &mut Vec<u64>, value: u64, found: Option<u64>) {
+pub(crate) fn add_own(ours: &mut Vec<u64>, value: u64, found: Option<u64>) {
     let shows = ours.iter().copied().find(|&own| Some(own) == found);
     ours.retain(|&own| own != value && Some(own) != shows);
     ours.splice(0..0, [value].into_iter().chain(shows.filter(|&shows| shows != value)));

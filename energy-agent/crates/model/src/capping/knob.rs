@@ -52,7 +52,7 @@ impl Knob {
 
     /// Its device shows what it is set to. Locked clocks do not show.
     #[must_use]
-    pub const fn is_readable(&self) -> bool {
+    pub(crate) const fn is_readable(&self) -> bool {
         !matches!(self, Self::GpuClock(_))
     }
 

@@ -13,7 +13,7 @@ pub struct Retention {
 impl Retention {
     /// Takes out of `ended` whatever is to go by now. Each is with the time at which it ended; of the same time the lesser
     /// goes first.
-    pub fn take_due<T: Ord>(self, ended: &mut Vec<(Duration, T)>, now: Duration) -> impl Iterator<Item = T> {
+    pub(crate) fn take_due<T: Ord>(self, ended: &mut Vec<(Duration, T)>, now: Duration) -> impl Iterator<Item = T> {
         ended.sort_unstable();
         let late = ended.partition_point(|(since, _)| now.saturating_sub(*since) >= self.time);
         let excess = ended.len().saturating_sub(self.max);

@@ -73,7 +73,7 @@ impl Spot {
     /// Whether nothing is around it but slices and plain folders, such as a kubelet's `--cgroup-root`: no service, machine,
     /// pod or container, which make cgroups below their own.
     #[must_use]
-    pub fn is_in_plain_folders(&self) -> bool {
+    pub(crate) fn is_in_plain_folders(&self) -> bool {
         let (folders, reading) = (components(&self.holder), Reading::of(&self.holder));
         let is_unit = |at: usize| unit::is_unit(&folders, at);
         reading.pods.is_empty() && reading.container.is_none() && !(0..folders.len()).any(is_unit)

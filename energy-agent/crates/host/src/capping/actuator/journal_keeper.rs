@@ -106,7 +106,7 @@ impl JournalKeeper {
 
     /// Takes the journal once it is free, tries again where writing failed, and repairs what others have done to it. Returns
     /// what an earlier run left in it, where it was taken now.
-    pub fn look_after(&mut self, now: Duration) -> Vec<Entry> {
+    pub(crate) fn look_after(&mut self, now: Duration) -> Vec<Entry> {
         let due = now >= self.next_try;
         if due && self.next_try != Duration::MAX {
             self.next_try = now + TRY_EVERY;
@@ -191,7 +191,7 @@ impl JournalKeeper {
 
     /// Whether new limits can be noted.
     #[must_use]
-    pub fn is_writable(&self) -> bool {
+    pub(crate) fn is_writable(&self) -> bool {
         self.journal.as_ref().is_some_and(|journal| journal.problem().is_none())
     }
 
@@ -222,7 +222,7 @@ impl JournalKeeper {
 
     /// How often somebody else had removed or changed the journal since the start.
     #[must_use]
-    pub const fn repairs(&self) -> u64 {
+    pub(crate) const fn repairs(&self) -> u64 {
         self.repairs
     }
 }

@@ -12,7 +12,7 @@ const COOLERS: [&str; 2] = ["cpufreq-", "processor"];
 
 /// Whether a cooling device is at work, or the firmware allows no more than `khz`.
 #[must_use]
-pub fn holds_down(sysfs: &Path, policy: u32, khz: u64) -> bool {
+pub(crate) fn holds_down(sysfs: &Path, policy: u32, khz: u64) -> bool {
     let tree = sysfs.to_owned();
     // Whose driver hangs says nothing.
     errand::run(&sysfs.join("class/thermal"), move || look(&tree, policy, khz)).unwrap_or(false)

@@ -75,7 +75,7 @@ pub fn writable(path: &Path) -> Result<(), KnobError> {
 ///
 /// # Errors
 /// As `work`; also when it does not come back in time.
-pub fn by_errand<T: Send + 'static>(
+pub(crate) fn by_errand<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> Result<T, KnobError> + Send + 'static,
 ) -> Result<T, KnobError> {
@@ -83,7 +83,7 @@ pub fn by_errand<T: Send + 'static>(
 }
 
 /// Inode of a folder: sysfs and cgroupfs give a folder that is made anew another one. 0 where there is none.
-pub fn inode(folder: &Path) -> u64 {
+pub(crate) fn inode(folder: &Path) -> u64 {
     fs::metadata(folder).map_or(0, |metadata| metadata.ino())
 }
 

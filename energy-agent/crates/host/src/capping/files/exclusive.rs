@@ -55,7 +55,7 @@ impl Cpusets {
 /// The clocks that are a pod's alone: every CPU of the policy is among the pod's, and none of them is another pod's, given
 /// the CPUs of each policy and those of each pod (`None`: any). Pods without one are not in the result.
 #[must_use]
-pub fn exclusive(
+pub(crate) fn exclusive(
     policies: &BTreeMap<u32, Vec<u32>>,
     pods: &BTreeMap<Arc<str>, Option<BTreeSet<u32>>>,
 ) -> BTreeMap<Arc<str>, Vec<Knob>> {

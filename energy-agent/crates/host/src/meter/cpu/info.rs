@@ -90,7 +90,7 @@ pub fn cpu_info(procfs: &Path) -> Vec<CpuInfo> {
 /// Whether this system runs under a hypervisor, so that an energy counter shows what the hypervisor made up or the
 /// whole host: `hypervisor` among the x86 CPU flags, or where there are no such flags, `/sys/hypervisor/type` (Xen).
 #[must_use]
-pub fn is_guest(procfs: &Path, sysfs: &Path) -> bool {
+pub(crate) fn is_guest(procfs: &Path, sysfs: &Path) -> bool {
     let model = CpuModel::read(procfs);
     let x86 = matches!(model.vendor.as_str(), "GenuineIntel" | "AuthenticAMD" | "HygonGenuine" | "CentaurHauls");
     if x86 { model.hypervisor } else { model.hypervisor || sysfs.join("hypervisor/type").exists() }

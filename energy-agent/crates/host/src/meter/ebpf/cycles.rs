@@ -109,7 +109,7 @@ impl Cycles {
     }
 
     /// Cycles of a busy CPU since its slot last read the counter; `None` when that can't be told.
-    pub fn in_flight(&self, cpu: u32, slot: &Slot) -> Option<u64> {
+    pub(crate) fn in_flight(&self, cpu: u32, slot: &Slot) -> Option<u64> {
         since(slot, self.counters.get(&cpu)?.read().ok()?)
     }
 }

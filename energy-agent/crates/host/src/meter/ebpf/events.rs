@@ -23,7 +23,7 @@ pub fn parse(record: &[u8]) -> Option<CgroupEvent> {
 }
 
 /// One record of the ring buffer of processes.
-pub fn parse_process(record: &[u8]) -> Option<(Process, ProcessEvent)> {
+pub(crate) fn parse_process(record: &[u8]) -> Option<(Process, ProcessEvent)> {
     let word = |at: usize| Some(u64::from_ne_bytes(record.get(at..at + 8)?.try_into().ok()?));
     let process = Process { pid: word(0)?, start_ns: word(8)? };
     let event = match record.len() {

@@ -2,17 +2,17 @@
 //! when the kernel refuses one.
 
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
-use aya::maps::{Map, MapData, RingBuf};
-use aya::programs::{BtfTracePoint, ProgramError, RawTracePoint};
-use aya::{Btf, EbpfError, Endianness};
+use aya::maps::{MapData, RingBuf};
+use aya::programs::RawTracePoint;
+use aya::{Btf, EbpfError};
 use aya_log::EbpfLogger;
 use energy_model::meter_state::{MeterName, MeterState, Program, Reason};
 use tracing::{info, warn};
 
+use super::attach::{attach_btf, map_fd, owned_fd, short, tracepoints};
 use super::cycles::Cycles;
 use super::loader::loader;
 use super::maps::{self, Slots};
@@ -233,11 +233,6 @@ impl Ebpf {
     }
 }
 
-/// What aya needs of the kernel's types to name a tracepoint, which is not what most of their room is for.
-pub(super) fn tracepoints(types: &btf::Types<'_>) -> Result<Btf> {
-    Ok(Btf::parse(&types.only("btf_trace_")?, Endianness::default())?)
-}
-
 /// The BTF below the sysfs root, or the running kernel's where that root holds no kernel folder: unlike hardware, the
 /// kernel can't be any other than the one that runs.
 pub fn btf_path(sysfs: &Path) -> PathBuf {
@@ -257,34 +252,12 @@ fn attach_switch(loaded: &mut aya::Ebpf, btf: &Btf, offsets: Result<()>) -> Resu
     Ok(Program::RawTracepoint)
 }
 
-/// Loads a typed program and attaches it.
-pub(super) fn attach_btf(loaded: &mut aya::Ebpf, name: &str, tracepoint: &str, btf: &Btf) -> Result<()> {
-    let program = loaded.program_mut(name).with_context(|| format!("object without {name}"))?;
-    let program: &mut BtfTracePoint = program.try_into()?;
-    program.load(tracepoint, btf).map_err(short).with_context(|| format!("loading {name}"))?;
-    program.attach().map_err(short).with_context(|| format!("attaching {name}"))?;
-    Ok(())
-}
-
 fn attach_events(loaded: &mut aya::Ebpf, btf: &Btf) -> Result<RingBuf<MapData>> {
     for name in ["cgroup_mkdir", "cgroup_rmdir"] {
         attach_btf(loaded, name, name, btf)?;
     }
     let map = loaded.take_map("EVENTS").context("object without the map EVENTS")?;
     Ok(RingBuf::try_from(map)?)
-}
-
-/// The kernel's error and the end of the verifier's log, which otherwise runs to thousands of lines.
-fn short(error: ProgramError) -> anyhow::Error {
-    match error {
-        ProgramError::LoadError { io_error, verifier_log } => {
-            let log = verifier_log.to_string();
-            let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
-            let end = lines[lines.len().saturating_sub(3)..].join(" | ");
-            if end.is_empty() { io_error.into() } else { anyhow::Error::new(io_error).context(end) }
-        }
-        other => other.into(),
-    }
 }
 
 fn refused_object(error: EbpfError, sysfs: &Path) -> anyhow::Error {
@@ -319,17 +292,6 @@ fn explain_refusal(error: anyhow::Error, sysfs: &Path) -> anyhow::Error {
     error.context(denial::explain(Need::Bpf, sysfs).unwrap_or_else(|| {
         "not permitted; run as root or with CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8)".to_owned()
     }))
-}
-
-fn map_fd<'a>(loaded: &'a aya::Ebpf, name: &str) -> Result<BorrowedFd<'a>> {
-    match loaded.map(name) {
-        Some(Map::Array(data) | Map::HashMap(data) | Map::PerfEventArray(data)) => Ok(data.fd().as_fd()),
-        _ => Err(anyhow!("object without the map {name}")),
-    }
-}
-
-pub(super) fn owned_fd(loaded: &aya::Ebpf, name: &str) -> Result<OwnedFd> {
-    map_fd(loaded, name)?.try_clone_to_owned().with_context(|| format!("descriptor of the map {name}"))
 }
 
 /// Before Linux 5.11 map memory counts against RLIMIT_MEMLOCK, which is 64 KiB in most distributions.

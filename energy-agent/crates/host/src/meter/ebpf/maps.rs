@@ -180,7 +180,7 @@ impl Slots {
     }
 
     /// The slots of all possible CPUs.
-    pub fn read_all(&self) -> Vec<Slot> {
+    pub(crate) fn read_all(&self) -> Vec<Slot> {
         (0..self.count).map(|cpu| self.read(cpu)).collect()
     }
 
@@ -206,14 +206,14 @@ impl Slots {
         }
     }
 
-    pub fn set_domain(&mut self, cpu: usize, domain: u32) {
+    pub(crate) fn set_domain(&mut self, cpu: usize, domain: u32) {
         assert!(cpu < self.count, "slot of a possible CPU");
         // SAFETY: within the mapping; the kernel side only reads this word.
         unsafe { (&raw mut (*self.base.as_ptr().add(cpu)).domain).write_volatile(u64::from(domain)) }
     }
 
     /// No process runs anywhere, as far as is known. Only while no program that accounts for processes is attached.
-    pub fn clear_processes(&mut self) {
+    pub(crate) fn clear_processes(&mut self) {
         for cpu in 0..self.count {
             // SAFETY: within the mapping; the other programs neither read nor write these words.
             unsafe {

@@ -19,7 +19,7 @@ use energy_model::meter_state::{MeterName, MeterState, Program, Reason};
 use energy_model::units::nanos;
 use tracing::warn;
 
-use super::load::{attach_btf, owned_fd, tracepoints};
+use super::attach::{attach_btf, owned_fd, tracepoints};
 use super::processes::ProcessMap;
 use super::{Ebpf, maps};
 use crate::memory;
@@ -88,7 +88,7 @@ impl Ebpf {
     ///
     /// # Errors
     /// When the kernel refuses the other program; all is as before then.
-    pub fn stop_processes(&mut self) -> Result<()> {
+    pub(crate) fn stop_processes(&mut self) -> Result<()> {
         if self.processes.is_none() {
             return Ok(());
         }

@@ -45,7 +45,7 @@ impl ProcessMap {
     }
 
     /// Asks again about a slot that may have moved into the map since.
-    pub fn look_up(&mut self, slot: &Slot) -> Result<()> {
+    pub(crate) fn look_up(&mut self, slot: &Slot) -> Result<()> {
         let key = key(slot);
         if key.pid != 0
             && let Some(usage) = self.map.lookup(&key)?

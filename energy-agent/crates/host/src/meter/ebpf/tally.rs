@@ -119,7 +119,7 @@ impl Tally {
 
     /// Keys of removed cgroups that have come to rest, for removal from the kernel's map; they are forgotten here.
     /// `held` says whether some CPU's slot still holds something of the cgroup.
-    pub fn give_up(&mut self, held: impl Fn(CgroupId) -> bool) -> Vec<Key> {
+    pub(crate) fn give_up(&mut self, held: impl Fn(CgroupId) -> bool) -> Vec<Key> {
         let mut rested = HashSet::new();
         self.gone.retain(|cgroup, quiet| {
             *quiet = if held(*cgroup) { 0 } else { *quiet + 1 };

@@ -37,7 +37,7 @@ impl Clocks {
 
     /// Of the highest clock alone: drivers take 0 as the lower end, and below a fifth nothing is known.
     #[must_use]
-    pub fn up_to(max: u32) -> Option<Self> {
+    pub(crate) fn up_to(max: u32) -> Option<Self> {
         let Self(mut all) = Self::between(max / 5, max)?;
         all.insert(0, 0);
         Some(Self(all))

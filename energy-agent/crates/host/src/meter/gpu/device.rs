@@ -12,8 +12,8 @@ use tracing::warn;
 use super::fault::{Failure, Fault};
 use super::pending::Pending;
 use super::worker::Request;
-use crate::meter::told::StateLog;
-use crate::meter::watch::Watch;
+use crate::meter::deadline::Deadline;
+use crate::meter::state_log::StateLog;
 
 /// A GPU that was readable at some time.
 pub struct Device {
@@ -39,12 +39,12 @@ pub struct WorkerHandle {
     /// `None` once the library was closed while a request was out.
     pub requests: Option<Sender<Request>>,
     pub thread: JoinHandle<()>,
-    pub watch: Watch,
+    pub watch: Deadline,
 }
 
 impl Device {
     /// Whether it was read the last time, and can be asked again.
-    pub fn is_in_reach(&self) -> bool {
+    pub(crate) fn is_in_reach(&self) -> bool {
         self.reachable && !self.hangs() && self.worker.as_ref().is_some_and(|worker| worker.requests.is_some())
     }
 
@@ -59,7 +59,7 @@ impl Device {
         self.worker.take_if(|worker| worker.requests.is_none() && !worker.watch.is_waiting() && !waits).is_some()
     }
 
-    pub fn set_fault(&mut self, failure: &Failure) {
+    pub(crate) fn set_fault(&mut self, failure: &Failure) {
         self.reachable = false;
         self.fault = Some(failure.fault);
         if self.told.due(self.fault, Instant::now()).is_some() {

@@ -7,8 +7,8 @@ use energy_model::gpu::GpuEnergy;
 use energy_model::units::Watts;
 use energy_model::zone::Source;
 
+use crate::meter::state_log::StateLog;
 use crate::meter::still::Still;
-use crate::meter::told::StateLog;
 
 /// Over which energy and power are compared. Both are means of about a second on some boards.
 const WINDOW: Duration = Duration::from_secs(60);

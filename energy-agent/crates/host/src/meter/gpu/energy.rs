@@ -24,9 +24,9 @@ const PROMPT: Duration = Duration::from_millis(10);
 /// So often is a counter read at most for one reading.
 const ATTEMPTS: u32 = 3;
 
-pub const TOTAL_ENERGY: &str = "nvmlDeviceGetTotalEnergyConsumption";
-pub const POWER_SAMPLES: &str = "nvmlDeviceGetSamples(NVML_TOTAL_POWER_SAMPLES)";
-pub const POWER_USAGE: &str = "nvmlDeviceGetPowerUsage";
+pub(crate) const TOTAL_ENERGY: &str = "nvmlDeviceGetTotalEnergyConsumption";
+pub(crate) const POWER_SAMPLES: &str = "nvmlDeviceGetSamples(NVML_TOTAL_POWER_SAMPLES)";
+pub(crate) const POWER_USAGE: &str = "nvmlDeviceGetPowerUsage";
 
 enum Way {
     Undecided,
@@ -58,7 +58,7 @@ impl EnergyWay {
     }
 
     /// The GPU may offer in its present mode what it did not before.
-    pub fn reconsider(&mut self) {
+    pub(crate) fn reconsider(&mut self) {
         if matches!(self.way, Way::Nothing) {
             self.way = Way::Undecided;
         }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use energy_model::meter_state::Reason;
 use nvml_wrapper::error::NvmlError;
 
-use crate::meter::told::StateLog;
+use crate::meter::state_log::StateLog;
 
 /// Why a GPU, or all of NVML, cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,7 +101,7 @@ impl Failure {
 
     /// What a static build says in place of NVML. Without a driver nothing is missed by it.
     #[must_use]
-    pub fn of_static_build(procfs: &Path) -> Self {
+    pub(crate) fn of_static_build(procfs: &Path) -> Self {
         let (fault, driver) = if procfs.join("driver/nvidia/version").exists() {
             (Fault::StaticBuild, "the NVIDIA driver is loaded")
         } else {
@@ -186,7 +186,7 @@ impl Calls {
     }
 
     /// What was refused in one mode may be offered in another: everything is asked once more.
-    pub fn forget_refusals(&mut self) {
+    pub(crate) fn forget_refusals(&mut self) {
         self.refused.clear();
     }
 
@@ -204,12 +204,12 @@ impl Calls {
 
     /// Whether any call failed the last time.
     #[must_use]
-    pub fn any_failed(&self) -> bool {
+    pub(crate) fn any_failed(&self) -> bool {
         !self.failing.is_empty()
     }
 
     /// Calls found not to be offered, and failures that began, since the last time.
-    pub fn take_news(&mut self) -> (Vec<&'static str>, Vec<String>) {
+    pub(crate) fn take_news(&mut self) -> (Vec<&'static str>, Vec<String>) {
         (std::mem::take(&mut self.refused_now), std::mem::take(&mut self.failing_now))
     }
 }

@@ -36,7 +36,7 @@ impl Integral {
 
     /// Time of the newest sample used; 0 before the first.
     #[must_use]
-    pub fn last_us(&self) -> u64 {
+    pub(crate) fn last_us(&self) -> u64 {
         self.last.map_or(0, |sample| sample.at_us)
     }
 

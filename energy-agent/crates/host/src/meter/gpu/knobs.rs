@@ -74,7 +74,7 @@ impl Knobs {
     }
 
     #[must_use]
-    pub const fn has_limit(&self) -> bool {
+    pub(crate) const fn has_limit(&self) -> bool {
         self.limit.is_ok()
     }
 

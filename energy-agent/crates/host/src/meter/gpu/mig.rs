@@ -10,7 +10,7 @@ use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 ///
 /// # Errors
 /// As NVML says.
-pub fn is_on(device: &Device<'_>) -> Result<bool, NvmlError> {
+pub(crate) fn is_on(device: &Device<'_>) -> Result<bool, NvmlError> {
     device.mig_mode().map(|mode| mode.current == 1)
 }
 

@@ -7,7 +7,7 @@ use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Found, Knob, KnobError, Value};
 
 use super::knobs::Probed;
-use crate::meter::watch::Watch;
+use crate::meter::deadline::Deadline;
 
 /// What became of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Pending {
     /// At most one for each knob.
     outstanding: BTreeMap<Knob, Value>,
     /// Of the oldest of them.
-    pub watch: Watch,
+    pub watch: Deadline,
 }
 
 impl Pending {
@@ -36,7 +36,7 @@ impl Pending {
     }
 
     #[must_use]
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         !self.outstanding.is_empty()
     }
 
@@ -105,8 +105,8 @@ impl Pending {
     }
 
     /// The thread has ended: no pending write is answered.
-    pub fn abandon(&mut self) -> Vec<Written> {
-        self.watch = Watch::default();
+    pub(crate) fn abandon(&mut self) -> Vec<Written> {
+        self.watch = Deadline::default();
         let lost = |(knob, value)| {
             let detail = "the GPU's thread has ended, so it is not known whether the value was written".to_owned();
             Written { knob, value, result: Err(KnobError { state: KnobState::Unreachable, detail }) }

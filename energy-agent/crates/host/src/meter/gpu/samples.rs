@@ -12,7 +12,7 @@ use energy_model::gpu::Ignored;
 use energy_model::units::micros;
 
 /// How far a sample may lie ahead of this machine's clock; microseconds.
-pub const AHEAD_US: u64 = 2_000_000;
+pub(crate) const AHEAD_US: u64 = 2_000_000;
 
 /// SM utilisation of one process, as NVML gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

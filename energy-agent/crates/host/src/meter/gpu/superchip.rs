@@ -39,7 +39,7 @@ pub fn power_mw(device: &Device<'_>, scope: Scope) -> Result<u32, NvmlError> {
 ///
 /// # Errors
 /// When that can't be asked.
-pub fn is_part_of_one(device: &Device<'_>, name: &str) -> Result<bool, NvmlError> {
+pub(crate) fn is_part_of_one(device: &Device<'_>, name: &str) -> Result<bool, NvmlError> {
     if ["GH200", "GB200", "GB300"].iter().any(|chip| name.contains(chip)) {
         return Ok(true);
     }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::number;
-use crate::meter::watch::{PATIENCE, Watch};
+use crate::meter::deadline::{Deadline, PATIENCE};
 
 /// One file and the thread that reads it. At most one reading is asked for at a time; the thread ends with this.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct SlowFile {
     patience: Duration,
     requests: Sender<()>,
     answers: Receiver<Answer>,
-    watch: Watch,
+    watch: Deadline,
 }
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl SlowFile {
         };
         // Without a thread each request fails, which is said.
         drop(thread::Builder::new().name("hwmon".to_owned()).stack_size(128 * 1024).spawn(read));
-        Self { path: path.to_owned(), patience, requests, answers, watch: Watch::default() }
+        Self { path: path.to_owned(), patience, requests, answers, watch: Deadline::default() }
     }
 
     /// Asks for a reading, unless one is out. Returns what came too late for the time before.
@@ -70,7 +70,7 @@ impl SlowFile {
     }
 
     /// Whether no answer comes since this moment.
-    pub fn begins_to_hang(&mut self, now: Instant) -> bool {
+    pub(crate) fn begins_to_hang(&mut self, now: Instant) -> bool {
         self.watch.begins_to_hang(now)
     }
 

@@ -33,7 +33,7 @@ impl Doubtful {
     }
 
     /// Whether some path belongs to the pod that has this sandbox.
-    pub fn waits_for(&self, sandbox: &str) -> bool {
+    pub(crate) fn waits_for(&self, sandbox: &str) -> bool {
         self.hypervisors.contains_key(sandbox)
     }
 

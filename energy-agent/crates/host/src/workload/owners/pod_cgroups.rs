@@ -41,7 +41,7 @@ impl PodCgroups {
     }
 
     /// What was taken for the own cgroup of a pod is not if the pod's place is on this path and not there.
-    pub fn drop_misplaced(&mut self, reading: &Reading, places: &Places) {
+    pub(crate) fn drop_misplaced(&mut self, reading: &Reading, places: &Places) {
         for pod in &reading.pods {
             let is_here = |known: &PodCgroup| {
                 let known = Reading::of(&known.path);

@@ -79,7 +79,7 @@ impl Roster {
     }
 
     /// The unit that work of unknown cgroups is charged to, which is alive from now on.
-    pub fn unknown_unit(&mut self) -> Arc<Workload> {
+    pub(crate) fn unknown_unit(&mut self) -> Arc<Workload> {
         self.alive.insert(Arc::clone(&self.unknown_unit));
         Arc::clone(&self.unknown_unit)
     }
@@ -130,7 +130,7 @@ impl Roster {
     }
 
     /// A cgroup of the workload that was removed exists after all.
-    pub fn revive(&mut self, workload: &Arc<Workload>) {
+    pub(crate) fn revive(&mut self, workload: &Arc<Workload>) {
         self.workloads.entry(Arc::clone(workload)).or_default().live += 1;
         self.begin(workload);
     }
@@ -167,7 +167,7 @@ impl Roster {
     }
 
     /// The workload takes no room any more.
-    pub fn set_free(&mut self, workload: &Workload) {
+    pub(crate) fn set_free(&mut self, workload: &Workload) {
         if let Some(holder) = self.workloads.get_mut(workload).and_then(|count| count.holder.take())
             && self.alive.contains(workload)
         {

@@ -129,7 +129,7 @@ impl Budget {
 
     /// Whether something is lowered, or was within the last minute.
     #[must_use]
-    pub const fn is_capped(&self) -> bool {
+    pub(crate) const fn is_capped(&self) -> bool {
         self.phase.cap().is_some()
     }
 

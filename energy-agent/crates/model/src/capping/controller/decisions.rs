@@ -94,7 +94,7 @@ impl Decisions {
 
     /// The policy that decides about the component of a pod, among those of the same mode.
     #[must_use]
-    pub fn decider(&self, uid: &str, component: Component, mode: Mode) -> Option<usize> {
+    pub(crate) fn decider(&self, uid: &str, component: Component, mode: Mode) -> Option<usize> {
         let pod = self.pods.get(*self.by_uid.get(uid)?)?;
         pod.deciders(mode)?.of(component)
     }

@@ -114,7 +114,7 @@ impl Range {
 
     /// Whether its device is what keeps the value above a relative ceiling.
     #[must_use]
-    pub fn clamps(&self, ceiling: f64) -> bool {
+    pub(crate) fn clamps(&self, ceiling: f64) -> bool {
         self.own_floor && self.value(ceiling).is_some_and(|value| value > self.exactly(ceiling))
     }
 
@@ -172,7 +172,7 @@ impl Lever {
     }
 
     /// A quota moves in twentieths of what it was or, where there was none, of what the pod used when it was first cut.
-    pub fn quantise(&mut self, reference: u64) {
+    pub(crate) fn quantise(&mut self, reference: u64) {
         if self.kind == LeverKind::Quota {
             for range in &mut self.ranges {
                 (range.from, range.step) = (0, range.step.max(reference / QUOTA_STEPS));
@@ -183,7 +183,7 @@ impl Lever {
     /// What a relative ceiling comes to on the steps of the knob that goes down the furthest: the others stop at their
     /// floors before. Cuts are quantised so that each one shows.
     #[must_use]
-    pub fn on_step(&self, ceiling: f64) -> f64 {
+    pub(crate) fn on_step(&self, ceiling: f64) -> f64 {
         let floor = |range: &Range| range.relative(range.floor);
         let furthest = self.ranges.iter().min_by(|a, b| floor(a).total_cmp(&floor(b)));
         furthest.and_then(|range| Some(range.relative(range.value(ceiling)?))).unwrap_or(1.0)
@@ -219,7 +219,7 @@ impl Lever {
 
     /// The relative ceiling after `seconds` under the budget.
     #[must_use]
-    pub fn raise(&self, algorithm: &Algorithm, ceiling: f64, power: f64, target: f64, seconds: f64) -> f64 {
+    pub(crate) fn raise(&self, algorithm: &Algorithm, ceiling: f64, power: f64, target: f64, seconds: f64) -> f64 {
         let most = (ceiling + self.law.rise * seconds).min(1.0);
         let wanted = match (algorithm, self.mhz()) {
             (Algorithm::Table(points), Some(top_mhz)) => {

@@ -25,7 +25,7 @@ pub fn cut(from: f64, power: f64, target: f64, law: Law) -> f64 {
 
 /// The ceiling after `seconds` under the budget; at most 1.
 #[must_use]
-pub fn raise(ceiling: f64, power: f64, target: f64, law: Law, seconds: f64) -> f64 {
+pub(crate) fn raise(ceiling: f64, power: f64, target: f64, law: Law, seconds: f64) -> f64 {
     let steepest = Law { exponent: law.steepest, ..law };
     (ceiling + law.rise * seconds).min(ceiling * factor(power, target, steepest)).clamp(ceiling, 1.0)
 }

@@ -18,7 +18,7 @@ pub fn cut(points: &[Point], from_mhz: f64, power: f64, target: f64) -> Option<f
 
 /// The ceiling in MHz that may be reached from a ceiling of `from` MHz; not below it.
 #[must_use]
-pub fn raise(points: &[Point], from_mhz: f64, power: f64, target: f64) -> Option<f64> {
+pub(crate) fn raise(points: &[Point], from_mhz: f64, power: f64, target: f64) -> Option<f64> {
     Some(fitting(points, from_mhz, power, target)?.max(from_mhz))
 }
 

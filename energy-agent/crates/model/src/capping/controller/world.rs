@@ -47,11 +47,11 @@ pub fn clock_of(gpu: &str) -> Knob {
     Knob::GpuClock(Arc::from(gpu))
 }
 
-pub fn limit_of(gpu: &str) -> Knob {
+pub(crate) fn limit_of(gpu: &str) -> Knob {
     Knob::GpuPower(Arc::from(gpu))
 }
 
-pub fn quota_of(pod: &str) -> Knob {
+pub(crate) fn quota_of(pod: &str) -> Knob {
     Knob::CpuQuota(Arc::from(pod))
 }
 

@@ -46,7 +46,7 @@ impl Pace {
 }
 
 /// Drops the moments older than `time`.
-pub fn forget_before(moments: &mut VecDeque<Duration>, now: Duration, time: Duration) {
+pub(crate) fn forget_before(moments: &mut VecDeque<Duration>, now: Duration, time: Duration) {
     while moments.front().is_some_and(|at| now.saturating_sub(*at) >= time) {
         moments.pop_front();
     }

@@ -171,7 +171,7 @@ impl Phase {
 
     /// The clock that somebody else has locked the GPU to; MHz.
     #[must_use]
-    pub const fn lock_mhz(&self) -> Option<u32> {
+    pub(crate) const fn lock_mhz(&self) -> Option<u32> {
         match self {
             Self::Yielded(Theirs::Lock { mhz }) => Some(*mhz),
             Self::Open | Self::Held(_) | Self::Yielded(Theirs::Value { .. }) => None,
@@ -180,7 +180,7 @@ impl Phase {
 
     /// Whether it is left to somebody else at that time.
     #[must_use]
-    pub fn is_yielded_at(&self, now: Duration) -> bool {
+    pub(crate) fn is_yielded_at(&self, now: Duration) -> bool {
         match self {
             Self::Yielded(Theirs::Value { until, .. }) => now < *until,
             Self::Yielded(Theirs::Lock { .. }) => true,
@@ -232,19 +232,19 @@ impl Held {
 
     /// The device shows what was written, or has taken it and cannot show it.
     #[must_use]
-    pub const fn is_confirmed(&self) -> bool {
+    pub(crate) const fn is_confirmed(&self) -> bool {
         matches!(self.stage, Stage::Confirmed | Stage::Restoring { confirmed: true, .. })
     }
 
     /// The device has, or may have, a value of the agent.
     #[must_use]
-    pub const fn may_be_written(&self) -> bool {
+    pub(crate) const fn may_be_written(&self) -> bool {
         !matches!(self.stage, Stage::Noted | Stage::Setting { first: true, .. })
     }
 
     /// When the write was sent that is not answered yet.
     #[must_use]
-    pub const fn pending_since(&self) -> Option<Duration> {
+    pub(crate) const fn pending_since(&self) -> Option<Duration> {
         match self.stage {
             Stage::Setting { since, .. } | Stage::Restoring { since, .. } => Some(since),
             Stage::Noted | Stage::Unconfirmed | Stage::Confirmed => None,
@@ -253,7 +253,7 @@ impl Held {
 
     /// A limit is on its way.
     #[must_use]
-    pub const fn is_being_set(&self) -> bool {
+    pub(crate) const fn is_being_set(&self) -> bool {
         matches!(self.stage, Stage::Setting { .. })
     }
 }

@@ -42,7 +42,7 @@ impl Rival {
     }
 
     /// It went back to what it was. Whether that is so often that somebody means it.
-    pub fn reverted(&mut self, now: Duration) -> bool {
+    pub(crate) fn reverted(&mut self, now: Duration) -> bool {
         forget_before(&mut self.reverted, now, HOUR);
         self.reverted.push_back(now);
         let lately = self.reverted.iter().filter(|at| now.saturating_sub(**at) < MINUTE).count();

@@ -57,7 +57,7 @@ impl Problems {
     }
 
     #[must_use]
-    pub fn into_messages(mut self) -> Vec<String> {
+    pub(crate) fn into_messages(mut self) -> Vec<String> {
         if self.more > 0 {
             self.found.push(format!("{}: and {} more", self.path, self.more));
         }

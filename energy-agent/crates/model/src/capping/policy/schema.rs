@@ -125,7 +125,7 @@ macro_rules! words {
 
         impl $name {
             /// As a document names them.
-            pub const WORDS: &'static [&'static str] = &[$($word),*];
+            pub(crate) const WORDS: &'static [&'static str] = &[$($word),*];
         }
 
         impl $crate::capping::policy::schema::Read for $name {

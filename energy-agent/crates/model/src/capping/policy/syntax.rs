@@ -29,7 +29,7 @@ impl Syntax {
     }
 
     #[must_use]
-    pub const fn max_chars(self) -> usize {
+    pub(crate) const fn max_chars(self) -> usize {
         match self {
             Self::Name => 253,
             Self::Namespace | Self::LabelValue => 63,

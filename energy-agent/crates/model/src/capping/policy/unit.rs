@@ -82,7 +82,7 @@ impl Unit {
 
     /// The number in this unit that a text such as `250W`, `0.25 kW` or `"250"` stands for.
     #[must_use]
-    pub fn number_in(self, text: &str) -> Option<f64> {
+    pub(crate) fn number_in(self, text: &str) -> Option<f64> {
         let text = text.trim();
         let end = text.find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-')).unwrap_or(text.len());
         let (number, sign) = text.split_at(end);

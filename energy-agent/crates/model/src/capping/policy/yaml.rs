@@ -12,9 +12,9 @@ use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span};
 /// The API server takes no larger ConfigMap.
 pub const MAX_BYTES: usize = 1 << 20;
 /// A policy needs 7 levels.
-pub const MAX_DEPTH: usize = 32;
+pub(crate) const MAX_DEPTH: usize = 32;
 /// A document of [`MAX_BYTES`] with the smallest policies has about 120,000.
-pub const MAX_VALUES: usize = 250_000;
+pub(crate) const MAX_VALUES: usize = 250_000;
 
 /// A value and the line it begins on.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +48,7 @@ pub struct Entry<'a> {
 }
 
 /// What stands for a map that is not there: it has no keys.
-pub static NOTHING: Node<'static> = Node { line: 0, value: Value::Null };
+pub(crate) static NOTHING: Node<'static> = Node { line: 0, value: Value::Null };
 
 impl<'a> Node<'a> {
     /// The value of a key; of the first, if there are several.

@@ -159,7 +159,7 @@ impl Cuts {
 
     /// Whether no ceiling is lowered.
     #[must_use]
-    pub fn ceilings_are_open(&self, view: &View) -> bool {
+    pub(crate) fn ceilings_are_open(&self, view: &View) -> bool {
         view.devices.iter().all(|device| self.ceiling(device) >= 1.0)
     }
 
@@ -210,7 +210,7 @@ impl Cuts {
     }
 
     /// Lowers every ceiling to its floor. Whether there is one.
-    pub fn lower_to_floor(&mut self, view: &View) -> bool {
+    pub(crate) fn lower_to_floor(&mut self, view: &View) -> bool {
         let mut some = false;
         for device in &view.devices {
             if let (Some(cut), Some(lever)) = (self.devices.get_mut(&device.key), &device.lever) {
@@ -231,7 +231,7 @@ impl Cuts {
     }
 
     /// Brings the power limits that are set to a budget that was edited.
-    pub fn limit_anew(&mut self, view: &View, reading: Reading) {
+    pub(crate) fn limit_anew(&mut self, view: &View, reading: Reading) {
         for device in &view.devices {
             if self.devices.get(&device.key).is_some_and(|cut| !cut.limits.is_empty()) {
                 self.limit_device(view, device, reading);
@@ -270,7 +270,7 @@ impl Cuts {
     /// Why the power limits that are set allow more than the budget; `None`: they don't. Behind clocks they may, by a
     /// tenth.
     #[must_use]
-    pub fn allow_more(&self, view: &View, budget: f64) -> Option<String> {
+    pub(crate) fn allow_more(&self, view: &View, budget: f64) -> Option<String> {
         let (mut sum, mut least, mut clocks) = (0.0, true, false);
         for device in &view.devices {
             let limits = self.devices.get(&device.key).map(|cut| &cut.limits)?;
@@ -293,7 +293,7 @@ impl Cuts {
 
     /// Raises the lowest ceilings. `room`: by what the power may be multiplied. `time`: what the raise is for. Whether
     /// something changed.
-    pub fn raise(&mut self, algorithm: &Algorithm, view: &View, room: f64, time: Duration) -> bool {
+    pub(crate) fn raise(&mut self, algorithm: &Algorithm, view: &View, room: f64, time: Duration) -> bool {
         let lowest = view.devices.iter().map(|device| self.ceiling(device)).fold(1.0, f64::min);
         let is_lowest = |device: &&Device| device.lever.is_none() || self.ceiling(device) <= lowest + NEAR;
         let chosen: Vec<&Device> = view.devices.iter().filter(is_lowest).collect();
@@ -350,7 +350,7 @@ pub fn fitting(algorithm: &Algorithm, view: &View, reading: Reading) -> f64 {
 
 /// The lowest relative ceiling that there can be. `None`: no device has one.
 #[must_use]
-pub fn lowest_floor(view: &View) -> Option<f64> {
+pub(crate) fn lowest_floor(view: &View) -> Option<f64> {
     let levers = view.devices.iter().filter_map(|device| device.lever.as_ref());
     levers.map(|lever| lever.on_step(lever.floor())).reduce(f64::min)
 }

@@ -17,7 +17,7 @@ pub enum Floor {
 }
 
 impl Floor {
-    pub const UNKNOWN: Self = Self::Above { in_vain: 0 };
+    pub(crate) const UNKNOWN: Self = Self::Above { in_vain: 0 };
 
     /// The power is above the budget. `in_vain`: nothing more could be lowered.
     pub const fn excess(&mut self, in_vain: bool) {
@@ -32,7 +32,7 @@ impl Floor {
 
     /// The end of a tick. `excess_at`: the last one.
     #[must_use]
-    pub fn after_tick(self, excess_at: Option<Duration>, now: Duration) -> Self {
+    pub(crate) fn after_tick(self, excess_at: Option<Duration>, now: Duration) -> Self {
         let shown = excess_at.is_some_and(|at| now < at + SHOWN);
         match self {
             Self::Above { in_vain } | Self::Reached { in_vain } if in_vain >= TICKS => Self::Reached { in_vain },
@@ -49,7 +49,7 @@ impl Floor {
     }
 
     #[must_use]
-    pub const fn is_reached(self) -> bool {
+    pub(crate) const fn is_reached(self) -> bool {
         matches!(self, Self::Reached { .. })
     }
 }

@@ -34,7 +34,7 @@ impl History {
 
     /// For how long power has not been measured.
     #[must_use]
-    pub const fn unmeasured(&self, now: Duration) -> Duration {
+    pub(crate) const fn unmeasured(&self, now: Duration) -> Duration {
         now.saturating_sub(self.measured_at)
     }
 

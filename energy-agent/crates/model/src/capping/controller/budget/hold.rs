@@ -42,7 +42,7 @@ impl Hold {
     }
 
     /// The budget is another one.
-    pub const fn forget_length(&mut self, usual: Duration) {
+    pub(crate) const fn forget_length(&mut self, usual: Duration) {
         self.length = usual;
     }
 
@@ -61,13 +61,13 @@ impl Hold {
 
     /// The last excess.
     #[must_use]
-    pub const fn excess_at(&self) -> Option<Duration> {
+    pub(crate) const fn excess_at(&self) -> Option<Duration> {
         self.excess_at
     }
 
     /// Whether the last raise is long enough ago.
     #[must_use]
-    pub fn may_raise(&self, now: Duration) -> bool {
+    pub(crate) fn may_raise(&self, now: Duration) -> bool {
         self.last_raise.is_none_or(|raise| now >= raise.at + RAISE_EVERY)
     }
 
@@ -78,7 +78,7 @@ impl Hold {
 
     /// The time that a raise is for, where ticks are `interval` apart.
     #[must_use]
-    pub fn raise_time(interval: Duration) -> Duration {
+    pub(crate) fn raise_time(interval: Duration) -> Duration {
         RAISE_EVERY.max(interval)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// How long power limits stay set after the ceilings are open.
-pub const PROBATION: Duration = Duration::from_secs(60);
+pub(crate) const PROBATION: Duration = Duration::from_secs(60);
 
 /// What a budget does at present, with the data of this phase.
 #[derive(Clone, Copy, Debug, PartialEq)]

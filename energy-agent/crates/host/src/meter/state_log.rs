@@ -26,12 +26,6 @@ impl<S: Copy + PartialEq> StateLog<S> {
         Self { said: usual, seen: usual, lines: Vec::new(), changes: 0 }
     }
 
-    /// Whether nothing has been said yet.
-    #[must_use]
-    pub fn is_new(&self) -> bool {
-        self.lines.is_empty()
-    }
-
     /// The thing is in this state now. Says how often it changed since the last line where a new line is due.
     #[must_use]
     pub fn due(&mut self, state: S, now: Instant) -> Option<u64> {

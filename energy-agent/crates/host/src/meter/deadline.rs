@@ -9,13 +9,13 @@ pub const DEADLINE: Duration = Duration::from_millis(2900);
 
 /// One request at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Watch {
+pub struct Deadline {
     asked: Option<Instant>,
     slow: bool,
     hanging: bool,
 }
 
-impl Watch {
+impl Deadline {
     /// A request was sent.
     pub fn ask(&mut self, now: Instant) {
         self.asked = Some(now);
@@ -23,24 +23,24 @@ impl Watch {
 
     /// A request is out.
     #[must_use]
-    pub const fn is_waiting(&self) -> bool {
+    pub(crate) const fn is_waiting(&self) -> bool {
         self.asked.is_some()
     }
 
     /// A request is out whose answer should be here in a moment.
     #[must_use]
-    pub const fn is_awaited(&self) -> bool {
+    pub(crate) const fn is_awaited(&self) -> bool {
         self.asked.is_some() && !self.slow
     }
 
     /// Answers come within [`PATIENCE`].
     #[must_use]
-    pub const fn is_prompt(&self) -> bool {
+    pub(crate) const fn is_prompt(&self) -> bool {
         !self.slow
     }
 
     #[must_use]
-    pub const fn is_hanging(&self) -> bool {
+    pub(crate) const fn is_hanging(&self) -> bool {
         self.hanging
     }
 
@@ -51,12 +51,12 @@ impl Watch {
     }
 
     /// Nobody waits any longer.
-    pub fn give_up(&mut self) {
+    pub(crate) fn give_up(&mut self) {
         self.slow |= self.asked.is_some();
     }
 
     /// Whether it hangs since this moment.
-    pub fn begins_to_hang(&mut self, now: Instant) -> bool {
+    pub(crate) fn begins_to_hang(&mut self, now: Instant) -> bool {
         let overdue = self.asked.is_some_and(|asked| now.saturating_duration_since(asked) >= DEADLINE);
         overdue && !std::mem::replace(&mut self.hanging, true)
     }
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_hanging_call_is_noticed_once_and_forgiven_when_it_returns() {
         let start = Instant::now();
-        let mut watch = Watch::default();
+        let mut watch = Deadline::default();
         watch.ask(start);
         assert!(watch.is_awaited());
         watch.give_up();

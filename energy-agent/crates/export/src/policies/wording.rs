@@ -51,7 +51,7 @@ pub const fn state(state: SubjectState) -> State {
     State { name, meaning, tone }
 }
 
-pub const fn knob_state(state: KnobState) -> State {
+pub(crate) const fn knob_state(state: KnobState) -> State {
     let (name, meaning, tone) = match state {
         KnobState::Ok => ("ok", "can be written", Tone::Good),
         KnobState::Unsupported => ("unsupported", "the device or driver does not support it", Tone::Bad),
