@@ -206,7 +206,7 @@ fn a_pod_that_is_resized_while_no_agent_runs_keeps_its_new_limit_and_is_held_aga
         if quota_us == 150_000 {
             world.agent(&[]).after_ticks(2);
         } else {
-            assert!(world.restore(&["--gpu=off"]).contains("left: another program has set it, 1.7 CPUs"));
+            assert!(world.restore(&["--gpu=off"]).contains("left: another program has set it, it is 1.7 CPUs"));
         }
         assert_eq!((pod.quota.quota(), world.journal().as_str()), (resized, ""));
     }
