@@ -168,6 +168,6 @@ fn an_agent_whose_meters_hang_at_the_start_can_be_ended() {
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     let status = wait_for("the end", || child.try_wait().unwrap());
     let log = fs::read_to_string(&log).unwrap();
-    assert!(log.contains("SIGTERM, ending"), "{status}: {log}");
+    assert!(log.contains("SIGTERM, the agent ends"), "{status}: {log}");
     hanging.end("0-1");
 }

@@ -23,8 +23,8 @@ fn every_signal_that_ends_a_process_ends_the_agent_in_order() {
         assert_eq!(status.code(), Some(0), "{signal}: {:?}", agent.log());
         // POLL is another name of IO.
         let name = if signal == "POLL" { "IO" } else { signal };
-        let lines = agent.logged("ending");
-        assert!(lines.iter().any(|line| line.contains(&format!("SIG{name}, ending"))), "{signal}: {lines:?}");
+        let lines = agent.logged("the agent ends");
+        assert!(lines.iter().any(|line| line.contains(&format!("SIG{name}, the agent ends"))), "{signal}: {lines:?}");
     }
 }
 
@@ -105,7 +105,7 @@ fn the_end_of_its_terminal_ends_an_agent_with_everything_restored() {
     let mut terminal = capped.agent_by(&["setsid", "sh", "-c", on_a_terminal, "sh", PROGRAM]);
     terminal.end("KILL");
     capped.wait_until_restored();
-    wait_for("a line about it", || terminal.logged("SIGHUP, ending").pop());
+    wait_for("a line about it", || terminal.logged("SIGHUP, the agent ends").pop());
     // The agent is no child of the test, which can't wait for its end.
     wait_for("the journal to be empty", || capped.world.journal().is_empty().then_some(()));
     capped.assert_restored("the end of the terminal");
