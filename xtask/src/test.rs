@@ -155,6 +155,6 @@ fn prepare_kube_api(arguments: &[String]) -> Result<()> {
 /// When a property does not hold; the input that breaks it is printed and kept beside the source.
 pub fn fuzz(cases: u32) -> Result<()> {
     let mut command = cargo();
-    command.args(["test", "--release", "--locked", "--package", "energy-agent", "--lib"]);
+    command.args(["test", "--release", "--locked", "--workspace", "--lib"]);
     checked(command.env("PROPTEST_CASES", cases.to_string()))
 }
