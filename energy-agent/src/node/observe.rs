@@ -15,6 +15,8 @@ use energy_model::zone::{Source, Zone, ZoneKind};
 pub struct Observer {
     /// By what the pod's cgroup is named by.
     runtime_ns: HashMap<Arc<str>, u64>,
+    /// There was a tick before. The first is shorter than an interval: its power decides nothing.
+    has_begun: bool,
 }
 
 /// What the rows of a pod add up to.
@@ -27,7 +29,8 @@ struct Used {
 impl Observer {
     /// The node as `snapshot` shows it, without its knobs. `now` is a clock that does not go backwards.
     pub fn observe(&mut self, now: Duration, snapshot: &Snapshot, pods: &Pods, gpus: Vec<GpuDevice>) -> Observation {
-        let node_cpu_power = node_cpu_power(snapshot);
+        let node_cpu_power = node_cpu_power(snapshot).filter(|_| self.has_begun);
+        self.has_begun = true;
         let mut used: BTreeMap<&Arc<str>, Used> = BTreeMap::new();
         for row in &snapshot.rows {
             let Some(uid) = row.workload.pod_uid() else { continue };

@@ -108,7 +108,7 @@ fn of_state(
     let because = |usual: &str| reason.unwrap_or_else(|| usual.to_owned());
     Some(match to {
         Capping => (ChangeKind::Capping, format!("capped to keep the budget{power}")),
-        Open | Off | Recommending if matches!(from, Some(Capping | Unreachable | TelemetryLost)) => {
+        Open | Off | Recommending | Learning if matches!(from, Some(Capping | Unreachable | TelemetryLost)) => {
             (ChangeKind::Released, format!("no longer capped{power}"))
         }
         Unreachable => {

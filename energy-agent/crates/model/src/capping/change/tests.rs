@@ -47,6 +47,7 @@ fn the_beginning_and_end_of_a_cap_are_news_with_power_and_budget() {
     let released = Some((ChangeKind::Released, format!("no longer capped: {power}")));
     assert_eq!(told(Some(Capping), Open), released);
     assert_eq!(told(Some(Unreachable), Recommending), released);
+    assert_eq!(told(Some(Capping), Learning), released);
     for (from, to) in [(Some(Learning), Open), (Some(Open), Recommending), (None, Learning)] {
         assert_eq!(told(from, to), None, "{from:?} {to:?}");
     }

@@ -169,7 +169,9 @@ impl Budget {
     fn enforce(&mut self, policy: &Policy, view: &mut View, reading: Reading, tick: Tick) {
         let Reading { power, mean, budget, target, release, .. } = reading;
         let now = tick.now;
-        self.history.note(mean.max(power), Hold::longest(policy.control.hold), now);
+        // A hold that was learned before `holdSeconds` was lowered goes on.
+        let longest = Hold::longest(policy.control.hold).max(self.hold.length());
+        self.history.note(mean.max(power), longest, now);
         // Power from before the last cut says nothing about it.
         let cut_at = self.phase.cap().and_then(|cap| cap.cut_at);
         if cut_at.is_some_and(|at| now.saturating_sub(view.age) <= at) {
