@@ -55,6 +55,9 @@ use self::state::StateFile;
 use crate::config::Config;
 use crate::logging;
 
+/// A first tick that is shorter than this teaches no idle power.
+const SHORT: Duration = Duration::from_millis(500);
+
 /// Everything that a tick changes.
 pub struct Node {
     name: Arc<str>,
@@ -245,7 +248,9 @@ impl Node {
         if let Some(thread_uw) = self.sampler.estimated_idle_power_uw() {
             know_estimates(&mut self.idle, &interval, thread_uw);
         }
-        if self.idle_method == IdleMethod::Learned {
+        // The first tick is short: a counter that moves seldom shows too little power in it, or too much.
+        let is_short = self.ticks == 0 && sample.elapsed < SHORT;
+        if self.idle_method == IdleMethod::Learned && !is_short {
             learn(&mut self.idle, &interval);
             self.state.save_now_and_then(&self.idle, now);
         }

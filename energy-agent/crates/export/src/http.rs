@@ -273,7 +273,7 @@ fn stalled(age: Duration, interval: Duration) -> Option<String> {
 
 async fn readyz(State(web): State<Arc<Pages>>) -> Response {
     match web.snapshots.borrow().snapshot.ticks {
-        0 => (StatusCode::SERVICE_UNAVAILABLE, "the first interval is not over yet\n").into_response(),
+        0 => (StatusCode::SERVICE_UNAVAILABLE, "there was no tick yet\n").into_response(),
         _ => "ok\n".into_response(),
     }
 }

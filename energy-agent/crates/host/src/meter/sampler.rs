@@ -111,7 +111,7 @@ impl Sampler {
             warn!(
                 root = %root.display(),
                 "only a part of the cgroup hierarchy is visible, work outside it is unknown; in a container, mount the \
-                 host's /sys/fs/cgroup and name it by --path.cgroupfs"
+                 host's /sys/fs/cgroup and name it with --path.cgroupfs"
             );
         }
         let usage = open_usage(config, &topology, v2_root.as_deref(), &mut states)?;

@@ -111,7 +111,7 @@ struct Tally {
     /// Number of the reading in progress.
     reading: u64,
     entries: HashMap<ProcessKey, Entry>,
-    /// ProcessMap that ended, and the last reading in which that was not sure to be all.
+    /// Processes that ended, and the last reading in which that was not sure to be all.
     gone: HashMap<Process, u64>,
 }
 
