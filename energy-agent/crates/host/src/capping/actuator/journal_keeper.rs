@@ -1,7 +1,6 @@
 //! The journal of this process: taken once it is free, tried again where it cannot be written, and repaired. It decides
 //! whether anything may be written to a device.
 
-use std::fs;
 use std::time::Duration;
 
 use energy_model::capping::journal_entry::Entry;
@@ -10,8 +9,8 @@ use tracing::{info, warn};
 
 use super::super::journal::known::{Known, Loss};
 use super::super::journal::{Intent, Journal, Refused};
-use crate::config::Folders;
-use crate::config::HostConfig;
+use crate::boot::boot_id;
+use crate::config::{Folders, HostConfig};
 
 /// A journal that is not available is tried again this often: an agent that is being replaced may still hold it.
 const TRY_EVERY: Duration = Duration::from_secs(10);
@@ -64,10 +63,9 @@ impl JournalKeeper {
     /// Without a journal so far.
     #[must_use]
     pub fn new(config: &HostConfig) -> Self {
-        let boot_id = fs::read_to_string(config.procfs.join("sys/kernel/random/boot_id")).unwrap_or_default();
         Self {
             folders: config.folders(),
-            boot_id: boot_id.trim().to_owned(),
+            boot_id: boot_id(&config.procfs),
             journal: None,
             trouble: None,
             loss: Loss::default(),
