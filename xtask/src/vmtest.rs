@@ -9,7 +9,10 @@ mod initramfs;
 mod kernel;
 
 use std::fs;
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -38,7 +41,7 @@ pub struct Options {
     refresh: bool,
 }
 
-/// Boots one kernel after the other.
+/// Boots every kernel, as many at once as there are CPUs.
 ///
 /// # Errors
 /// When something can't be had or built, or the agent fails on a kernel; the table is printed first.
@@ -56,19 +59,37 @@ pub fn run(options: &Options) -> Result<()> {
     fs::create_dir_all(folder()).context("target/vm")?;
     fs::write(&initramfs, initramfs::of(&programs, &root().join("tests/vm"))?)?;
     let emulator = Emulator::find(arch)?;
-    let mut rows = Vec::new();
-    for (wanted, kernel) in kernel::fetch(arch, &options.kernels, options.refresh) {
+    let kernels = kernel::fetch(arch, &options.kernels, options.refresh);
+    let rows = side_by_side(kernels, |(wanted, kernel)| {
         let row = kernel.and_then(|kernel| Row::of(&kernel, &emulator, &initramfs, options.limit));
         if let Err(error) = &row {
             println!("{wanted}: {error:#}");
         }
-        rows.push((wanted, row));
-    }
+        (wanted, row)
+    });
     println!("\n{}", table(&rows));
     let failed: Vec<_> =
         rows.iter().filter(|(_, row)| !row.as_ref().is_ok_and(Row::passed)).map(|(name, _)| name.as_str()).collect();
     ensure!(failed.is_empty(), "failed: {}; what the machines said is in {}", failed.join(", "), folder().display());
     Ok(())
+}
+
+/// Runs `work` on all of them, as many at once as there are CPUs: each machine uses one.
+fn side_by_side<T: Send, R: Send>(all: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let at_once = thread::available_parallelism().map_or(1, NonZero::get);
+    let (mut waiting, mut done) = (all.into_iter(), Vec::new());
+    loop {
+        let some: Vec<T> = waiting.by_ref().take(at_once).collect();
+        if some.is_empty() {
+            return done;
+        }
+        thread::scope(|scope| {
+            let machines: Vec<_> = some.into_iter().map(|one| scope.spawn(|| work(one))).collect();
+            done.extend(
+                machines.into_iter().map(|machine| machine.join().unwrap_or_else(|panic| resume_unwind(panic))),
+            );
+        });
+    }
 }
 
 fn folder() -> PathBuf {
