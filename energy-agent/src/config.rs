@@ -3,6 +3,7 @@
 
 mod choice;
 mod command;
+mod compare;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use energy_model::attribution::method::{IdleMethod, IdlePolicy};
 
 pub use self::choice::{Capping, LogFormat, LogLevel};
 pub use self::command::{Cli, Command, DoctorArgs, Login, PolicyCommand, ReportFormat, RestoreArgs, TopArgs};
+pub use self::compare::{CompareArgs, CompareFormat, Money};
 
 #[derive(Clone, Debug, Args)]
 pub struct Config {

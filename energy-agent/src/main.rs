@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Some(Command::Top(arguments)) => cli::top::run(arguments).map(|()| ExitCode::SUCCESS),
         Some(Command::Policy(command)) => cli::policy::run(command),
         Some(Command::Doctor(arguments)) => cli::doctor::run(arguments),
+        Some(Command::Compare(arguments)) => cli::compare::run(arguments),
         Some(Command::Restore(arguments)) => cli::restore::run(arguments),
     };
     outcome.unwrap_or_else(|error| {

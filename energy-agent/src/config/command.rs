@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use super::Config;
+use super::{CompareArgs, Config};
 
 /// Energy metering per pod, container and service, and power budgets.
 ///
@@ -39,6 +39,13 @@ pub enum Command {
     ///
     /// WATTS and JOULES are for CPUs and memory, GPU WATTS for GPUs, if any can be read.
     Top(TopArgs),
+    /// Compare runs: time, energy, power, cost, and what can be said about the difference.
+    ///
+    /// Figures are means over the runs of a group, with 95 % intervals by Student's t. A difference is claimed only where the
+    /// interval of the ratio does not hold 1 (Welch's t on logarithms, Holm's method for several), and with three runs of each at
+    /// least. Runs that did different work are compared by unit of work only. Exit code 2: wrong usage. 3: the runs cannot be
+    /// compared.
+    Compare(Box<CompareArgs>),
     /// Check power policies offline, explain their fields, or print their JSON Schema.
     #[command(subcommand)]
     Policy(PolicyCommand),

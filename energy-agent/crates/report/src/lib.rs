@@ -4,4 +4,6 @@
 //! It knows no meter, no Prometheus, no cluster and no file: every function is arithmetic or text over its arguments.
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod run;
+mod stats;

@@ -1,0 +1,133 @@
+//! What can be said about two groups: by how many percent, between which bounds, or that nothing is shown.
+
+use serde::Serialize;
+
+use super::figures::Figures;
+use super::group::Group;
+use crate::stats::{LEAST_RUNS, Ratio, ratios};
+
+/// One sentence about two groups.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim {
+    pub of: String,
+    /// What it is compared with.
+    pub with: String,
+    pub quantity: Quantity,
+    /// `of` by `with`; `None`: too few runs, or figures that cannot be compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<Ratio>,
+    /// The interval does not hold 1.
+    pub is_shown: bool,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Quantity {
+    Energy,
+    EnergyPerWork,
+    Time,
+}
+
+/// Every group against the first: its energy and, where the work is the same, its time.
+pub(super) fn claims(
+    groups: &[Group],
+    figures: &[Vec<Figures>],
+    same_work: bool,
+    unit: Option<&str>,
+    doubts: &[bool],
+) -> Vec<Claim> {
+    let energy: fn(&Figures) -> Option<f64> = |figures| figures.joules;
+    let per_work: fn(&Figures) -> Option<f64> = |figures| figures.per_work;
+    let time: fn(&Figures) -> Option<f64> = |figures| Some(figures.seconds);
+    let wanted = if same_work {
+        vec![(Quantity::Energy, energy), (Quantity::Time, time)]
+    } else {
+        vec![(Quantity::EnergyPerWork, per_work)]
+    };
+    wanted
+        .into_iter()
+        .flat_map(|(quantity, value)| {
+            let values: Vec<Vec<f64>> = figures.iter().map(|runs| runs.iter().filter_map(value).collect()).collect();
+            of_quantity(groups, &values, quantity, unit, doubts)
+        })
+        .collect()
+}
+
+fn of_quantity(
+    groups: &[Group],
+    values: &[Vec<f64>],
+    quantity: Quantity,
+    unit: Option<&str>,
+    doubts: &[bool],
+) -> Vec<Claim> {
+    let Some((base, others)) = values.split_first() else { return Vec::new() };
+    let is_doubtful = |group: usize| quantity != Quantity::Time && (doubts[0] || doubts[group]);
+    let is_enough = |group: usize| base.len() >= LEAST_RUNS && values[group].len() >= LEAST_RUNS;
+    // One family: what is claimed holds together.
+    let claimed: Vec<usize> = (1..values.len()).filter(|group| is_enough(*group) && !is_doubtful(*group)).collect();
+    let of_claimed: Vec<&[f64]> = claimed.iter().map(|group| values[*group].as_slice()).collect();
+    let found = ratios(base, &of_claimed);
+    let many = claimed.len() > 1;
+    let claim = |group: usize| {
+        let ratio = claimed.iter().position(|claimed| *claimed == group).and_then(|place| found[place]);
+        let (of, with) = (&groups[group].name, &groups[0].name);
+        let n = format!("n = {} + {}", values[group].len(), base.len());
+        let what = what(quantity, unit);
+        let text = match ratio {
+            Some(ratio) => sentence(of, with, quantity, &what, ratio, many, &n),
+            None if is_doubtful(group) => format!("no claim about {what} of {of} and {with}: see the notes"),
+            None if is_enough(group) => format!("no claim about {what} of {of} and {with}: a value is 0"),
+            None => {
+                format!("no claim about {what} of {of} and {with}: {n}, at least {LEAST_RUNS} runs of each are needed")
+            }
+        };
+        let is_shown = ratio.is_some_and(|ratio| !ratio.holds_one());
+        Claim { of: of.clone(), with: with.clone(), quantity, ratio, is_shown, text }
+    };
+    (1..=others.len()).map(claim).collect()
+}
+
+fn what(quantity: Quantity, unit: Option<&str>) -> String {
+    match quantity {
+        Quantity::Energy => "the energy".to_owned(),
+        Quantity::EnergyPerWork => format!("the energy per unit of work ({})", unit.unwrap_or("work")),
+        Quantity::Time => "the time".to_owned(),
+    }
+}
+
+fn sentence(of: &str, with: &str, quantity: Quantity, what: &str, ratio: Ratio, many: bool, n: &str) -> String {
+    let sure = if many { "95 % together" } else { "95 %" };
+    if ratio.holds_one() {
+        let bounds = format!("{} to {}", side(ratio.low, quantity), side(ratio.high, quantity));
+        return format!("no difference shown in {what} of {of} and {with} ({sure}: {bounds}, {n})");
+    }
+    let is_less = ratio.ratio < 1.0;
+    let percent = |ratio: f64| if is_less { (1.0 - ratio) * 100.0 } else { (ratio - 1.0) * 100.0 };
+    let (near, far) = if is_less { (ratio.high, ratio.low) } else { (ratio.low, ratio.high) };
+    let change = format!("{:.1} %", percent(ratio.ratio));
+    let bounds = format!("({sure}: {:.1} to {:.1} %, {n})", percent(near), percent(far));
+    match quantity {
+        Quantity::Time => {
+            let comparison = if is_less { "less time" } else { "longer" };
+            format!("{of} takes {change} {comparison} than {with} {bounds}")
+        }
+        Quantity::Energy => format!("{of} uses {change} {} energy than {with} {bounds}", more(is_less)),
+        Quantity::EnergyPerWork => {
+            let per = what.trim_start_matches("the energy ");
+            format!("{of} uses {change} {} energy {per} than {with} {bounds}", more(is_less))
+        }
+    }
+}
+
+const fn more(is_less: bool) -> &'static str {
+    if is_less { "less" } else { "more" }
+}
+
+/// `3.1 % less`.
+fn side(ratio: f64, quantity: Quantity) -> String {
+    let percent = (ratio - 1.0) * 100.0;
+    let word = if quantity == Quantity::Time && percent > 0.0 { "longer" } else { more(percent < 0.0) };
+    format!("{:.1} % {word}", percent.abs())
+}

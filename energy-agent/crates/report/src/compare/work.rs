@@ -1,0 +1,66 @@
+//! Whether runs did the same work.
+
+use super::Group;
+use crate::run::Run;
+
+/// What the runs of all groups did.
+pub(super) enum Work {
+    Same {
+        unit: Option<String>,
+    },
+    /// It can be compared by the unit of work only.
+    Different {
+        unit: String,
+        why: String,
+    },
+}
+
+impl Work {
+    /// # Errors
+    /// When the work differs and not all runs have an amount of it in one unit.
+    pub fn of(groups: &[Group], is_stated: bool) -> Result<Self, String> {
+        let all: Vec<(&str, &Run)> =
+            groups.iter().flat_map(|group| group.runs.iter().map(|run| (group.name.as_str(), run))).collect();
+        let unit = common_unit(&all);
+        let difference = all.first().zip(all.get(1..)).and_then(|(first, others)| {
+            others.iter().find_map(|other| differs(first.1, other.1).map(|how| (first.0, other.0, how)))
+        });
+        match difference {
+            Some((first, other, how)) if !is_stated => {
+                let who = if first == other { format!("runs of {first}") } else { format!("{first} and {other}") };
+                let why = format!("{who} did different work: {how}");
+                let remedy = "measure with --work N --work-unit UNIT to compare by unit of work, or state with --same-work that \
+                              the work is the same";
+                unit.map(|unit| Self::Different { unit, why: why.clone() }).ok_or(format!("{why}; {remedy}"))
+            }
+            _ => Ok(Self::Same { unit }),
+        }
+    }
+}
+
+/// How the work of two runs differs.
+fn differs(a: &Run, b: &Run) -> Option<String> {
+    match (&a.work, &b.work) {
+        (Some(a), Some(b)) if a.unit != b.unit || (a.amount - b.amount).abs() > 1e-9 * a.amount.abs() => {
+            return Some(format!("{} {} and {} {}", a.amount, a.unit, b.amount, b.unit));
+        }
+        (Some(_), None) | (None, Some(_)) => return Some("only one of them says how much".to_owned()),
+        _ => {}
+    }
+    let (a, b) = (&a.subject, &b.subject);
+    match (&a.digest, &b.digest) {
+        (Some(a), Some(b)) if a != b => Some("another command or image (digest)".to_owned()),
+        (Some(_), Some(_)) => None,
+        _ => match (&a.class, &b.class) {
+            (Some(a), Some(b)) => (a != b).then(|| format!("classes {a} and {b}")),
+            _ => (a.name != b.name).then(|| format!("{} and {}", a.name, b.name)),
+        },
+    }
+}
+
+fn common_unit(all: &[(&str, &Run)]) -> Option<String> {
+    let mut units =
+        all.iter().map(|(_, run)| run.work.as_ref().filter(|work| work.amount > 0.0).map(|work| &work.unit));
+    let first = units.next()??;
+    units.all(|unit| unit == Some(first)).then(|| first.clone())
+}

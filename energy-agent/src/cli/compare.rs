@@ -1,0 +1,54 @@
+//! `energy-agent compare`: runs side by side, and what can be said about the difference.
+
+mod files;
+
+use std::io::{self, ErrorKind, Write as _};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use energy_model::printable::printable_lines;
+use energy_report::compare::{Comparison, Options, compare, render};
+
+use crate::config::{CompareArgs, CompareFormat};
+
+/// Exit code where there is nothing that can be compared.
+const NOT_MEASURED: u8 = 3;
+
+/// Prints the comparison. Exit code 3: the runs cannot be compared.
+///
+/// # Errors
+/// When the result cannot be written.
+pub fn run(arguments: &CompareArgs) -> Result<ExitCode> {
+    match compared(arguments) {
+        Ok(comparison) => print(&text(&comparison, arguments.format)?),
+        Err(error) => {
+            eprintln!("error: {}", printable_lines(&format!("{error:#}")));
+            Ok(ExitCode::from(NOT_MEASURED))
+        }
+    }
+}
+
+fn compared(arguments: &CompareArgs) -> Result<Comparison> {
+    let options = files::options(&arguments.money)?;
+    let options = Options { same_work: arguments.same_work, whole_node: arguments.whole_node, ..options };
+    let groups = files::groups(&arguments.what, arguments.by.as_deref())?;
+    compare(&groups, &options).map_err(anyhow::Error::msg)
+}
+
+fn text(comparison: &Comparison, format: CompareFormat) -> Result<String> {
+    Ok(match format {
+        // Names are somebody else's.
+        CompareFormat::Table => format!("{}\n", printable_lines(&render::table(comparison))),
+        CompareFormat::Markdown => format!("{}\n", printable_lines(&render::markdown(comparison))),
+        CompareFormat::Csv => render::csv(comparison),
+        CompareFormat::Json => format!("{}\n", serde_json::to_string_pretty(comparison)?),
+    })
+}
+
+fn print(text: &str) -> Result<ExitCode> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever read the lines has enough.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
