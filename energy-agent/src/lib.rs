@@ -85,7 +85,7 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
     let manager = Manager::of_environment();
     let base = selection_source::at_start(config).map_err(anyhow::Error::msg)?;
     let own = Arc::new(SelfMetrics::new());
-    let protection =
+    let web_config =
         WebConfigSource::open(config.web_config.as_deref(), Arc::clone(&own)).map_err(anyhow::Error::msg)?;
     if config.capping == Capping::Off && config.has_policies() {
         warn!("policies are ignored because capping is off; add --capping=on");
@@ -110,10 +110,10 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
         interval: config.host.interval,
         snapshots: snapshots.clone(),
         own,
-        protection: protection.in_force(),
+        web_config: web_config.in_force(),
     };
     let address = listener.local_addr().context("listening address")?;
-    info!(%address, path = web.telemetry_path, protection = web.protection.borrow().text(), "listening");
+    info!(%address, path = web.telemetry_path, protection = web.web_config.borrow().text(), "listening");
     let ending = async {
         loop {
             tokio::select! {
@@ -137,7 +137,7 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
         configmaps::start(Credentials::find(config.cluster.kubeconfig.as_deref()), &Which::Named(object))
     });
     let follow = tokio::spawn(selection.follow(told));
-    let guard = tokio::spawn(protection.follow());
+    let guard = tokio::spawn(web_config.follow());
     let ending = async {
         tokio::select! {
             () = ending => {}

@@ -28,16 +28,16 @@ pub fn lost() -> u64 {
 
 /// Takes lines and never blocks; each write is one line. Copies share the queue.
 #[derive(Clone, Debug)]
-pub struct Log(Arc<Queue>);
+pub struct Log(Arc<LogQueue>);
 
 #[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<State>,
+struct LogQueue {
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
     /// A line is on its way to standard error.
@@ -93,8 +93,8 @@ impl Write for Log {
     }
 }
 
-impl Queue {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl LogQueue {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -46,8 +46,8 @@ fn main() -> ExitCode {
 }
 
 fn run(config: &Config) -> anyhow::Result<ExitCode> {
-    let protection = WebConfigSource::open(config.web_config.as_deref(), Arc::default());
-    if let Err(problem) = at_start(config).map(drop).and(protection.map(drop)) {
+    let web_config = WebConfigSource::open(config.web_config.as_deref(), Arc::default());
+    if let Err(problem) = at_start(config).map(drop).and(web_config.map(drop)) {
         Cli::command().error(ErrorKind::ValueValidation, problem).exit();
     }
     if config.capping == Capping::On && !config.has_policies() {

@@ -26,7 +26,7 @@ use energy_host::workload::owners::Owners;
 use energy_host::workload::pid_namespace;
 use energy_model::attribution::idle::IdleModel;
 use energy_model::attribution::method::IdleMethod;
-use energy_model::attribution::usage::Share;
+use energy_model::attribution::usage::CpuShare;
 use energy_model::attribution::{Attribution, Idle, Interval, Weight, ZoneReading, attribute, know_estimates, learn};
 use energy_model::capping::source::ActivePolicies;
 use energy_model::cpu::CpuInfo;
@@ -35,7 +35,7 @@ use energy_model::ledger::gpu_power::GpuPowers;
 use energy_model::ledger::idle::IdleLedger;
 use energy_model::ledger::retention::Retention;
 use energy_model::meter_state::{MeterState, WeightUnit};
-use energy_model::process_ledger::{Limits, TERMINATED_MAX};
+use energy_model::process_ledger::{RowLimits, TERMINATED_MAX};
 use energy_model::sample::{Sample, Work};
 use energy_model::snapshot::{AttributionInfo, Health, ProcessRow, Snapshot};
 use energy_model::workload::Workload;
@@ -48,9 +48,9 @@ use energy_model::workload::units::Units;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use self::capper::{Capper, Tick};
+use self::capper::{Capper, CapperTick};
 use self::gpus::{Gpus, PlacedGpu};
-use self::processes::Processes;
+use self::processes::ProcessLevel;
 use self::state::StateFile;
 use crate::config::Config;
 use crate::logging;
@@ -70,7 +70,7 @@ pub struct Node {
     ledger: Ledger,
     idle_ledger: IdleLedger,
     /// Charged while the level is off as well, all to `other`: so its energy is whole whenever the level comes.
-    processes: Processes,
+    processes: ProcessLevel,
     cpu_info: Arc<[CpuInfo]>,
     started: Instant,
     ticks: u64,
@@ -119,8 +119,8 @@ impl Node {
         }
         let retention = Retention { time: config.terminated_retention, max: config.terminated_max };
         let ended = Retention { max: TERMINATED_MAX, ..retention };
-        let limits = Limits { living: config.host.process_max, ended };
-        let processes = Processes::new(&config.host.procfs, limits);
+        let limits = RowLimits { living: config.host.process_max, ended };
+        let processes = ProcessLevel::new(&config.host.procfs, limits);
         let state = StateFile::new(&config.host.state_directory);
         let mut node = Self {
             name: node_name(config),
@@ -261,8 +261,8 @@ impl Node {
     }
 
     /// What workloads did on the CPUs.
-    fn shares(&mut self, sample: &Sample) -> Vec<Share> {
-        let share = |work: &Work| Share {
+    fn shares(&mut self, sample: &Sample) -> Vec<CpuShare> {
+        let share = |work: &Work| CpuShare {
             workload: match &mut self.owners {
                 Some(owners) => owners.owner(work.cgroup),
                 None => Arc::clone(&self.unknown),
@@ -370,7 +370,7 @@ impl Node {
     fn cap(&mut self, mut snapshot: Snapshot, pods: &Pods, now: Instant) -> Snapshot {
         if let Some(capper) = &mut self.capper {
             let gpus = self.gpus.observe(now, &self.idle);
-            let tick = Tick { snapshot: &snapshot, pods, owners: self.owners.as_ref(), gpus };
+            let tick = CapperTick { snapshot: &snapshot, pods, owners: self.owners.as_ref(), gpus };
             snapshot.capping = Some(Arc::new(capper.step(tick, self.sampler.gpus())));
         }
         self.capper.take_if(|capper| capper.is_done());

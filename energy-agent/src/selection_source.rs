@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use energy_cluster::configmaps::{self, Content, Data, KnownConfigMaps, Which};
+use energy_cluster::configmaps::{self, ConfigMapValue, Data, KnownConfigMaps, Which};
 use energy_export::layers::{LayerSource, Layers};
 use energy_export::selection::{ActiveSelection, Selection};
 use energy_export::self_metrics::SelfMetrics;
@@ -14,7 +14,7 @@ use energy_export::settings::{self, Setting, Settings, terms, units};
 use energy_export::{metrics, settings_file};
 use energy_files::config_file::FileError;
 use energy_files::log_limit::LogLimit;
-use energy_files::reader::{self, FileReader, Lost};
+use energy_files::reader::{self, FileReader, NoAnswer};
 use energy_files::reload::Reload;
 use energy_files::stable_read::{self, Look};
 use energy_host::config::EbpfMode;
@@ -143,7 +143,7 @@ impl SelectionSource {
                 self.found_file(&file, Err(problem));
             }
             Look::Lost(lost) => {
-                if lost == Lost::GivenUp {
+                if lost == NoAnswer::GivenUp {
                     self.own.lost_reading("export_config");
                 }
                 self.found_file(&file, Err(format!("{}: {}", file.display(), FileError::Hangs)));
@@ -221,11 +221,11 @@ impl SelectionSource {
 
 /// Keys and values. Of `binaryData` only the keys that are settings.
 fn entries(data: &Data, place: &str) -> Result<Vec<(String, String)>, String> {
-    let entry = |(key, content): (&String, &Content)| match content {
-        Content::Text(text) => Some(Ok((key.clone(), text.to_string()))),
-        Content::Binary(_) if !settings::is_key(key) => None,
-        Content::Binary(Some(text)) => Some(Ok((key.clone(), text.to_string()))),
-        Content::Binary(None) => Some(Err(format!("{key} {place}: {}", configmaps::not_text()))),
+    let entry = |(key, content): (&String, &ConfigMapValue)| match content {
+        ConfigMapValue::Text(text) => Some(Ok((key.clone(), text.to_string()))),
+        ConfigMapValue::Binary(_) if !settings::is_key(key) => None,
+        ConfigMapValue::Binary(Some(text)) => Some(Ok((key.clone(), text.to_string()))),
+        ConfigMapValue::Binary(None) => Some(Err(format!("{key} {place}: {}", configmaps::not_text()))),
     };
     data.iter().filter_map(entry).collect()
 }

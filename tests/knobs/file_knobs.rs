@@ -18,7 +18,7 @@ use crate::common::skip;
 use crate::common::tree::Tree;
 use energy_host::capping::files::FileKnobs;
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::{Found, Knob, Value};
+use energy_model::capping::knob::{Found, Knob, KnobValue};
 
 const CPUFREQ: &str = "sys/devices/system/cpu/cpufreq";
 
@@ -83,7 +83,7 @@ fn each_policy_is_written_once_within_its_own_range_fc_088() {
     let noted = Kept::noting(&files);
     for (wanted, shown) in [(1_000_000, [1_000_000, 1_000_000]), (500_000, [500_000, 800_000])] {
         for (policy, shown) in [0, 4].into_iter().zip(shown) {
-            let found = knobs.write(&clock(policy), &Value::Set(wanted)).unwrap();
+            let found = knobs.write(&clock(policy), &KnobValue::Set(wanted)).unwrap();
             assert_eq!((found.value, found.state), (Some(shown), KnobState::Ok), "policy{policy} {wanted}");
         }
     }
@@ -92,7 +92,7 @@ fn each_policy_is_written_once_within_its_own_range_fc_088() {
     drop(noted);
 
     for (knob, found) in listed {
-        let restored = knobs.write(&knob, &Value::Restore(found.raw.clone())).unwrap();
+        let restored = knobs.write(&knob, &KnobValue::Restore(found.raw.clone())).unwrap();
         assert_eq!(restored, found);
     }
     assert_eq!(contents(tree.root()), before);
@@ -106,16 +106,16 @@ fn a_node_without_cpufreq_and_powercap_has_no_such_knob_fc_088() {
     }
     let tree = Tree::case("FC-088-no-cpufreq");
     let mut knobs = open(&tree);
-    assert_eq!(knobs.write(&clock(0), &Value::Set(1)).unwrap_err().state, KnobState::Unreachable);
+    assert_eq!(knobs.write(&clock(0), &KnobValue::Set(1)).unwrap_err().state, KnobState::Unreachable);
     let zone = Knob::RaplLimit("intel-rapl:0".into());
-    assert_eq!(knobs.write(&zone, &Value::Set(1)).unwrap_err().state, KnobState::Unreachable);
+    assert_eq!(knobs.write(&zone, &KnobValue::Set(1)).unwrap_err().state, KnobState::Unreachable);
     assert_eq!(knobs.exclusive_frequencies(["kubepods/pod1"]), BTreeMap::new());
 }
 
 #[test]
 fn a_clock_is_written_in_kilohertz_fc_081() {
     let tree = Tree::case("FC-088-two-policies");
-    open(&tree).write(&clock(0), &Value::Set(1_200_000)).unwrap();
+    open(&tree).write(&clock(0), &KnobValue::Set(1_200_000)).unwrap();
     assert_eq!(text(&tree, &format!("{CPUFREQ}/policy0/scaling_max_freq")), "1200000");
 }
 
@@ -148,7 +148,7 @@ fn files_that_may_not_be_written_say_so_before_anything_is_written() {
     let listed = knobs.list();
     assert_eq!(listed[&clock(0)].state, KnobState::NoPermission);
     assert_eq!(listed[&clock(0)].value, Some(1_766_400));
-    let error = knobs.write(&clock(0), &Value::Set(1_000_000)).unwrap_err();
+    let error = knobs.write(&clock(0), &KnobValue::Set(1_000_000)).unwrap_err();
     assert_eq!(error.state, KnobState::NoPermission);
     let file = tree.root().join(format!("{CPUFREQ}/policy0/scaling_max_freq"));
     assert!(error.detail.starts_with(&format!("writing 1000000 to {}: ", file.display())), "{}", error.detail);
@@ -164,7 +164,7 @@ fn a_policy_that_cannot_be_read_takes_nothing_from_the_others() {
     let mut knobs = open(&tree);
     let states: Vec<_> = knobs.list().into_iter().map(|(knob, found)| (knob, found.state)).collect();
     assert_eq!(states, [(clock(0), KnobState::Error), (clock(4), KnobState::Ok)]);
-    let error = knobs.write(&clock(0), &Value::Set(1_000_000)).unwrap_err();
+    let error = knobs.write(&clock(0), &KnobValue::Set(1_000_000)).unwrap_err();
     assert!(error.detail.contains("policy0/cpuinfo_max_freq"), "{}", error.detail);
     assert_eq!(text(&tree, &format!("{CPUFREQ}/policy0/scaling_max_freq")), "1766400");
 }
@@ -177,7 +177,7 @@ fn a_policy_that_went_and_came_back_is_another_device() {
     let aside = tree.root().join("aside");
     fs::rename(tree.root().join(CPUFREQ).join("policy4"), &aside).unwrap();
     assert_eq!(knobs.list().into_keys().collect::<Vec<_>>(), [clock(0)]);
-    assert_eq!(knobs.write(&clock(4), &Value::Set(1_000_000)).unwrap_err().state, KnobState::Unreachable);
+    assert_eq!(knobs.write(&clock(4), &KnobValue::Set(1_000_000)).unwrap_err().state, KnobState::Unreachable);
     for (file, khz) in [("cpuinfo_min_freq", 800_000), ("cpuinfo_max_freq", 2_956_800), ("scaling_max_freq", 2_956_800)]
     {
         tree.apply(&format!("f {CPUFREQ}/policy4/{file} = {khz}"));

@@ -17,12 +17,12 @@ use crate::common::agent::wait_for;
 use energy_agent::config::{Login, TopArgs};
 use energy_export::level::Level;
 use energy_export::metrics;
-use energy_export::metrics::Kind;
+use energy_export::metrics::FamilyKind;
 use energy_export::negotiate::Coding;
 use energy_export::page::Published;
 use energy_export::parse::{ParsedSample, samples};
 use energy_export::self_metrics::SelfMetrics;
-use energy_export::text::{Format, Labels, Value, Writer};
+use energy_export::text::{Format, Labels, SeriesValue, Writer};
 use energy_model::cpu::CpuInfo;
 use energy_model::meter_state::UsageMeter;
 use energy_model::snapshot::Snapshot;
@@ -181,7 +181,7 @@ fn every_series_is_in_the_table_with_its_labels_and_every_family_is_written() {
             let declared = if label.starts_with("label_") { "label_*" } else { label };
             assert!(metric.labels.contains(&declared) || label == "le", "{name} {label}");
         }
-        assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{name}");
+        assert_eq!(metric.name.ends_with("_total"), metric.kind == FamilyKind::Counter, "{name}");
         written.insert(metric.name);
     }
     for metric in metrics::ALL {
@@ -405,8 +405,8 @@ proptest! {
         let names = ["a", "b_c", "d"];
         let pairs: Vec<_> = names.iter().copied().zip(values.iter().map(String::as_str)).collect();
         let mut writer = Writer::new(Format::Text);
-        writer.family("m", Kind::Gauge, &values[0]);
-        writer.sample(&Labels::new(&pairs[..1]), &pairs[1..], Value::Integer(1));
+        writer.family("m", FamilyKind::Gauge, &values[0]);
+        writer.sample(&Labels::new(&pairs[..1]), &pairs[1..], SeriesValue::Integer(1));
         let body = writer.finish().0;
         let read = samples(&body).unwrap();
         let kept: Vec<_> = pairs.iter().filter(|(_, value)| !value.is_empty()).collect();

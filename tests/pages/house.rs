@@ -1,10 +1,12 @@
-//! The layers of the source: which crate may use which, no circle of imports, and no function that is exported without a user.
+//! The layers of the source: which crate may use which, no circle of imports, no function that is exported without a user, and
+//! one name for one type.
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use regex::Regex;
 
@@ -20,6 +22,11 @@ const LAYERS: [(&str, &[&str]); 7] = [
 ];
 /// What the model is free of.
 const IMPURE: [&str; 9] = ["aya", "hyper", "kube", "libc", "nvml-wrapper", "rustix", "tokio", "tonic", "tracing"];
+
+static COMMENT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"//[^\n]*").unwrap());
+
+/// Names that several types have, and why that is right.
+const NAMESAKES: [(&str, &str); 0] = [];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -45,10 +52,10 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 
 /// The code of a file without comments and without its tests.
 fn code(path: &Path) -> String {
+    static TESTS: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"#\[cfg\(test\)\]\s*mod \w+ \{").unwrap());
     let text = fs::read_to_string(path).unwrap();
-    let text = Regex::new(r"//[^\n]*").unwrap().replace_all(&text, "").into_owned();
-    let tests = Regex::new(r"#\[cfg\(test\)\]\s*mod \w+ \{").unwrap();
-    tests.splitn(&text, 2).next().unwrap_or_default().to_owned()
+    let text = COMMENT.replace_all(&text, "");
+    TESTS.splitn(&text, 2).next().unwrap_or_default().to_owned()
 }
 
 fn is_test(module: &str) -> bool {
@@ -209,10 +216,9 @@ fn no_circle_of_imports_between_files_or_folders() {
 /// Words of all files below these folders, but for comments.
 fn words(folders: &[PathBuf]) -> BTreeSet<String> {
     let word = Regex::new(r"\b[A-Za-z_]\w*\b").unwrap();
-    let comment = Regex::new(r"//[^\n]*").unwrap();
     let mut words = BTreeSet::new();
     for path in folders.iter().flat_map(|folder| sources(folder.as_path())) {
-        let text = comment.replace_all(&fs::read_to_string(&path).unwrap(), "").into_owned();
+        let text = COMMENT.replace_all(&fs::read_to_string(&path).unwrap(), "").into_owned();
         words.extend(word.find_iter(&text).map(|word| word.as_str().to_owned()));
     }
     words
@@ -241,4 +247,44 @@ fn nothing_is_exported_that_no_other_crate_uses() {
         }
     }
     assert!(unused.is_empty(), "pub, and no other crate uses it; make it pub(crate):\n{}", unused.join("\n"));
+}
+
+/// The files of a crate that only its tests are made of: `#[cfg(test)] mod NAME;`, and what lies below.
+fn test_files(source: &Path) -> Vec<PathBuf> {
+    let declared = Regex::new(r#"#\[cfg\(test\)\]\s*(?:#\[path = "([^"]+)"\]\s*)?mod (\w+);"#).unwrap();
+    let mut files = Vec::new();
+    for path in sources(source) {
+        let folder = path.parent().unwrap();
+        let below = if path.ends_with("lib.rs") { folder.to_owned() } else { path.with_extension("") };
+        for found in declared.captures_iter(&fs::read_to_string(&path).unwrap()) {
+            files.push(found.get(1).map_or_else(|| below.join(&found[2]), |path| folder.join(path.as_str())));
+        }
+    }
+    files.into_iter().map(|file| file.with_extension("")).collect()
+}
+
+/// A reader who meets a name in two places takes it for one thing. The types of the eBPF programs count too, as the agent uses them.
+#[test]
+fn no_two_types_have_one_name() {
+    let declared = Regex::new(
+        r"(?m)^(?:[ \t]*(?:pub(?:\([a-z: ]+\))? )?(?:struct|enum|union|trait)|(?:pub(?:\([a-z: ]+\))? )?type) (\w+)",
+    )
+    .unwrap();
+    let mut folders: Vec<PathBuf> = LAYERS.iter().map(|(folder, _)| agent().join(folder).join("src")).collect();
+    folders.push(root().join("energy-ebpf/src"));
+    let mut types: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for source in folders {
+        let tests = test_files(&source);
+        for path in sources(&source) {
+            if tests.iter().any(|test| path.with_extension("").starts_with(test)) {
+                continue;
+            }
+            for found in declared.captures_iter(&code(&path)) {
+                types.entry(found[1].to_owned()).or_default().push(path.display().to_string());
+            }
+        }
+    }
+    assert!(types.len() > 300, "{} types", types.len());
+    types.retain(|name, places| places.len() > 1 && !NAMESAKES.iter().any(|(allowed, _)| allowed == name));
+    assert!(types.is_empty(), "give each a name of its own, or a reason in NAMESAKES:\n{types:#?}");
 }

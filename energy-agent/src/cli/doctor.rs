@@ -65,7 +65,7 @@ pub struct Report {
 pub struct CheckRow {
     /// As in `energy_agent_meter_up{meter}` where it is a meter; never changes.
     pub name: &'static str,
-    pub status: Status,
+    pub status: CheckStatus,
     /// What was found, or what is wrong.
     pub detail: String,
     /// What to do about it; empty where nothing is to be done.
@@ -74,7 +74,7 @@ pub struct CheckRow {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
+pub enum CheckStatus {
     /// Works.
     Ok,
     /// Works with less than it could, or stands in for something better.
@@ -85,34 +85,34 @@ pub enum Status {
     Off,
 }
 
-energy_model::as_str!(Status { Ok => "ok", Fallback => "fallback", Missing => "missing", Off => "off" });
+energy_model::as_str!(CheckStatus { Ok => "ok", Fallback => "fallback", Missing => "missing", Off => "off" });
 
 impl CheckRow {
-    fn new(name: &'static str, status: Status, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+    fn new(name: &'static str, status: CheckStatus, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { name, status, detail: detail.into(), remedy: remedy.into() }
     }
 
     fn ok(name: &'static str, detail: impl Into<String>) -> Self {
-        Self::new(name, Status::Ok, detail, "")
+        Self::new(name, CheckStatus::Ok, detail, "")
     }
 
     /// A message of the form `what is wrong; the remedy`, as the meters give it.
     fn missing(name: &'static str, message: &str) -> Self {
         let (detail, remedy) = message.rsplit_once("; ").unwrap_or((message, ""));
-        Self::new(name, Status::Missing, detail, remedy)
+        Self::new(name, CheckStatus::Missing, detail, remedy)
     }
 }
 
 /// The workloads that the cgroups of this node stand for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Found {
+struct FoundWorkloads {
     cgroups: usize,
     units: usize,
     pods: usize,
     containers: usize,
 }
 
-impl Found {
+impl FoundWorkloads {
     fn count(folders: &[tree::Folder]) -> Self {
         let row = |path: &str| Units::default().row(classify(path).into(), path);
         let workloads: BTreeSet<Workload> = folders.iter().map(|folder| row(&folder.cgroup_path())).collect();
@@ -135,7 +135,7 @@ struct Machine<'a> {
     states: Vec<MeterState>,
     v2_root: Option<PathBuf>,
     /// What the cgroup hierarchy holds, or why it cannot be walked.
-    found: Result<Found, String>,
+    found: Result<FoundWorkloads, String>,
     /// Cgroups charged by the one reading, or why there was none.
     reading: Result<usize, String>,
     usage: (UsageMeter, WeightUnit),
@@ -181,7 +181,7 @@ impl Report {
             config,
             states: sampler.states(),
             found: match tree::v2_root(&config.host.cgroupfs).and_then(|root| tree::walk(&root)) {
-                Ok(folders) => Ok(Found::count(&folders)),
+                Ok(folders) => Ok(FoundWorkloads::count(&folders)),
                 Err(error) => Err(format!("{error:#}")),
             },
             v2_root: sampler.v2_root.clone(),
@@ -201,7 +201,7 @@ impl Report {
         let (energy, has_energy) = energy_verdict(&machine);
         let (usage, has_usage) = usage_verdict(&machine);
         let attribution = has_energy && has_usage;
-        let found = machine.found.map_or_else(|_| "no cgroup found".to_owned(), Found::describe);
+        let found = machine.found.map_or_else(|_| "no cgroup found".to_owned(), FoundWorkloads::describe);
         let verdict = if attribution { "Energy can be attributed" } else { "Energy CANNOT be attributed" };
         let summary = format!("{verdict}. CPU energy: {energy}; usage: {usage}; {found}");
         Ok(Self { attribution, summary, checks })
@@ -210,7 +210,7 @@ impl Report {
 
 fn gpu_rows(config: &Config) -> Vec<CheckRow> {
     if config.host.gpu == GpuMode::Off {
-        return vec![CheckRow::new("nvml", Status::Off, "switched off by --gpu=off", "")];
+        return vec![CheckRow::new("nvml", CheckStatus::Off, "switched off by --gpu=off", "")];
     }
     let row = |state: MeterState| {
         let name = state.meter.as_str();

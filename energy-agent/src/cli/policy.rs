@@ -10,10 +10,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use energy_files::config_file::{self, FileError};
-use energy_model::capping::policy::document::{Document, parse_at};
+use energy_model::capping::policy::document::{PolicyDocument, parse_at};
 use energy_model::capping::policy::unit::plain;
 use energy_model::capping::policy::yaml::MAX_BYTES;
-use energy_model::capping::policy::{Amount, Policy, Scope, json_schema};
+use energy_model::capping::policy::{Amount, BudgetScope, Policy, json_schema};
 use energy_model::printable::printable;
 
 use crate::config::PolicyCommand;
@@ -55,7 +55,7 @@ pub fn schema() -> String {
 }
 
 /// A document of policies, where it was found.
-struct Found {
+struct FoundDocument {
     /// `FILE`, or `FILE: ConfigMap ns/name key k`.
     place: String,
     text: String,
@@ -88,8 +88,8 @@ fn check(out: &mut impl Write, paths: &[PathBuf]) -> io::Result<ExitCode> {
 }
 
 /// Prints what is in a document; whether it is right.
-fn report(out: &mut impl Write, found: Result<Found, String>) -> io::Result<bool> {
-    let Found { place, text, namespace, first_line } = match found {
+fn report(out: &mut impl Write, found: Result<FoundDocument, String>) -> io::Result<bool> {
+    let FoundDocument { place, text, namespace, first_line } = match found {
         Ok(found) => found,
         Err(problem) => {
             writeln!(out, "{}", printable(&problem))?;
@@ -97,7 +97,7 @@ fn report(out: &mut impl Write, found: Result<Found, String>) -> io::Result<bool
         }
     };
     let place = printable(&place);
-    let Document { policies, problems } = parse_at(&text, &namespace, first_line);
+    let PolicyDocument { policies, problems } = parse_at(&text, &namespace, first_line);
     for policy in &policies {
         writeln!(out, "{place}: policy {}: ok ({})", policy.name, summary(policy))?;
     }
@@ -123,8 +123,8 @@ fn summary(policy: &Policy) -> String {
         }
     };
     let scope = match budget.scope {
-        Scope::PerPod => "PerPod",
-        Scope::PerNode => "PerNode",
+        BudgetScope::PerPod => "PerPod",
+        BudgetScope::PerNode => "PerNode",
     };
     let counted = match (budget.components.gpu, budget.components.cpu) {
         (true, true) => "gpu+cpu",

@@ -8,14 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use energy_host::capping::actuator::{Actuator, Seen};
+use energy_host::capping::actuator::{Actuator, SeenKnobs};
 use energy_host::capping::files::FileKnobs;
 use energy_host::capping::journal::known::Loss;
 use energy_host::config::GpuMode;
 use energy_host::meter::gpu::{GpuMeter, GpuOptions};
 use energy_host::static_build::IS_STATIC;
 use energy_model::capping::knob::{Found, Knob};
-use energy_model::capping::managed_knob::change::ChangeKind;
+use energy_model::capping::managed_knob::change::KnobChangeKind;
 use energy_model::capping::managed_knob::{Action, ManagedKnob};
 use energy_model::printable::steers;
 
@@ -50,7 +50,7 @@ pub fn run(arguments: &RestoreArgs) -> Result<ExitCode> {
     let mut files = FileKnobs::open(&config.host.sysfs, &config.host.cgroupfs);
     let mut gpus = GpuMeter::open(gpu_options(config, &actuator));
     let now = appear(&mut actuator, &mut files, &mut gpus);
-    let mut rows: Vec<Row> = actuator.held().map(|managed| Row::planned(managed, now)).collect();
+    let mut rows: Vec<RestoreLine> = actuator.held().map(|managed| RestoreLine::planned(managed, now)).collect();
     let all = if arguments.dry_run {
         true
     } else {
@@ -61,8 +61,8 @@ pub fn run(arguments: &RestoreArgs) -> Result<ExitCode> {
             let change = changes.iter().rfind(|change| change.knob == row.knob);
             row.result = match (held, change.map(|change| (change.kind, &change.detail))) {
                 (Some(managed), _) => format!("FAILED: {}", why(managed)),
-                (None, Some((ChangeKind::Restored, _))) => "restored".to_owned(),
-                (None, Some((ChangeKind::Foreign | ChangeKind::Resized, detail))) => {
+                (None, Some((KnobChangeKind::Restored, _))) => "restored".to_owned(),
+                (None, Some((KnobChangeKind::Foreign | KnobChangeKind::Resized, detail))) => {
                     format!("left: another program has set it, {detail}")
                 }
                 (None, _) => "already at the original value".to_owned(),
@@ -153,7 +153,7 @@ fn appear(actuator: &mut Actuator, files: &mut FileKnobs, gpus: &mut GpuMeter) -
         let late = gpus.ask(asked);
         drop(gpus.take(asked, late));
         let now = began.elapsed();
-        actuator.look(now, Seen::default(), files, gpus);
+        actuator.look(now, SeenKnobs::default(), files, gpus);
         let missing = actuator.held().any(|managed| managed.knob.is_gpu() && managed.observed.found.is_none());
         if !missing || now >= GPUS_APPEAR {
             return now;
@@ -174,14 +174,14 @@ fn why(managed: &ManagedKnob) -> String {
 }
 
 /// A line of the table.
-struct Row {
+struct RestoreLine {
     knob: Knob,
     found: String,
     original: String,
     result: String,
 }
 
-impl Row {
+impl RestoreLine {
     fn planned(managed: &ManagedKnob, now: Duration) -> Self {
         let text =
             |value: Option<u64>| value.map_or_else(|| "open".to_owned(), |value| with_unit(&managed.knob, value));
@@ -215,10 +215,10 @@ fn with_unit(knob: &Knob, value: u64) -> String {
     format!("{value} {unit}")
 }
 
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[RestoreLine]) -> String {
     let cells: Vec<[String; 4]> = rows
         .iter()
-        .map(|Row { knob, found, original, result }| {
+        .map(|RestoreLine { knob, found, original, result }| {
             [knob.to_string(), found.clone(), original.clone(), result.clone()]
         })
         .collect();

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use energy_export::parse;
 use energy_export::text::Format;
 
-use self::table::{Column, Memory, Order, Table};
+use self::table::{Column, Order, PreviousPage, Table};
 use crate::config::TopArgs;
 
 /// A page of 5,000 pods has some 40 MB; whatever sends more is no agent.
@@ -92,13 +92,13 @@ struct Agent {
     url: String,
     client: ureq::Agent,
     authorization: Option<String>,
-    memory: Memory,
+    memory: PreviousPage,
 }
 
 impl Agent {
     fn new(args: &TopArgs) -> Result<Self> {
         let (url, authorization) = (url(&args.address)?, client::authorization(&args.login)?);
-        Ok(Self { url, client: client::client(&args.login)?, authorization, memory: Memory::default() })
+        Ok(Self { url, client: client::client(&args.login)?, authorization, memory: PreviousPage::default() })
     }
 
     fn fetch(&mut self) -> Result<Table> {
@@ -190,7 +190,7 @@ mod tests {
              energy_agent_system_cpu_joules_total{unit=\"a.service\",zone=\"package\",source=\"estimate\"} 2.500000\n\
              energy_agent_system_cpu_watts{unit=\"a.service\",zone=\"package\",source=\"estimate\"} 1.250000\n\
              energy_agent_system_cpu_joules_total{unit=\"kernel\",zone=\"package\",source=\"estimate\"} 1.000000\n";
-        let mut table = Table::read(&parse::samples(page).unwrap(), &mut Memory::default());
+        let mut table = Table::read(&parse::samples(page).unwrap(), &mut PreviousPage::default());
         table.sort(Order::Watts);
         let mut out = Vec::new();
         write_plain(&mut out, &table, 1).unwrap();
@@ -207,7 +207,7 @@ mod tests {
         let page = "kepler_node_gpu_info{gpu_uuid=\"a\"} 1\nkepler_node_gpu_watts{gpu_uuid=\"a\",source=\"nvml\"} 264.000000\n\
              kepler_pod_gpu_watts{pod_id=\"u\",source=\"nvml\"} 186.000000\n\
              kepler_pod_cpu_watts{pod_id=\"u\",zone=\"package\",source=\"rapl\"} 1.250000\n";
-        let table = Table::read(&parse::samples(page).unwrap(), &mut Memory::default());
+        let table = Table::read(&parse::samples(page).unwrap(), &mut PreviousPage::default());
         let mut out = Vec::new();
         write_plain(&mut out, &table, 1).unwrap();
         let expected = "node   no power reading yet (the agent's landing page shows its meters)\n\

@@ -6,12 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use energy_cluster::events::Outbox;
-use energy_host::capping::actuator::{Actuator, ActuatorTrouble, Seen, TroubleKind};
+use energy_host::capping::actuator::{Actuator, ActuatorTrouble, SeenKnobs, TroubleKind};
 use energy_host::capping::files::FileKnobs;
 use energy_host::meter::gpu::GpuMeter;
 use energy_host::workload::owners::Owners;
 use energy_model::capping::change::{self, About, Change};
-use energy_model::capping::controller::{self, Controller, Outcome};
+use energy_model::capping::controller::{BudgetChange, Controller, Outcome};
 use energy_model::capping::knob::{Knob, Limits};
 use energy_model::capping::observation::{GpuDevice, Observation, PodNow};
 use energy_model::capping::policy::{Mode, Policy};
@@ -67,7 +67,7 @@ pub struct Capper {
 }
 
 /// A tick as capping sees it.
-pub struct Tick<'a> {
+pub struct CapperTick<'a> {
     pub snapshot: &'a Snapshot,
     pub pods: &'a Pods,
     pub owners: Option<&'a Owners>,
@@ -138,7 +138,7 @@ impl Capper {
         self.controller.adopt(&kept);
         loop {
             let now = self.started.elapsed();
-            self.actuator.look(now, Seen::default(), &mut self.files, gpus);
+            self.actuator.look(now, SeenKnobs::default(), &mut self.files, gpus);
             self.actuator.apply(now, &kept, &mut self.files, gpus);
             let left = self.actuator.adopted().keys().any(|knob| !kept.contains_key(knob));
             if !left || Instant::now() >= until {
@@ -154,10 +154,10 @@ impl Capper {
     }
 
     /// One tick: decides, writes, and says how it stands.
-    pub fn step(&mut self, tick: Tick<'_>, gpus: &mut GpuMeter) -> CappingStatus {
+    pub fn step(&mut self, tick: CapperTick<'_>, gpus: &mut GpuMeter) -> CappingStatus {
         let now = self.started.elapsed();
         self.take_policies();
-        let Tick { snapshot, pods, owners, gpus: devices } = tick;
+        let CapperTick { snapshot, pods, owners, gpus: devices } = tick;
         let mut seen = self.observer.observe(now, snapshot, pods, devices);
         let mut known = self.find_knobs(&mut seen, owners);
         let clocks = seen.gpus.iter().filter_map(|gpu| Some((Arc::clone(&gpu.uuid), gpu.clock_mhz?)));
@@ -192,10 +192,10 @@ impl Capper {
     }
 
     /// Writes what the controller says to the log, where the rest is already, and all of it to the cluster.
-    fn tell(&mut self, changes: Vec<controller::Change>, policies: &[PolicyStatus], pods: &Pods) {
+    fn tell(&mut self, changes: Vec<BudgetChange>, policies: &[PolicyStatus], pods: &Pods) {
         let mut told: Vec<Change> = changes
             .into_iter()
-            .filter_map(|change| change::of_controller(change, policies, |pod| named(pod, pods)))
+            .filter_map(|change| change::of_budget(change, policies, |pod| named(pod, pods)))
             .collect();
         told.iter().for_each(log);
         told.extend(change::of_knobs(self.actuator.take_changes()));
@@ -257,8 +257,8 @@ impl Capper {
     }
 
     /// Gives the pods that a policy selects their quotas and cores.
-    fn find_knobs(&mut self, seen: &mut Observation, owners: Option<&Owners>) -> Seen {
-        let Some(owners) = owners else { return Seen::default() };
+    fn find_knobs(&mut self, seen: &mut Observation, owners: Option<&Owners>) -> SeenKnobs {
+        let Some(owners) = owners else { return SeenKnobs::default() };
         let (in_force, now) = (&self.in_force, seen.now);
         let for_cpus = |policy: &Policy| policy.mode != Mode::Off && policy.budget.components.cpu;
         let selects = |pod: &Pod| {
@@ -277,7 +277,7 @@ impl Capper {
             }
         }
         let mut before = std::mem::take(&mut self.quotas);
-        let mut known = Seen::default();
+        let mut known = SeenKnobs::default();
         if !chosen.is_empty() && now >= self.next_cores {
             self.next_cores = now + CORES_EVERY;
             self.cores = self.files.exclusive_frequencies(owners.pod_cgroups().map(|path| &**path));

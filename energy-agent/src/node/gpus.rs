@@ -11,7 +11,7 @@ use energy_host::workload::owners::Owners;
 use energy_host::workload::pids::Pids;
 use energy_model::attribution::gpu::{Allocation, GpuUse};
 use energy_model::attribution::idle::IdleModel;
-use energy_model::attribution::{Attribution, Division, Idle, Method, Users, ZoneAttribution, ZoneReading};
+use energy_model::attribution::{Attribution, Division, Idle, Method, ZoneAttribution, ZoneReading, ZoneUsers};
 use energy_model::capping::observation::{ClockLook, GpuDevice, GpuUser};
 use energy_model::gpu::{Gpu, GpuEnergy, GpuProcess, GpuReading};
 use energy_model::ledger::gpu_power::{GpuPower, GpuPowers};
@@ -42,10 +42,10 @@ pub struct Gpus {
     /// How long a GPU that is not read keeps its gauges: one tick may pass without a reading.
     hold: Duration,
     /// By UUID; all that were ever read, because their totals stay.
-    seen: BTreeMap<Arc<str>, Seen>,
+    seen: BTreeMap<Arc<str>, SeenGpu>,
 }
 
-struct Seen {
+struct SeenGpu {
     now: GpuNow,
     zone: Option<Arc<Zone>>,
     /// Pods with a process on it or to which the kubelet gave it, by what their cgroups are named by.
@@ -72,7 +72,7 @@ impl PlacedGpu<'_> {
     /// The GPU as a zone among others.
     pub fn zone(&self) -> Option<ZoneReading<'_>> {
         let Self { reading, energy, owners, allocation } = self;
-        let users = Users::Gpu(GpuUse { reading, owners, allocation });
+        let users = ZoneUsers::Gpu(GpuUse { reading, owners, allocation });
         Some(ZoneReading { energy: energy.as_ref()?, elapsed: reading.elapsed, users })
     }
 }
@@ -142,7 +142,7 @@ impl Gpus {
         let allocation = Allocation { device: self.allocations.of(&names), instances: instances.collect() };
         let holder = self.allocations.holder(&names).cloned();
 
-        let seen = self.seen.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| Seen {
+        let seen = self.seen.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| SeenGpu {
             now: GpuNow::new(Arc::clone(gpu)),
             zone: None,
             users: BTreeSet::new(),
@@ -195,7 +195,7 @@ impl Gpus {
         self.pids.start(pid)
     }
 
-    fn is_current(&self, seen: &Seen, now: Instant) -> bool {
+    fn is_current(&self, seen: &SeenGpu, now: Instant) -> bool {
         now.saturating_duration_since(seen.read) < self.hold
     }
 
@@ -207,7 +207,7 @@ impl Gpus {
 
     /// All GPUs, as a snapshot shows them.
     pub fn all(&self, now: Instant) -> Vec<GpuNow> {
-        let gpu = |seen: &Seen| GpuNow { current: self.is_current(seen, now), ..seen.now.clone() };
+        let gpu = |seen: &SeenGpu| GpuNow { current: self.is_current(seen, now), ..seen.now.clone() };
         self.seen.values().map(gpu).collect()
     }
 

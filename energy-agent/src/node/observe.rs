@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use energy_model::capping::observation::{GpuDevice, Observation, PodNow};
-use energy_model::snapshot::{Snapshot, State};
+use energy_model::snapshot::{Snapshot, WorkloadState};
 use energy_model::units::{Watts, nanos, ratio};
 use energy_model::workload::names::{Pod, Pods};
 use energy_model::zone::{Source, Zone, ZoneKind};
@@ -37,7 +37,7 @@ impl Observer {
             let used = used.entry(uid).or_default();
             // Ended instances' run time stays with the pod, so that the difference is this interval's.
             used.runtime_ns += row.runtime_ns;
-            if row.state == State::Running {
+            if row.state == WorkloadState::Running {
                 let cpu = row.energy.iter().filter(|energy| is_cpu(energy.key.zone));
                 used.watts += cpu.filter_map(|energy| energy.power).map(|power| power.0).sum::<f64>();
             }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use energy_host::workload::process::{Exe, ProcessLook, ProcessNames};
 use energy_model::attribution::Attribution;
 use energy_model::attribution::process::{ProcessShare, divide, position};
-use energy_model::attribution::usage::Usage;
+use energy_model::attribution::usage::CpuUsage;
 use energy_model::cpu::Domain;
 use energy_model::process::Identity;
 use energy_model::process::Process;
-use energy_model::process_ledger::{Limits, ProcessLedger, Ran};
+use energy_model::process_ledger::{ProcessLedger, Ran, RowLimits};
 use energy_model::sample::{CgroupId, KERNEL_THREADS, Sample};
 use energy_model::sample::{ProcessEvent, ProcessSample, ProcessWork};
 use energy_model::workload::Workload;
@@ -23,16 +23,16 @@ use super::gpus::Gpus;
 const SWEEP_STEP: usize = 200;
 
 /// State of the process level.
-pub struct Processes {
+pub struct ProcessLevel {
     names: ProcessNames,
     pub ledger: ProcessLedger,
     /// How far the sweep under way has come; `None` where nothing was lost.
     swept: Option<Process>,
 }
 
-impl Processes {
+impl ProcessLevel {
     #[must_use]
-    pub fn new(procfs: &Path, limits: Limits) -> Self {
+    pub fn new(procfs: &Path, limits: RowLimits) -> Self {
         Self { names: ProcessNames::new(procfs), ledger: ProcessLedger::new(limits), swept: None }
     }
 
@@ -112,7 +112,7 @@ impl Processes {
 /// The work by workload, for the division, and by process.
 fn share(
     work: &[ProcessWork],
-    usage: &Usage,
+    usage: &CpuUsage,
     mut owner: impl FnMut(CgroupId) -> Arc<Workload>,
 ) -> (Vec<ProcessShare>, Vec<Ran>) {
     let workloads: Vec<_> = usage.workloads().map(|shares| &shares[0].workload).collect();

@@ -7,7 +7,7 @@ use std::{fs, io};
 pub use energy_files::config_file::MAX_BYTES;
 use energy_files::config_file::{self, FileError};
 use energy_files::mounted::{self, Unread, at};
-use energy_model::capping::status::Place;
+use energy_model::capping::status::DocumentPlace;
 use energy_model::meter_state::Reason;
 
 use super::store::Documents;
@@ -48,7 +48,7 @@ pub fn read(path: &Path) -> Result<Documents, SourceError> {
             Err(SourceError { reason: Reason::Unreadable, message })
         }
         Err(fault) => Err(unreadable(path, &fault)),
-        Ok(content) => Ok(Documents::from([(Place::File(path.display().to_string()), content)])),
+        Ok(content) => Ok(Documents::from([(DocumentPlace::File(path.display().to_string()), content)])),
     }
 }
 
@@ -81,7 +81,7 @@ fn read_folder(folder: &Path, version: &Path) -> Result<Documents, Unread> {
     for name in names {
         let path = version.join(&name);
         // Its name in the folder: that of the version is another after each edit.
-        let place = Place::File(folder.join(&name).display().to_string());
+        let place = DocumentPlace::File(folder.join(&name).display().to_string());
         if too_many || bytes > MAX_TOTAL_BYTES {
             // Refused as a whole, whatever is in it.
             documents.insert(place, Ok(Arc::default()));

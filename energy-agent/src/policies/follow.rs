@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use energy_cluster::configmaps::{self, Content, KnownConfigMaps, Which};
+use energy_cluster::configmaps::{self, ConfigMapValue, KnownConfigMaps, Which};
 use energy_cluster::kubernetes::Credentials;
 use energy_export::self_metrics::SelfMetrics;
 use energy_files::config_file::FileError;
 use energy_files::log_limit::LogLimit;
-use energy_files::reader::{FileReader, Lost};
+use energy_files::reader::{FileReader, NoAnswer};
 use energy_files::reload::Reload;
 use energy_files::stable_read::{self, Look};
 use energy_model::capping::source::ActivePolicies;
-use energy_model::capping::status::Place;
+use energy_model::capping::status::DocumentPlace;
 use energy_model::meter_state::Reason;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
@@ -35,7 +35,7 @@ const PACE: Duration = Duration::from_millis(500);
 const LOGGED: usize = 10;
 
 /// The source of this number, and what it says now.
-type Message = (usize, Result<Documents, SourceError>);
+type SourceAnswer = (usize, Result<Documents, SourceError>);
 
 /// Follows what `--capping.policy`, `--capping.configmap` and `--capping.configmap-selector` name, in tasks of the current
 /// runtime that go on until nobody listens.
@@ -82,7 +82,7 @@ impl Latest {
 
 async fn run(
     mut book: PolicyStore,
-    mut told: mpsc::Receiver<Message>,
+    mut told: mpsc::Receiver<SourceAnswer>,
     publish: watch::Sender<Arc<ActivePolicies>>,
     mut speaker: Speaker,
 ) {
@@ -123,7 +123,7 @@ async fn run(
     publish.closed().await;
 }
 
-async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>, own: Arc<SelfMetrics>) {
+async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<SourceAnswer>, own: Arc<SelfMetrics>) {
     own.count_lost_readings("policies");
     let title = path.display().to_string();
     let reader = FileReader::default();
@@ -147,7 +147,7 @@ async fn follow_file(path: PathBuf, source: usize, tell: mpsc::Sender<Message>, 
                     (Some(Err(failure.clone())), Err(failure))
                 }
                 Look::Lost(lost) => {
-                    if lost == Lost::GivenUp {
+                    if lost == NoAnswer::GivenUp {
                         own.lost_reading("policies");
                     }
                     // Whatever it answers next, is news.
@@ -171,7 +171,7 @@ async fn follow_maps(
     mut told: watch::Receiver<KnownConfigMaps>,
     which: Which,
     source: usize,
-    tell: mpsc::Sender<Message>,
+    tell: mpsc::Sender<SourceAnswer>,
 ) {
     told.mark_changed();
     let mut known = BTreeSet::new();
@@ -195,16 +195,21 @@ async fn follow_maps(
 
 /// The documents in ConfigMaps: every key in `data`, and of `binaryData` those that are `known` or named as documents are. A
 /// logo beside policies is not one.
-fn documents(namespace: &str, maps: &BTreeMap<String, Arc<configmaps::Data>>, known: &BTreeSet<Place>) -> Documents {
+fn documents(
+    namespace: &str,
+    maps: &BTreeMap<String, Arc<configmaps::Data>>,
+    known: &BTreeSet<DocumentPlace>,
+) -> Documents {
     let mut documents = Documents::new();
     for (name, data) in maps {
         let mut found = Documents::new();
         for (key, content) in &**data {
-            let place = Place::ConfigMap { namespace: namespace.to_owned(), name: name.clone(), key: key.clone() };
+            let place =
+                DocumentPlace::ConfigMap { namespace: namespace.to_owned(), name: name.clone(), key: key.clone() };
             let text = match content {
-                Content::Text(text) => Ok(Arc::clone(text)),
-                Content::Binary(_) if !files::is_document(key) && !known.contains(&place) => continue,
-                Content::Binary(text) => text.clone().ok_or_else(|| configmaps::not_text().to_owned()),
+                ConfigMapValue::Text(text) => Ok(Arc::clone(text)),
+                ConfigMapValue::Binary(_) if !files::is_document(key) && !known.contains(&place) => continue,
+                ConfigMapValue::Binary(text) => text.clone().ok_or_else(|| configmaps::not_text().to_owned()),
             };
             found.insert(place, text);
         }
@@ -303,7 +308,7 @@ mod tests {
     fn a_configmap_that_is_too_large_loses_none_of_its_keys() {
         let large: Arc<str> = "x".repeat(files::MAX_BYTES).into();
         let keys = [("a.yaml", large), ("b.yaml", Arc::from("x"))];
-        let data = keys.map(|(key, text)| (key.to_owned(), Content::Text(text)));
+        let data = keys.map(|(key, text)| (key.to_owned(), ConfigMapValue::Text(text)));
         let maps = BTreeMap::from([("p".to_owned(), Arc::new(BTreeMap::from(data)))]);
         let documents = documents("energy", &maps, &BTreeSet::new());
         assert_eq!(documents.into_values().collect::<Vec<_>>(), [Err(files::too_large()), Err(files::too_large())]);

@@ -6,36 +6,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use energy_model::capping::policy::document::{Document, parse};
+use energy_model::capping::policy::document::{PolicyDocument, parse};
 use energy_model::capping::policy::{Policy, PolicyName};
 use energy_model::capping::source::{ActivePolicies, Sourced};
 use energy_model::capping::status::SourceState;
-use energy_model::capping::status::{Place, Problem};
+use energy_model::capping::status::{DocumentPlace, Problem};
 use energy_model::meter_state::Reason;
 
 use crate::panics;
 
 /// The text of a document, or why it cannot be had.
-pub type Content = Result<Arc<str>, String>;
+pub type DocumentText = Result<Arc<str>, String>;
 /// All documents of a source.
-pub type Documents = BTreeMap<Place, Content>;
+pub type Documents = BTreeMap<DocumentPlace, DocumentText>;
 
 /// What was said so far.
 #[derive(Clone, Debug)]
 pub struct PolicyStore {
-    sources: Vec<Source>,
+    sources: Vec<StoredSource>,
 }
 
 #[derive(Clone, Debug)]
-struct Source {
+struct StoredSource {
     state: SourceState,
     answered: bool,
-    documents: BTreeMap<Place, Entry>,
+    documents: BTreeMap<DocumentPlace, StoredDocument>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Entry {
-    content: Option<Content>,
+struct StoredDocument {
+    content: Option<DocumentText>,
     /// The newest good version of each policy, and those kept from earlier ones.
     policies: BTreeMap<PolicyName, Arc<Policy>>,
     problems: Vec<Complaint>,
@@ -49,20 +49,24 @@ struct Complaint {
 }
 
 /// Whether the places are documents of the same folder or ConfigMap.
-fn are_beside(one: &Place, other: &Place) -> bool {
+fn are_beside(one: &DocumentPlace, other: &DocumentPlace) -> bool {
     match (one, other) {
-        (Place::File(path), Place::File(other)) => Path::new(path).parent() == Path::new(other).parent(),
-        (Place::ConfigMap { namespace, name, .. }, Place::ConfigMap { namespace: other, name: of, .. }) => {
-            (namespace, name) == (other, of)
+        (DocumentPlace::File(path), DocumentPlace::File(other)) => {
+            Path::new(path).parent() == Path::new(other).parent()
         }
-        (Place::File(_), Place::ConfigMap { .. }) | (Place::ConfigMap { .. }, Place::File(_)) => false,
+        (
+            DocumentPlace::ConfigMap { namespace, name, .. },
+            DocumentPlace::ConfigMap { namespace: other, name: of, .. },
+        ) => (namespace, name) == (other, of),
+        (DocumentPlace::File(_), DocumentPlace::ConfigMap { .. })
+        | (DocumentPlace::ConfigMap { .. }, DocumentPlace::File(_)) => false,
     }
 }
 
 impl PolicyStore {
     /// Of sources by these titles, none of which has answered.
     pub fn new(titles: &[String]) -> Self {
-        let source = |title: &String| Source {
+        let source = |title: &String| StoredSource {
             state: SourceState {
                 source: Arc::from(&**title),
                 up: false,
@@ -110,7 +114,7 @@ impl PolicyStore {
     /// What follows from it all.
     pub fn in_force(&self) -> ActivePolicies {
         // A ConfigMap that is followed by name and by label is one.
-        let mut documents: BTreeMap<&Place, &Entry> = BTreeMap::new();
+        let mut documents: BTreeMap<&DocumentPlace, &StoredDocument> = BTreeMap::new();
         for (place, entry) in self.sources.iter().flat_map(|source| &source.documents) {
             documents.entry(place).or_insert(entry);
         }
@@ -147,10 +151,10 @@ impl PolicyStore {
     }
 }
 
-impl Source {
+impl StoredSource {
     /// A document that is gone may have been renamed, or put into another one of its folder or ConfigMap. Where that one has
     /// changed and cannot be understood, it keeps the policies that are in no other document.
-    fn keep_moved(&mut self, gone: &BTreeMap<Place, Entry>, changed: &[Place]) {
+    fn keep_moved(&mut self, gone: &BTreeMap<DocumentPlace, StoredDocument>, changed: &[DocumentPlace]) {
         for place in changed {
             let present: BTreeSet<PolicyName> =
                 self.documents.values().flat_map(|entry| entry.policies.keys().cloned()).collect();
@@ -167,14 +171,14 @@ impl Source {
     }
 }
 
-impl Entry {
+impl StoredDocument {
     /// Another version of the document.
-    fn take(&mut self, place: &Place, content: Content) {
+    fn take(&mut self, place: &DocumentPlace, content: DocumentText) {
         let namespace = match place {
-            Place::File(_) => "",
-            Place::ConfigMap { namespace, .. } => namespace,
+            DocumentPlace::File(_) => "",
+            DocumentPlace::ConfigMap { namespace, .. } => namespace,
         };
-        let refused = |message| Document { policies: Vec::new(), problems: vec![(None, message)] };
+        let refused = |message| PolicyDocument { policies: Vec::new(), problems: vec![(None, message)] };
         let document = match &content {
             // No text may stop the others.
             Ok(text) => panics::caught(|| parse(text, namespace))

@@ -1,7 +1,7 @@
 //! Power limits of packages, over trees of plain files.
 
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::{Knob, Value};
+use energy_model::capping::knob::{Knob, KnobValue};
 
 use super::{ReadOnly, contents, open, text};
 use crate::common::kept::Kept;
@@ -39,7 +39,7 @@ fn a_limit_that_the_firmware_keeps_is_not_effective_and_stays_so_fc_086() {
     let original = knobs.list()[&knob].clone();
     assert_eq!((original.value, original.max, original.state), (Some(145_000_000), 145_000_000, KnobState::Ok));
 
-    let found = knobs.write(&knob, &Value::Set(90_000_000)).unwrap();
+    let found = knobs.write(&knob, &KnobValue::Set(90_000_000)).unwrap();
     assert_eq!((found.value, found.state), (Some(145_000_000), KnobState::NotEffective));
     for _ in 0..3 {
         assert_eq!(knobs.list()[&knob].state, KnobState::NotEffective);
@@ -47,25 +47,25 @@ fn a_limit_that_the_firmware_keeps_is_not_effective_and_stays_so_fc_086() {
     assert_eq!(knobs.read(&knob).unwrap().state, KnobState::NotEffective);
     assert_eq!(kept.written(&tree.root().join(format!("{PACKAGE}/constraint_0_power_limit_uw"))), ["90000000"]);
     assert_eq!(kept.written(&tree.root().join(format!("{PACKAGE}/enabled"))), ["1"]);
-    assert_eq!(knobs.write(&knob, &Value::Restore(original.raw.clone())).unwrap(), original);
+    assert_eq!(knobs.write(&knob, &KnobValue::Restore(original.raw.clone())).unwrap(), original);
     drop(kept);
 
     // Somebody unlocked it: it shows another value.
-    knobs.write(&knob, &Value::Set(90_000_000)).unwrap();
+    knobs.write(&knob, &KnobValue::Set(90_000_000)).unwrap();
     assert_eq!(knobs.list()[&knob].state, KnobState::Ok);
 }
 
 #[test]
 fn a_limit_is_written_in_microwatts_fc_081() {
     let tree = package(205_000_000, 300_000_000);
-    open(&tree).write(&limit("intel-rapl:0"), &Value::Set(150_000_000)).unwrap();
+    open(&tree).write(&limit("intel-rapl:0"), &KnobValue::Set(150_000_000)).unwrap();
     assert_eq!(text(&tree, &format!("{PACKAGE}/constraint_0_power_limit_uw")), "150000000");
 }
 
 #[test]
 fn a_long_limit_stays_at_or_below_the_short_one() {
     let tree = package(145_000_000, 174_000_000);
-    let found = open(&tree).write(&limit("intel-rapl:0"), &Value::Set(200_000_000)).unwrap();
+    let found = open(&tree).write(&limit("intel-rapl:0"), &KnobValue::Set(200_000_000)).unwrap();
     assert_eq!((found.value, found.max), (Some(174_000_000), 174_000_000));
     assert_eq!(text(&tree, &format!("{PACKAGE}/constraint_1_power_limit_uw")), "174000000");
 }
@@ -77,7 +77,7 @@ fn a_constraint_is_found_by_its_name() {
     tree.apply(&format!("f {PACKAGE}/constraint_1_name = long_term"));
     let mut knobs = open(&tree);
     assert_eq!(knobs.read(&limit("intel-rapl:0")).unwrap().value, Some(145_000_000));
-    knobs.write(&limit("intel-rapl:0"), &Value::Set(90_000_000)).unwrap();
+    knobs.write(&limit("intel-rapl:0"), &KnobValue::Set(90_000_000)).unwrap();
     assert_eq!(text(&tree, &format!("{PACKAGE}/constraint_1_power_limit_uw")), "90000000");
     assert_eq!(text(&tree, &format!("{PACKAGE}/constraint_0_power_limit_uw")), "174000000");
 }
@@ -90,9 +90,9 @@ fn a_limit_that_was_not_in_force_is_so_only_while_it_caps() {
     let mut knobs = open(&tree);
     let knob = limit("intel-rapl:0");
     let original = knobs.list()[&knob].clone();
-    assert_eq!(knobs.write(&knob, &Value::Set(90_000_000)).unwrap().state, KnobState::Ok);
+    assert_eq!(knobs.write(&knob, &KnobValue::Set(90_000_000)).unwrap().state, KnobState::Ok);
     assert_eq!(text(&tree, &format!("{PACKAGE}/enabled")), "1");
-    assert_eq!(knobs.write(&knob, &Value::Restore(original.raw.clone())).unwrap(), original);
+    assert_eq!(knobs.write(&knob, &KnobValue::Restore(original.raw.clone())).unwrap(), original);
     assert_eq!(contents(tree.root()), before);
 }
 
@@ -103,7 +103,7 @@ fn a_limit_that_cannot_be_put_in_force_is_left_as_it_was() {
     let before = contents(tree.root());
     let enabled = tree.root().join(PACKAGE).join("enabled");
     let _read_only = ReadOnly::new(&enabled);
-    let error = open(&tree).write(&limit("intel-rapl:0"), &Value::Set(90_000_000)).unwrap_err();
+    let error = open(&tree).write(&limit("intel-rapl:0"), &KnobValue::Set(90_000_000)).unwrap_err();
     assert_eq!(error.state, KnobState::NoPermission);
     assert!(error.detail.contains(&enabled.display().to_string()), "{}", error.detail);
     assert_eq!(contents(tree.root()), before);
@@ -115,14 +115,14 @@ fn a_limit_of_zero_is_none_and_comes_back_as_zero() {
     let mut knobs = open(&tree);
     let knob = limit("intel-rapl:0");
     assert_eq!(knobs.read(&knob).unwrap().value, None);
-    assert_eq!(knobs.write(&knob, &Value::Set(90_000_000)).unwrap().value, Some(90_000_000));
-    let restored = knobs.write(&knob, &Value::Restore("0".to_owned())).unwrap();
+    assert_eq!(knobs.write(&knob, &KnobValue::Set(90_000_000)).unwrap().value, Some(90_000_000));
+    let restored = knobs.write(&knob, &KnobValue::Restore("0".to_owned())).unwrap();
     assert_eq!((restored.value, restored.state), (None, KnobState::Ok));
     // Nothing says how much would be allowed.
     let tree = package(0, 0);
     let mut knobs = open(&tree);
     assert_eq!(knobs.list()[&knob].state, KnobState::Unsupported);
-    assert_eq!(knobs.write(&knob, &Value::Set(90_000_000)).unwrap_err().state, KnobState::Unsupported);
+    assert_eq!(knobs.write(&knob, &KnobValue::Set(90_000_000)).unwrap_err().state, KnobState::Unsupported);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use energy_host::capping::files::FileKnobs;
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::{Knob, Value};
+use energy_model::capping::knob::{Knob, KnobValue};
 
 use super::{contents, open, text};
 use crate::common::quota::QuotaPod;
@@ -38,9 +38,9 @@ fn a_quota_keeps_its_period_and_comes_back_as_it_was() {
         let (knob, found) = knobs.pod_quota("/kubepods/pod1").unwrap();
         assert_eq!(knob, Knob::CpuQuota("kubepods/pod1".into()));
         assert_eq!((found.value, found.raw.as_str(), found.max, found.step), (value, original, 8000, 10));
-        assert_eq!(knobs.write(&knob, &Value::Set(wanted)).unwrap().state, KnobState::Ok);
+        assert_eq!(knobs.write(&knob, &KnobValue::Set(wanted)).unwrap().state, KnobState::Ok);
         assert_eq!(text(&tree, "cgroup/kubepods/pod1/cpu.max"), written);
-        assert_eq!(knobs.write(&knob, &Value::Restore(found.raw.clone())).unwrap(), found);
+        assert_eq!(knobs.write(&knob, &KnobValue::Restore(found.raw.clone())).unwrap(), found);
         assert_eq!(text(&tree, "cgroup/kubepods/pod1/cpu.max"), original);
     }
 }
@@ -52,7 +52,7 @@ fn a_quota_is_not_set_below_its_burst() {
     let mut knobs = open(&tree);
     let (knob, found) = knobs.pod_quota("kubepods/pod1").unwrap();
     assert_eq!(found.min, 500);
-    assert_eq!(knobs.write(&knob, &Value::Set(200)).unwrap().value, Some(500));
+    assert_eq!(knobs.write(&knob, &KnobValue::Set(200)).unwrap().value, Some(500));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_pod_that_has_gone_is_quiet_and_one_that_is_made_anew_is_another() {
     let (knob, found) = knobs.pod_quota("kubepods/pod1").unwrap();
     fs::rename(tree.root().join("cgroup/kubepods/pod1"), tree.root().join("aside")).unwrap();
     assert_eq!(knobs.pod_quota("kubepods/pod1"), None);
-    assert_eq!(knobs.write(&knob, &Value::Restore(found.raw)).unwrap_err().state, KnobState::Unreachable);
+    assert_eq!(knobs.write(&knob, &KnobValue::Restore(found.raw)).unwrap_err().state, KnobState::Unreachable);
     tree.write("cgroup/kubepods/pod1/cpu.max", "max 100000\n");
     assert_ne!(knobs.pod_quota("kubepods/pod1").unwrap().1.epoch, found.epoch);
 }
@@ -74,12 +74,12 @@ fn no_path_and_no_text_of_a_journal_leads_elsewhere() {
     let before = contents(tree.root());
     let mut knobs = open(&tree);
     for path in ["", "..", "kubepods/../..", "kubepods//pod1", "./kubepods/pod1"] {
-        let error = knobs.write(&Knob::CpuQuota(path.into()), &Value::Set(100)).unwrap_err();
+        let error = knobs.write(&Knob::CpuQuota(path.into()), &KnobValue::Set(100)).unwrap_err();
         assert_eq!(error.state, KnobState::Rejected, "{path}");
     }
     for raw in ["", "max", "100000", "-1 100000", "100000 0", "max 100000 1", "a b"] {
         let knob = Knob::CpuQuota("kubepods/pod1".into());
-        let error = knobs.write(&knob, &Value::Restore(raw.to_owned())).unwrap_err();
+        let error = knobs.write(&knob, &KnobValue::Restore(raw.to_owned())).unwrap_err();
         assert_eq!(error.state, KnobState::Rejected, "{raw}");
     }
     assert_eq!(contents(tree.root()), before);
@@ -114,7 +114,7 @@ fn a_busy_pod_uses_the_quota_it_is_given_and_all_it_had_afterwards() {
     let (knob, found) = knobs.pod_quota(&pod.pod.cgroup.path).unwrap();
     assert_eq!((found.value, found.state), (None, KnobState::Ok));
     for millicpus in [200, 500] {
-        let set = knobs.write(&knob, &Value::Set(millicpus)).unwrap();
+        let set = knobs.write(&knob, &KnobValue::Set(millicpus)).unwrap();
         assert_eq!((set.value, set.state), (Some(millicpus), KnobState::Ok));
         // What was left of the period before.
         cpus_used(&pod, Duration::from_millis(200));
@@ -124,7 +124,7 @@ fn a_busy_pod_uses_the_quota_it_is_given_and_all_it_had_afterwards() {
         let wanted = Duration::from_millis(millicpus).as_secs_f64();
         assert!((used / wanted - 1.0).abs() < 0.05, "{millicpus}: {used}");
     }
-    assert_eq!(knobs.write(&knob, &Value::Restore(found.raw.clone())).unwrap(), found);
+    assert_eq!(knobs.write(&knob, &KnobValue::Restore(found.raw.clone())).unwrap(), found);
     assert_eq!(pod.quota(), original);
     let used = cpus_used(&pod, Duration::from_secs(1));
     println!("open: {used:.4} CPUs");
@@ -137,11 +137,11 @@ fn the_kernel_takes_every_value_of_the_range_and_what_it_refuses_is_rejected() {
     let mut knobs = real();
     let (knob, found) = knobs.pod_quota(&pod.pod.cgroup.path).unwrap();
     for millicpus in [found.min, found.min + found.step, 330, found.max] {
-        let set = knobs.write(&knob, &Value::Set(millicpus)).unwrap();
+        let set = knobs.write(&knob, &KnobValue::Set(millicpus)).unwrap();
         assert_eq!((set.value, set.state), (Some(millicpus), KnobState::Ok));
     }
     let before = pod.quota();
-    let error = knobs.write(&knob, &Value::Restore("999 100000".to_owned())).unwrap_err();
+    let error = knobs.write(&knob, &KnobValue::Restore("999 100000".to_owned())).unwrap_err();
     assert_eq!(error.state, KnobState::Rejected, "{}", error.detail);
     assert_eq!(pod.quota(), before);
 }
@@ -158,9 +158,9 @@ fn in_v1_a_pod_keeps_the_quota_that_its_containers_need() {
     let mut knobs = real();
     let (knob, found) = knobs.pod_quota(&pod.pod.cgroup.path).unwrap();
     assert_eq!(found.min, 500);
-    assert_eq!(knobs.write(&knob, &Value::Set(200)).unwrap().value, Some(500));
+    assert_eq!(knobs.write(&knob, &KnobValue::Set(200)).unwrap().value, Some(500));
     // While the container is being restarted its cgroup is not there, and will need its quota again.
     fs::remove_dir(pod.container()).unwrap();
     assert_eq!(knobs.pod_quota(&pod.pod.cgroup.path).unwrap().1.min, 500);
-    assert_eq!(knobs.write(&knob, &Value::Restore(found.raw.clone())).unwrap().raw, "max 100000");
+    assert_eq!(knobs.write(&knob, &KnobValue::Restore(found.raw.clone())).unwrap().raw, "max 100000");
 }

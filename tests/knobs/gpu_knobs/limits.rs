@@ -1,7 +1,7 @@
 //! Power limits.
 
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::Value;
+use energy_model::capping::knob::KnobValue;
 use fake_nvml::returns::Return;
 use fake_nvml::state::{Gpu, Limits};
 
@@ -23,12 +23,12 @@ fn a_limit_is_written_in_milliwatts_and_given_back_exactly_fc_081() {
     assert_eq!((before.raw.as_str(), before.state), ("650500", KnobState::Ok));
     assert_eq!(received(&world.nvml), [], "probing writes nothing");
 
-    let after = world.write(&knob, Value::Set(250_000)).unwrap();
+    let after = world.write(&knob, KnobValue::Set(250_000)).unwrap();
     assert_eq!((after.value, after.state, after.epoch), (Some(250_000), KnobState::Ok, before.epoch));
     assert_eq!(world.found(&knob), after);
-    world.write(&knob, Value::Restore(before.raw.clone())).unwrap();
+    world.write(&knob, KnobValue::Restore(before.raw.clone())).unwrap();
     assert_eq!(world.found(&knob), before);
-    world.write(&knob, Value::Restore(String::new())).unwrap();
+    world.write(&knob, KnobValue::Restore(String::new())).unwrap();
     let line = |limit_mw| ("GPU-a".to_owned(), SET.to_owned(), vec![limit_mw]);
     assert_eq!(received(&world.nvml), [line(250_000), line(650_500), line(700_000)], "the last is the default");
 }
@@ -48,16 +48,16 @@ fn the_driver_never_receives_a_limit_out_of_its_range_fc_082() {
     let (first, second) = (power(gpus[0].0), power(gpus[1].0));
     assert_eq!((world.found(&second).min, world.found(&second).max), (150_000, 180_000));
     for (knob, limit_mw) in [(&first, 50_000), (&first, 900_000), (&second, 149_400), (&first, u64::MAX)] {
-        let error = world.write(knob, Value::Set(limit_mw)).unwrap_err();
+        let error = world.write(knob, KnobValue::Set(limit_mw)).unwrap_err();
         assert_eq!(error.state, KnobState::Rejected);
         let range = if knob == &first { "200000 to 700000 mW" } else { "150000 to 180000 mW" };
         assert!(error.detail.contains(range), "{}", error.detail);
     }
-    assert_eq!(world.write(&first, Value::Restore("50000".to_owned())).unwrap_err().state, KnobState::Rejected);
-    assert_eq!(world.write(&first, Value::Restore("much".to_owned())).unwrap_err().state, KnobState::Error);
+    assert_eq!(world.write(&first, KnobValue::Restore("50000".to_owned())).unwrap_err().state, KnobState::Rejected);
+    assert_eq!(world.write(&first, KnobValue::Restore("much".to_owned())).unwrap_err().state, KnobState::Error);
     assert_eq!(received(&world.nvml), []);
     assert_eq!(world.found(&first).state, KnobState::Ok, "another value can be written");
-    world.write(&second, Value::Set(150_000)).unwrap();
+    world.write(&second, KnobValue::Set(150_000)).unwrap();
     assert_eq!(received(&world.nvml).len(), 1);
 }
 
@@ -83,7 +83,7 @@ fn each_error_is_a_state_of_its_own_gpu_and_others_go_on_fc_084() {
     }
     let mut world = World::start(nvml);
     assert_eq!(world.found(&power(uuids[0])).state, KnobState::Unsupported, "known before a write");
-    let written: Vec<_> = uuids.iter().map(|uuid| world.write(&power(uuid), Value::Set(300_000))).collect();
+    let written: Vec<_> = uuids.iter().map(|uuid| world.write(&power(uuid), KnobValue::Set(300_000))).collect();
     let states: Vec<KnobState> = written.iter().flat_map(|result| result.as_ref().err()).map(|it| it.state).collect();
     assert_eq!(states, [KnobState::Unsupported, KnobState::NoPermission, KnobState::Rejected]);
     assert!(written[1].as_ref().unwrap_err().detail.contains("CAP_SYS_ADMIN"), "the remedy");
@@ -104,18 +104,18 @@ fn a_limit_that_is_taken_and_kept_back_is_not_effective() {
     nvml.at(0).limits.as_mut().unwrap().keep = true;
     let mut world = World::start(nvml);
     let knob = power("GPU-a");
-    let after = world.write(&knob, Value::Set(300_000)).unwrap();
+    let after = world.write(&knob, KnobValue::Set(300_000)).unwrap();
     assert_eq!((after.value, after.state), (Some(700_000), KnobState::NotEffective));
     world.tick();
     assert_eq!(world.found(&knob).state, KnobState::NotEffective);
-    assert_eq!(world.write(&knob, Value::Set(700_000)).unwrap().state, KnobState::Ok, "what it has, it takes");
+    assert_eq!(world.write(&knob, KnobValue::Set(700_000)).unwrap().state, KnobState::Ok, "what it has, it takes");
 }
 
 #[test]
 fn a_foreign_write_shows_with_the_readings() {
     let mut world = World::start(FakeNvml::new().gpu(gpu("GPU-a")));
     let knob = power("GPU-a");
-    world.write(&knob, Value::Set(300_000)).unwrap();
+    world.write(&knob, KnobValue::Set(300_000)).unwrap();
     world.nvml.limit_power("GPU-a", 500_000);
     world.until("the foreign limit", |world| world.found(&knob).value == Some(500_000));
     assert_eq!(world.found(&knob).raw, "500000");

@@ -1,7 +1,7 @@
 //! Locked clocks.
 
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::Value;
+use energy_model::capping::knob::KnobValue;
 use fake_nvml::plant::Plant;
 use fake_nvml::returns::Return;
 use fake_nvml::state::{Clocks, Gpu, Process};
@@ -28,13 +28,13 @@ fn capabilities_are_each_gpus_own_and_a_lock_is_a_range_fc_085() {
     nvml.at(3).sm_clock_mhz = Some(u32::try_from(observed_mhz).unwrap());
     let mut world = World::start(nvml);
     // 1207 MHz is on no list.
-    let locked: Vec<_> = uuids.iter().map(|uuid| world.write(&clock(uuid), Value::Set(1207))).collect();
+    let locked: Vec<_> = uuids.iter().map(|uuid| world.write(&clock(uuid), KnobValue::Set(1207))).collect();
     assert_eq!(locked[0].as_ref().unwrap_err().state, KnobState::Unsupported);
     assert_eq!(world.found(&clock(uuids[0])).state, KnobState::Unsupported);
     for found in &locked[1..] {
         assert_eq!(found.as_ref().unwrap().value, Some(1200), "the nearest lower one");
     }
-    assert_eq!(world.write(&power(uuids[0]), Value::Set(300_000)).unwrap().state, KnobState::Ok);
+    assert_eq!(world.write(&power(uuids[0]), KnobValue::Set(300_000)).unwrap().state, KnobState::Ok);
     let line = |uuid: &str, arguments: &[u64]| (uuid.to_owned(), LOCK.to_owned(), arguments.to_vec());
     let locks = uuids[1..].iter().map(|uuid| line(uuid, &[345, 1200]));
     assert_eq!(received(&world.nvml)[..3], locks.collect::<Vec<_>>());
@@ -43,7 +43,7 @@ fn capabilities_are_each_gpus_own_and_a_lock_is_a_range_fc_085() {
     let last = read.iter().find(|reading| &*reading.gpu.uuid == uuids[3]).unwrap();
     assert_eq!(last.state.sm_clock_hertz, Some(observed_mhz * 1_000_000));
 
-    let open = world.write(&clock(uuids[1]), Value::Restore(String::new())).unwrap();
+    let open = world.write(&clock(uuids[1]), KnobValue::Restore(String::new())).unwrap();
     assert_eq!(open.value, None);
     let last = received(&world.nvml).pop().unwrap();
     assert_eq!(last, (uuids[1].to_owned(), RESET.to_owned(), vec![]), "reset, not a lock at the highest clock");
@@ -69,16 +69,16 @@ fn a_lock_is_never_a_single_clock_and_acts() {
     let found = world.found(&knob);
     assert_eq!((found.min, found.max, found.step, found.value), (360, 1980, 15, None));
     for mhz in [0, 345, 359] {
-        let error = world.write(&knob, Value::Set(mhz)).unwrap_err();
+        let error = world.write(&knob, KnobValue::Set(mhz)).unwrap_err();
         assert_eq!(error.state, KnobState::Rejected);
         assert!(error.detail.contains("360 to 1980 MHz"), "{}", error.detail);
     }
     assert_eq!(received(&world.nvml), []);
-    world.write(&knob, Value::Set(360)).unwrap();
+    world.write(&knob, KnobValue::Set(360)).unwrap();
     assert_eq!(received(&world.nvml)[0].2, [345, 360]);
     let mhz = |world: &mut World| world.tick().first().and_then(|reading| reading.state.sm_clock_hertz);
     while mhz(&mut world) != Some(360_000_000) {}
-    world.write(&knob, Value::Restore(String::new())).unwrap();
+    world.write(&knob, KnobValue::Restore(String::new())).unwrap();
     while mhz(&mut world) != Some(1_980_000_000) {}
 }
 
@@ -119,6 +119,6 @@ fn a_library_without_the_calls_has_no_knobs_and_is_read() {
     assert_eq!(world.found(&clock("GPU-a")).state, KnobState::Unsupported, "what cannot be undone is not done");
     assert_eq!(world.found(&power("GPU-a")).state, KnobState::Unsupported);
     world.until("a reading", |world| world.meter.health().gpus.iter().all(|gpu| gpu.up));
-    assert_eq!(world.write(&clock("GPU-a"), Value::Set(1200)).unwrap_err().state, KnobState::Unsupported);
+    assert_eq!(world.write(&clock("GPU-a"), KnobValue::Set(1200)).unwrap_err().state, KnobState::Unsupported);
     assert_eq!(received(&world.nvml), []);
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::Value;
+use energy_model::capping::knob::KnobValue;
 use energy_model::meter_state::Reason;
 use fake_nvml::returns::Return;
 
@@ -17,10 +17,10 @@ fn a_write_that_hangs_delays_no_tick_and_no_other_gpu() {
     let mut nvml = FakeNvml::new().gpu(gpu("GPU-a")).gpu(gpu("GPU-b"));
     nvml.at(0).hangs.insert("nvmlDeviceSetPowerManagementLimit".to_owned(), 120.0);
     let mut world = World::start(nvml);
-    world.send(&power("GPU-a"), Value::Set(300_000));
-    assert!(!world.meter.write(&power("GPU-a"), Value::Set(310_000)), "one of a knob at a time");
-    world.send(&clock("GPU-a"), Value::Set(1200));
-    world.send(&power("GPU-b"), Value::Set(300_000));
+    world.send(&power("GPU-a"), KnobValue::Set(300_000));
+    assert!(!world.meter.write(&power("GPU-a"), KnobValue::Set(310_000)), "one of a knob at a time");
+    world.send(&clock("GPU-a"), KnobValue::Set(1200));
+    world.send(&power("GPU-b"), KnobValue::Set(300_000));
 
     let (mut others, mut slowest) = (0, Duration::ZERO);
     let hanging = |world: &World| world.meter.health().gpus.iter().any(|gpu| gpu.reason == Reason::Hanging);
@@ -39,7 +39,7 @@ fn a_write_that_hangs_delays_no_tick_and_no_other_gpu() {
     assert_eq!(written[0].result.as_ref().unwrap().value, Some(300_000));
     assert_eq!(world.found(&clock("GPU-a")).state, KnobState::Unreachable);
     assert_eq!(world.found(&clock("GPU-b")).state, KnobState::Ok);
-    assert!(!world.meter.write(&clock("GPU-a"), Value::Restore(String::new())), "no queue behind a hang");
+    assert!(!world.meter.write(&clock("GPU-a"), KnobValue::Restore(String::new())), "no queue behind a hang");
     let began = Instant::now();
     world.meter.settle(began + Duration::from_millis(300));
     // As long as it was told to wait, and not until the hang is over.
@@ -58,14 +58,14 @@ fn a_write_that_hangs_delays_no_tick_and_no_other_gpu() {
 fn a_lost_gpu_is_out_of_reach_and_its_clocks_begin_a_new_epoch() {
     let mut world = World::start(FakeNvml::new().gpu(gpu("GPU-a")).gpu(gpu("GPU-b")));
     let knob = clock("GPU-a");
-    let before = world.write(&knob, Value::Set(1200)).unwrap();
+    let before = world.write(&knob, KnobValue::Set(1200)).unwrap();
     // It is lost between two readings: the write is the first to find out.
     world.nvml.fail_at(0, "*", Return::GpuIsLost);
-    let error = world.write(&power("GPU-a"), Value::Set(300_000)).unwrap_err();
+    let error = world.write(&power("GPU-a"), KnobValue::Set(300_000)).unwrap_err();
     assert_eq!(error.state, KnobState::Unreachable, "{}", error.detail);
     world.until("the loss to show", |world| world.found(&knob).state == KnobState::Unreachable);
-    assert!(!world.meter.write(&knob, Value::Set(1000)));
-    assert_eq!(world.write(&clock("GPU-b"), Value::Set(1005)).unwrap().value, Some(1005));
+    assert!(!world.meter.write(&knob, KnobValue::Set(1000)));
+    assert_eq!(world.write(&clock("GPU-b"), KnobValue::Set(1005)).unwrap().value, Some(1005));
     world.nvml.heal();
     world.until("the GPU to be back", |world| world.found(&knob).state == KnobState::Ok);
     let after = world.found(&knob);
@@ -77,8 +77,8 @@ fn a_lost_gpu_is_out_of_reach_and_its_clocks_begin_a_new_epoch() {
 fn a_driver_that_was_loaded_anew_has_forgotten_and_the_epoch_says_so() {
     let mut world = World::start(FakeNvml::new().gpu(gpu("GPU-a")).gpu(gpu("GPU-b")));
     let (lock, limit, untouched) = (clock("GPU-a"), power("GPU-a"), power("GPU-b"));
-    let locked = world.write(&lock, Value::Set(1200)).unwrap();
-    let limited = world.write(&limit, Value::Set(300_000)).unwrap();
+    let locked = world.write(&lock, KnobValue::Set(1200)).unwrap();
+    let limited = world.write(&limit, KnobValue::Set(300_000)).unwrap();
     let other = world.found(&untouched);
     world.nvml.set(|state| state.generation += 1);
     world.until("the clocks to be open", |world| world.found(&lock).epoch != locked.epoch);

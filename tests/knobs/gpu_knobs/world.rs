@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use energy_host::meter::gpu::{GpuMeter, GpuOptions, Written};
-use energy_model::capping::knob::{Found, Knob, KnobError, Value};
+use energy_model::capping::knob::{Found, Knob, KnobError, KnobValue};
 use energy_model::capping::stated::StatedClocks;
 use energy_model::gpu::GpuReading;
 
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    pub fn send(&mut self, knob: &Knob, value: Value) {
+    pub fn send(&mut self, knob: &Knob, value: KnobValue) {
         let deadline = Instant::now() + PATIENCE;
         while !self.meter.write(knob, value.clone()) {
             assert!(Instant::now() < deadline, "{knob} takes no write");
@@ -74,7 +74,7 @@ impl World {
     }
 
     /// Sends a write and waits for what becomes of it, without a tick.
-    pub fn write(&mut self, knob: &Knob, value: Value) -> Result<Found, KnobError> {
+    pub fn write(&mut self, knob: &Knob, value: KnobValue) -> Result<Found, KnobError> {
         self.send(knob, value.clone());
         self.meter.settle(Instant::now() + PATIENCE);
         let mut written = self.meter.take_written();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use energy_agent::config::{Cli, Config};
-use energy_host::capping::actuator::{Actuator, Seen};
+use energy_host::capping::actuator::{Actuator, SeenKnobs};
 use energy_host::capping::files::FileKnobs;
 use energy_host::config::GpuMode;
 use energy_host::meter::gpu::{GpuMeter, GpuOptions};
@@ -189,7 +189,7 @@ impl Driver {
             Knob::CpuQuota(cgroup) => self.files.pod_quota(cgroup),
             _ => None,
         });
-        let seen = Seen { quotas: quotas.collect(), ..Seen::default() };
+        let seen = SeenKnobs { quotas: quotas.collect(), ..SeenKnobs::default() };
         self.actuator.look(self.now, seen, &mut self.files, &mut self.gpus);
         between();
         self.actuator.apply(self.now, limits, &mut self.files, &mut self.gpus);

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use energy_model::capping::knob::Knob;
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::policy::{Component, Mode, PolicyName, Scope};
+use energy_model::capping::policy::{BudgetScope, Component, Mode, PolicyName};
 use energy_model::capping::status::SourceState;
 use energy_model::capping::status::{
-    CapStatus, CappingStatus, Conflict, Place, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus, Writes,
+    CapStatus, CappingStatus, Conflict, DocumentPlace, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus,
+    Writes,
 };
 use energy_model::meter_state::Reason;
 use energy_model::units::Watts;
@@ -53,7 +54,7 @@ pub fn status() -> CappingStatus {
             PolicyStatus {
                 name: policy("node-ceiling"),
                 mode: Mode::Recommend,
-                scope: Scope::PerNode,
+                scope: BudgetScope::PerNode,
                 source: SOURCE.into(),
                 subjects: vec![subject(None, SubjectState::Recommending, 900.0, Some(955.5), 0.9)],
                 lost: vec![conflict(Component::Gpu), conflict(Component::Cpu)],
@@ -61,7 +62,7 @@ pub fn status() -> CappingStatus {
             PolicyStatus {
                 name: policy("train-cap"),
                 mode: Mode::Enforce,
-                scope: Scope::PerPod,
+                scope: BudgetScope::PerPod,
                 source: SOURCE.into(),
                 subjects: vec![
                     subject(Some(pod("u1", "train-0")), SubjectState::Capping, 250.0, Some(262.5), 0.75),
@@ -82,7 +83,7 @@ pub fn status() -> CappingStatus {
         ],
         problems: vec![Problem {
             policy: Some(policy("night")),
-            place: Place::File("/etc/energy-agent/<night>.yaml".to_owned()),
+            place: DocumentPlace::File("/etc/energy-agent/<night>.yaml".to_owned()),
             message: "policies[0].budget.watts: \"<b>\" is no number".to_owned(),
             kept: true,
         }],

@@ -34,7 +34,7 @@ impl Server {
                     interval: Duration::from_secs(1),
                     snapshots: receiver,
                     own: Arc::new(SelfMetrics::new()),
-                    protection: watch::channel(Arc::default()).1,
+                    web_config: watch::channel(Arc::default()).1,
                 };
                 serve(listener, web, async { drop(ended.await) }).await.unwrap();
             });

@@ -15,8 +15,8 @@ use energy_model::cpu::CpuInfo;
 use energy_model::gpu::{Gpu, GpuHealth, GpuState, GpuUp, Ignored};
 use energy_model::meter_state::{MeterName, MeterState, Program, Reason, UsageMeter, WeightUnit};
 use energy_model::snapshot::{
-    AttributionInfo, EnergyKey, GpuNow, Health, IdleShares, PodIdle, ProcessKind, ProcessRow, Row, Snapshot, State,
-    WorkloadEnergy, ZoneParts, ZoneTotals,
+    AttributionInfo, EnergyKey, GpuNow, Health, IdleShares, PodIdle, ProcessKind, ProcessRow, Snapshot, WorkloadEnergy,
+    WorkloadRow, WorkloadState, ZoneParts, ZoneTotals,
 };
 use energy_model::units::{Microjoules, Watts};
 use energy_model::workload::holder::Holder;
@@ -43,13 +43,13 @@ pub fn zone(kind: ZoneKind, socket: u32, path: &str, measured: u64, parts: Optio
     ZoneTotals { zone: Arc::new(zone), measured: Microjoules(measured), power: Some(Watts(30.0)), parts }
 }
 
-pub fn row(workload: Workload, state: State, package: u64, dram: u64) -> Row {
+pub fn row(workload: Workload, state: WorkloadState, package: u64, dram: u64) -> WorkloadRow {
     let energy = [(PACKAGE, package), (DRAM, dram)].map(|(key, total)| WorkloadEnergy {
         key,
         total: Microjoules(total),
         power: Some(Watts(1.25)),
     });
-    Row {
+    WorkloadRow {
         workload: Arc::new(workload),
         state,
         energy: energy.into(),
@@ -60,7 +60,7 @@ pub fn row(workload: Workload, state: State, package: u64, dram: u64) -> Row {
 }
 
 /// A row's part of the GPU.
-fn on_gpu(mut row: Row, energy: u64) -> Row {
+fn on_gpu(mut row: WorkloadRow, energy: u64) -> WorkloadRow {
     row.energy.push(WorkloadEnergy { key: GPU, total: Microjoules(energy), power: Some(Watts(50.5)) });
     row
 }
@@ -80,7 +80,12 @@ pub fn crowded(pods: u64) -> Snapshot {
                 "{:064x}",
                 u128::from(pod * 3 + index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
             );
-            snapshot.rows.push(row(container(&uid, &id), State::Running, pod * 1_234_567 + index, pod * 7 + index));
+            snapshot.rows.push(row(
+                container(&uid, &id),
+                WorkloadState::Running,
+                pod * 1_234_567 + index,
+                pod * 7 + index,
+            ));
         }
     }
     snapshot
@@ -114,7 +119,7 @@ fn process(pid: Option<u32>, kind: ProcessKind, comm: &str, package: u64) -> Pro
         kind,
         comm: Arc::from(comm),
         exe: Arc::from(if pid.is_some() { "/bin/odd" } else { "" }),
-        state: State::Running,
+        state: WorkloadState::Running,
         energy: [WorkloadEnergy { key: PACKAGE, total: Microjoules(package), power: Some(Watts(1.25)) }]
             .into_iter()
             .collect(),
@@ -147,26 +152,26 @@ pub fn rich() -> Snapshot {
             gpu_totals,
         ],
         rows: vec![
-            row(Workload::Kernel, State::Running, 5_000_000, 250_000),
+            row(Workload::Kernel, WorkloadState::Running, 5_000_000, 250_000),
             on_gpu(
-                row(Workload::Unit { unit: unit("docker.service") }, State::Running, 7_000_000, 125_000),
+                row(Workload::Unit { unit: unit("docker.service") }, WorkloadState::Running, 7_000_000, 125_000),
                 10_000_000,
             ),
             row(
                 Workload::Container { unit: unit("docker.service"), id: Arc::from("d0c"), runtime: Runtime::Docker },
-                State::Terminated,
+                WorkloadState::Terminated,
                 1_000_000,
                 62_500,
             ),
-            row(Workload::PodOverhead { uid: Arc::from(UID) }, State::Running, 10_000_003, 500_000),
-            on_gpu(row(container(UID, "c1"), State::Terminated, 30_000_001, 1_000_000), 25_000_000),
+            row(Workload::PodOverhead { uid: Arc::from(UID) }, WorkloadState::Running, 10_000_003, 500_000),
+            on_gpu(row(container(UID, "c1"), WorkloadState::Terminated, 30_000_001, 1_000_000), 25_000_000),
         ],
         retired: vec![(PACKAGE, Microjoules(6_000_000)), (GPU, Microjoules(3_000_000))],
         idle: Some(IdleShares {
             policy: "usage",
             pods: vec![PodIdle {
                 uid: Arc::from(UID),
-                state: State::Running,
+                state: WorkloadState::Running,
                 energy: [(PACKAGE, Microjoules(17_000_000)), (DRAM, Microjoules(2_999_999))].into(),
             }],
             unassigned: vec![(PACKAGE, Microjoules(1_000_000)), (DRAM, Microjoules(0))],
@@ -228,9 +233,9 @@ pub fn named() -> Snapshot {
     let told = Pods { by_uid: [(Arc::from(UID), Arc::new(pod))].into(), ..Pods::default() };
     let names = Names::default().after(&Arc::new(told), &Sandboxes::default(), [].into_iter()).unwrap();
     let mut snapshot = Snapshot { names: Arc::new(names), pod_labels: exported(&["app".to_owned()]).into(), ..rich() };
-    snapshot.rows.push(row(container(UID, "c2"), State::Running, 2_000_000, 0));
+    snapshot.rows.push(row(container(UID, "c2"), WorkloadState::Running, 2_000_000, 0));
     let ended = Workload::PodEnded { uid: UID.into(), name: Some("main".into()) };
-    snapshot.rows.push(row(ended, State::Terminated, 500_000, 0));
+    snapshot.rows.push(row(ended, WorkloadState::Terminated, 500_000, 0));
     snapshot
 }
 

@@ -25,11 +25,11 @@ pub enum Which {
 }
 
 /// Keys and values of a ConfigMap.
-pub type Data = BTreeMap<String, Content>;
+pub type Data = BTreeMap<String, ConfigMapValue>;
 
 /// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum ConfigMapValue {
     /// In `data`.
     Text(Arc<str>),
     /// In `binaryData`, where kubectl and kustomize put every file that is not UTF-8. A key may be in one of both, and
@@ -49,7 +49,7 @@ pub struct KnownConfigMaps {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct ConfigMap {
-    metadata: Metadata,
+    metadata: ConfigMapMeta,
     #[serde(deserialize_with = "or_null")]
     data: BTreeMap<String, String>,
     #[serde(rename = "binaryData", deserialize_with = "or_null")]
@@ -58,7 +58,7 @@ struct ConfigMap {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Metadata {
+struct ConfigMapMeta {
     name: String,
     resource_version: String,
 }
@@ -142,8 +142,8 @@ pub fn start(credentials: Option<Credentials>, which: &Which) -> channel::Receiv
 
 fn entry(map: ConfigMap) -> (String, Arc<Data>) {
     let ConfigMap { metadata, data, binary } = map;
-    let binary = binary.into_iter().map(|(key, value)| (key, Content::Binary(decoded(&value).map(Arc::from))));
-    let data = data.into_iter().map(|(key, value)| (key, Content::Text(value.into())));
+    let binary = binary.into_iter().map(|(key, value)| (key, ConfigMapValue::Binary(decoded(&value).map(Arc::from))));
+    let data = data.into_iter().map(|(key, value)| (key, ConfigMapValue::Text(value.into())));
     (metadata.name, Arc::new(binary.chain(data).collect()))
 }
 

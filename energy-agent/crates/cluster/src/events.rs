@@ -37,11 +37,11 @@ const OBJECT: &str = "events.events.k8s.io";
 pub struct Outbox {
     queue: mpsc::Sender<Noted>,
     bucket: Bucket,
-    count: Count,
+    count: CountEvent,
 }
 
 /// Called once for each event: whether the cluster has it (`true`), or will never have it.
-pub type Count = Arc<dyn Fn(bool) + Send + Sync>;
+pub type CountEvent = Arc<dyn Fn(bool) + Send + Sync>;
 
 struct Noted {
     change: Change,
@@ -54,7 +54,7 @@ pub struct Sending(JoinHandle<()>);
 
 /// Sends events about this node in a task of the current runtime.
 #[must_use]
-pub fn start(credentials: Credentials, node: Arc<str>, count: Count) -> (Outbox, Sending) {
+pub fn start(credentials: Credentials, node: Arc<str>, count: CountEvent) -> (Outbox, Sending) {
     let (queue, noted) = mpsc::channel(QUEUE);
     let poster = Poster { credentials, server: None, news: LogLimit::default(), failing: false };
     let sending = tokio::spawn(run(poster, node, noted, Arc::clone(&count)));
@@ -83,7 +83,7 @@ impl Outbox {
     }
 }
 
-async fn run(mut poster: Poster, node: Arc<str>, mut noted: mpsc::Receiver<Noted>, count: Count) {
+async fn run(mut poster: Poster, node: Arc<str>, mut noted: mpsc::Receiver<Noted>, count: CountEvent) {
     while let Some(Noted { change, at, since }) = noted.recv().await {
         let posted = poster.deliver(&object::event(&change, &node, at), since).await;
         count(posted);
@@ -98,7 +98,7 @@ struct Poster {
 }
 
 /// Why an event was not taken.
-enum Failure {
+enum PostFailure {
     /// It never will be.
     Final(ClusterError),
     /// Perhaps later.
@@ -119,8 +119,8 @@ impl Poster {
                 }
                 Err(failure) => {
                     let (trouble, is_final) = match failure {
-                        Failure::Final(trouble) => (trouble, true),
-                        Failure::Passing(trouble) => (trouble, false),
+                        PostFailure::Final(trouble) => (trouble, true),
+                        PostFailure::Passing(trouble) => (trouble, false),
                     };
                     let ClusterError { reason, message } = &trouble;
                     if self.news.is(*reason, Instant::now()) {
@@ -141,17 +141,17 @@ impl Poster {
         }
     }
 
-    async fn post(&mut self, event: &Event) -> Result<(), Failure> {
+    async fn post(&mut self, event: &Event) -> Result<(), PostFailure> {
         let server = match self.server.take().filter(|server| !server.is_expiring()) {
             Some(server) => server,
-            None => self.credentials.client().await.map_err(Failure::Passing)?,
+            None => self.credentials.client().await.map_err(PostFailure::Passing)?,
         };
         let server = self.server.insert(server);
         let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
         let api: Api<Event> = Api::namespaced(server.client.clone(), namespace);
         let parameters = PostParams::default();
         match timeout(ANSWER, api.create(&parameters, event)).await {
-            Err(_) => Err(Failure::Passing(server.silence("create", OBJECT, ANSWER))),
+            Err(_) => Err(PostFailure::Passing(server.silence("create", OBJECT, ANSWER))),
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => {
                 let trouble = server.trouble(&error, "create", OBJECT);
@@ -161,9 +161,9 @@ impl Poster {
                     kube::Error::Api(status)
                         if (400..500).contains(&status.code) && ![401, 408, 429].contains(&status.code) =>
                     {
-                        Err(Failure::Final(trouble))
+                        Err(PostFailure::Final(trouble))
                     }
-                    _ => Err(Failure::Passing(trouble)),
+                    _ => Err(PostFailure::Passing(trouble)),
                 }
             }
         }

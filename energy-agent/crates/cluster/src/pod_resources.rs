@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::workload::device_id::DeviceId;
-use energy_model::workload::holder::{Holder, Resources};
+use energy_model::workload::holder::{Holder, KubeletResources};
 use hyper::http::uri::PathAndQuery;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
@@ -29,7 +29,7 @@ const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// What the kubelet said last.
 #[derive(Clone, Debug, Default)]
 pub struct KnownDevices {
-    pub resources: Arc<Resources>,
+    pub resources: Arc<KubeletResources>,
     /// `None` until it was asked.
     pub state: Option<MeterState>,
 }
@@ -107,7 +107,7 @@ async fn answer(socket: PathBuf, wanted: Arc<Notify>, publish: watch::Sender<Kno
 }
 
 /// Asks once, over a connection of its own.
-async fn list(socket: &Path) -> Result<Resources> {
+async fn list(socket: &Path) -> Result<KubeletResources> {
     let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display())).context("address of the socket")?;
     let channel = endpoint.connect().await.context("connecting")?;
     let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
@@ -115,10 +115,10 @@ async fn list(socket: &Path) -> Result<Resources> {
     let path = PathAndQuery::from_static("/v1.PodResourcesLister/List");
     let codec = ProstCodec::<ListRequest, ListResponse>::default();
     let answer = client.unary(tonic::Request::new(ListRequest {}), path, codec).await.context("listing")?;
-    Ok(Resources::from(answer.into_inner()))
+    Ok(KubeletResources::from(answer.into_inner()))
 }
 
-impl From<ListResponse> for Resources {
+impl From<ListResponse> for KubeletResources {
     fn from(response: ListResponse) -> Self {
         let mut devices = BTreeMap::<DeviceId, Vec<Holder>>::new();
         let (mut names, mut doubles) = (BTreeSet::new(), BTreeSet::new());
@@ -161,7 +161,7 @@ mod tests {
             let container = ContainerMessage { name: "main".to_owned(), devices, dynamic_resources: Vec::new() };
             PodMessage { name: "train".to_owned(), namespace: namespace.to_owned(), containers: vec![container] }
         };
-        let resources = |pods: Vec<PodMessage>| Resources::from(ListResponse { pods });
+        let resources = |pods: Vec<PodMessage>| KubeletResources::from(ListResponse { pods });
         let told = resources(vec![pod("ml", "GPU-1"), pod("web", "GPU-2"), pod("ml", "GPU-3")]);
         assert_eq!(told.doubles, BTreeSet::from([("ml".to_owned(), "train".to_owned())]));
         assert_eq!(told.devices.len(), 3);

@@ -119,7 +119,7 @@ pub fn start(source: PodSource, node: &str) -> (channel::Receiver<KnownPods>, Op
         }
     };
     let (told, receiver) = channel::channel(KnownPods { pods: Arc::default(), state });
-    let teller = Teller { told, book: PodStore::default() };
+    let teller = PodPublisher { told, book: PodStore::default() };
     let unknown = match source {
         PodSource::None { .. } => None,
         PodSource::Api(credentials) => {
@@ -137,12 +137,12 @@ pub fn start(source: PodSource, node: &str) -> (channel::Receiver<KnownPods>, Op
 
 /// The task's end of the channel. What was told stays through every trouble.
 #[derive(Debug)]
-struct Teller {
+struct PodPublisher {
     told: channel::Sender<KnownPods>,
     book: PodStore,
 }
 
-impl Teller {
+impl PodPublisher {
     /// All pods of the node.
     fn replace(&mut self, pods: Vec<Pod>) {
         self.book.replace(pods, Instant::now());

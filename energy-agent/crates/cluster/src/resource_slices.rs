@@ -66,7 +66,7 @@ impl ResourceSlices {
         };
         let (publish, told) = channel::channel(KnownSlices::default());
         let wanted = Arc::new(Notify::new());
-        let teller = Teller { publish, slices: HashMap::new(), node: node.to_owned() };
+        let teller = SlicePublisher { publish, slices: HashMap::new(), node: node.to_owned() };
         tokio::spawn(run(credentials, Arc::clone(&wanted), teller));
         Self { told, wanted }
     }
@@ -82,7 +82,7 @@ impl ResourceSlices {
     }
 }
 
-async fn run(credentials: Result<Credentials, ClusterError>, wanted: Arc<Notify>, mut teller: Teller) {
+async fn run(credentials: Result<Credentials, ClusterError>, wanted: Arc<Notify>, mut teller: SlicePublisher) {
     wanted.notified().await;
     let credentials = match credentials {
         Ok(credentials) => credentials,
@@ -152,24 +152,24 @@ async fn version(credentials: &Credentials, node: &str) -> Result<&'static str, 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Slice {
-    metadata: Metadata,
-    spec: Spec,
+    metadata: SliceMeta,
+    spec: SliceSpec,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Metadata {
+struct SliceMeta {
     name: String,
     resource_version: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Spec {
+struct SliceSpec {
     driver: String,
     node_name: Option<String>,
     pool: Pool,
-    devices: Option<Vec<Device>>,
+    devices: Option<Vec<SliceDevice>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -182,7 +182,7 @@ struct Pool {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Device {
+struct SliceDevice {
     name: String,
     attributes: Option<BTreeMap<String, Attribute>>,
     /// Where v1beta1 has the attributes.
@@ -208,14 +208,14 @@ impl watch::Watched for Slice {
     }
 }
 
-impl Spec {
+impl SliceSpec {
     /// The API server's selection by node is not taken on trust.
     fn is_of(&self, node: &str) -> bool {
         is_nvidias(&self.driver) && self.node_name.as_deref() == Some(node)
     }
 }
 
-impl Device {
+impl SliceDevice {
     /// The attribute `uuid` of the driver's own domain, which need not be said.
     fn uuid(&self, driver: &str) -> Option<&str> {
         let basic = self.basic.as_ref().and_then(|basic| basic.attributes.as_ref());
@@ -226,15 +226,15 @@ impl Device {
 }
 
 /// What the newest slices of each pool of `node` say. A device that is there twice, as two GPUs, is neither.
-fn uuids<'a>(slices: impl Iterator<Item = &'a Spec> + Clone, node: &str) -> Uuids {
+fn uuids<'a>(slices: impl Iterator<Item = &'a SliceSpec> + Clone, node: &str) -> Uuids {
     let own = slices.filter(|spec| spec.is_of(node));
     let mut newest: BTreeMap<(&str, &str), i64> = BTreeMap::new();
-    for Spec { driver, pool, .. } in own.clone() {
+    for SliceSpec { driver, pool, .. } in own.clone() {
         let newest = newest.entry((driver, &pool.name)).or_insert(pool.generation);
         *newest = pool.generation.max(*newest);
     }
     let mut found: BTreeMap<Claimed, Option<Arc<str>>> = BTreeMap::new();
-    for Spec { driver, pool, devices, .. } in own {
+    for SliceSpec { driver, pool, devices, .. } in own {
         if newest.get(&(driver.as_str(), pool.name.as_str())) != Some(&pool.generation) {
             continue;
         }
@@ -251,14 +251,14 @@ fn uuids<'a>(slices: impl Iterator<Item = &'a Spec> + Clone, node: &str) -> Uuid
 }
 
 /// The task's end of the channel. What was told stays through every trouble.
-struct Teller {
+struct SlicePublisher {
     publish: channel::Sender<KnownSlices>,
     /// By the object's name.
-    slices: HashMap<String, Spec>,
+    slices: HashMap<String, SliceSpec>,
     node: String,
 }
 
-impl Teller {
+impl SlicePublisher {
     fn hear(&mut self, heard: Heard<Slice>) {
         match heard {
             Heard::All(all) => {
@@ -315,14 +315,14 @@ mod tests {
 
     const NODE: &str = "worker-1";
 
-    fn slice(driver: &str, node: &str, generation: i64, devices: &Value) -> Spec {
+    fn slice(driver: &str, node: &str, generation: i64, devices: &Value) -> SliceSpec {
         let pool = json!({"name": "worker-1", "generation": generation, "resourceSliceCount": 1});
         let spec = json!({"driver": driver, "nodeName": node, "pool": pool, "devices": devices});
         let slice: Slice = serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": spec})).unwrap();
         slice.spec
     }
 
-    fn found(slices: &[Spec]) -> Vec<(String, String)> {
+    fn found(slices: &[SliceSpec]) -> Vec<(String, String)> {
         let found = uuids(slices.iter(), NODE).into_iter();
         found.map(|(claimed, uuid)| (claimed.device.to_string(), uuid.to_string())).collect()
     }

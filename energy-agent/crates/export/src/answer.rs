@@ -16,13 +16,13 @@ use crate::connections::Connection;
 const PIECE: usize = 128 * 1024;
 
 /// What is not yet handed over of an answer.
-struct Answer {
+struct Remaining {
     rest: Bytes,
     connection: Arc<Connection>,
 }
 
 /// Holds the bytes as long as the server has some of them to send.
-struct Unread {
+struct InFlight {
     bytes: Bytes,
     connection: Arc<Connection>,
 }
@@ -33,24 +33,24 @@ pub async fn tracked(response: Response, connection: &Arc<Connection>) -> Respon
     // All bodies here are in one piece; an error cannot come from them.
     let bytes = body::to_bytes(body, usize::MAX).await.unwrap_or_default();
     connection.reads(&bytes);
-    let unread = Unread { bytes, connection: Arc::clone(connection) };
+    let unread = InFlight { bytes, connection: Arc::clone(connection) };
     let rest = Bytes::from_owner(unread);
-    Response::from_parts(parts, Body::new(Answer { rest, connection: Arc::clone(connection) }))
+    Response::from_parts(parts, Body::new(Remaining { rest, connection: Arc::clone(connection) }))
 }
 
-impl AsRef<[u8]> for Unread {
+impl AsRef<[u8]> for InFlight {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Unread {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.connection.has_read();
     }
 }
 
-impl HttpBody for Answer {
+impl HttpBody for Remaining {
     type Data = Bytes;
     type Error = Infallible;
 

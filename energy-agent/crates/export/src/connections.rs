@@ -14,8 +14,8 @@ use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
 pub use self::files::open_files;
-use self::pages::Pages;
-use self::place::Place;
+use self::pages::SharedPages;
+use self::place::ClientProgress;
 use crate::self_metrics::{CloseReason, SelfMetrics};
 
 /// Most connections at a time. One that has sent nothing yet costs about a kilobyte.
@@ -35,7 +35,7 @@ const CALM: Duration = Duration::from_secs(60);
 
 /// What a connection has shown of its client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum ClientStanding {
     #[default]
     New,
     /// Its last request was let pass.
@@ -47,25 +47,25 @@ pub enum Standing {
 /// All connections.
 #[derive(Debug)]
 pub struct Connections {
-    table: Mutex<Table>,
+    table: Mutex<ConnectionTable>,
     most: usize,
     own: Arc<SelfMetrics>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ConnectionTable {
     /// Name of the next connection.
     next: u64,
-    open: BTreeMap<u64, Entry>,
-    pages: Pages,
+    open: BTreeMap<u64, OpenConnection>,
+    pages: SharedPages,
     /// When the last one was closed, and how many since the log said so.
     closed: Option<(Instant, u64)>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    place: Place,
-    standing: Standing,
+struct OpenConnection {
+    place: ClientProgress,
+    standing: ClientStanding,
     task: Option<AbortHandle>,
 }
 
@@ -92,8 +92,8 @@ impl Connections {
         }
         let name = table.next;
         table.next += 1;
-        let place = Place::silent(now);
-        table.open.insert(name, Entry { place, standing: Standing::default(), task: None });
+        let place = ClientProgress::silent(now);
+        table.open.insert(name, OpenConnection { place, standing: ClientStanding::default(), task: None });
         Connection { name, all: Arc::clone(self) }
     }
 
@@ -113,7 +113,7 @@ impl Connections {
     /// Closes those whose time is over. To be called about every second.
     pub(crate) fn close_late(&self, now: Instant) {
         let mut table = self.table();
-        let late = |entry: &Entry| entry.place.is_late(now, FIRST_REQUEST, UNREAD, LONGEST_ANSWER);
+        let late = |entry: &OpenConnection| entry.place.is_late(now, FIRST_REQUEST, UNREAD, LONGEST_ANSWER);
         let late: Vec<_> =
             table.open.iter().filter_map(|(name, entry)| late(entry).map(|reason| (*name, reason))).collect();
         for (name, reason) in late {
@@ -127,7 +127,7 @@ impl Connections {
         }
     }
 
-    fn close_first(&self, table: &mut Table, now: Instant, among: impl Fn(&Place) -> bool) -> bool {
+    fn close_first(&self, table: &mut ConnectionTable, now: Instant, among: impl Fn(&ClientProgress) -> bool) -> bool {
         let candidates = table.open.iter().filter(|(_, entry)| among(&entry.place) && entry.task.is_some());
         let first = candidates.min_by_key(|(_, entry)| entry.place.rank(entry.standing, now));
         let Some((name, reason)) = first.map(|(name, entry)| (*name, entry.place.reason())) else { return false };
@@ -135,7 +135,7 @@ impl Connections {
         true
     }
 
-    fn close(&self, table: &mut Table, name: u64, reason: CloseReason, now: Instant) {
+    fn close(&self, table: &mut ConnectionTable, name: u64, reason: CloseReason, now: Instant) {
         let Some(entry) = table.open.remove(&name) else { return };
         if let Some(task) = entry.task {
             task.abort();
@@ -153,7 +153,7 @@ impl Connections {
         table.closed = Some((now, count + 1));
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -171,36 +171,36 @@ impl Connection {
         if table.open.values().filter(|entry| !entry.place.is_silent()).count() >= MOST_TALKING {
             self.all.close_first(&mut table, now, |place| !place.is_silent());
         }
-        set(&mut table, self.name, Place::opening(now));
+        set(&mut table, self.name, ClientProgress::opening(now));
     }
 
     /// A request is there.
     pub fn asks(&self) {
-        set(&mut self.all.table(), self.name, Place::asking(Instant::now()));
+        set(&mut self.all.table(), self.name, ClientProgress::asking(Instant::now()));
     }
 
     /// Its password was wrong, and the answer that says so waits.
     pub(crate) fn is_held_back(&self) {
-        set(&mut self.all.table(), self.name, Place::held_back(Instant::now()));
+        set(&mut self.all.table(), self.name, ClientProgress::held_back(Instant::now()));
     }
 
     /// Whether it may be answered with a page.
-    pub fn stands(&self, standing: Standing) {
+    pub fn stands(&self, standing: ClientStanding) {
         if let Some(entry) = self.all.table().open.get_mut(&self.name) {
             entry.standing = standing;
         }
     }
 
     #[must_use]
-    pub fn standing(&self) -> Standing {
-        self.all.table().open.get(&self.name).map_or_else(Standing::default, |entry| entry.standing)
+    pub fn standing(&self) -> ClientStanding {
+        self.all.table().open.get(&self.name).map_or_else(ClientStanding::default, |entry| entry.standing)
     }
 
     /// It begins to read `page`; readers of other pages are cut where all are too many bytes.
     pub fn reads(&self, page: &Bytes) {
         let now = Instant::now();
         let mut table = self.all.table();
-        set(&mut table, self.name, Place::reading(now));
+        set(&mut table, self.name, ClientProgress::reading(now));
         for name in table.pages.read(self.name, page, MOST_BYTES) {
             self.all.close(&mut table, name, CloseReason::Slow, now);
         }
@@ -217,7 +217,7 @@ impl Connection {
     pub(crate) fn has_read(&self) {
         let mut table = self.all.table();
         table.pages.left(self.name);
-        set(&mut table, self.name, Place::idle(Instant::now()));
+        set(&mut table, self.name, ClientProgress::idle(Instant::now()));
     }
 }
 
@@ -229,7 +229,7 @@ impl Drop for Connection {
     }
 }
 
-fn set(table: &mut Table, name: u64, place: Place) {
+fn set(table: &mut ConnectionTable, name: u64, place: ClientProgress) {
     if let Some(entry) = table.open.get_mut(&name) {
         entry.place = place;
     }

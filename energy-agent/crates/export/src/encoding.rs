@@ -17,13 +17,13 @@ use crate::text::Format;
 #[derive(Debug, Default)]
 pub struct Encoding {
     /// Locked while a page is encoded. Of each kind the last page, while clients wait for it.
-    kinds: Arc<Mutex<[Option<Page>; 4]>>,
+    kinds: Arc<Mutex<[Option<TickPage>; 4]>>,
     /// How many clients wait for each kind.
     waiting: [AtomicUsize; 4],
 }
 
 #[derive(Debug)]
-struct Page {
+struct TickPage {
     /// When its tick was completed.
     completed: Instant,
     body: Bytes,
@@ -78,7 +78,7 @@ impl Encoding {
         // It takes milliseconds of CPU time on a big node; neither the tick nor probes may wait for it.
         let encode = move || {
             let body = newest.body(format, coding, &own);
-            kinds[kind] = (!is_last && !is_stale).then(|| Page { completed: newest.completed, body: body.clone() });
+            kinds[kind] = (!is_last && !is_stale).then(|| TickPage { completed: newest.completed, body: body.clone() });
             body
         };
         tokio::task::spawn_blocking(encode).await

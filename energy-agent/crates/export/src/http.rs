@@ -65,7 +65,7 @@ pub struct Web {
     pub interval: Duration,
     pub snapshots: watch::Receiver<Arc<Published>>,
     pub own: Arc<SelfMetrics>,
-    pub protection: watch::Receiver<Arc<WebConfig>>,
+    pub web_config: watch::Receiver<Arc<WebConfig>>,
 }
 
 /// Serves until `shutdown` is done, and returns at most [`GRACE`] later.
@@ -73,7 +73,7 @@ pub struct Web {
 /// # Errors
 /// When the listener cannot take connections any more.
 pub async fn serve(listener: TcpListener, web: Web, shutdown: impl Future<Output = ()>) -> Result<()> {
-    let protection = web.protection.clone();
+    let web_config = web.web_config.clone();
     let own = Arc::clone(&web.own);
     // The kernel keeps what a closed connection has not read no longer than an open one's.
     if let Err(error) = sockopt::set_tcp_user_timeout(&listener, UNACKNOWLEDGED_MS) {
@@ -94,11 +94,11 @@ pub async fn serve(listener: TcpListener, web: Web, shutdown: impl Future<Output
             accepted = accept(&listener, &open) => {
                 let stream = accepted?;
                 let (router, ended) = (router.clone(), ended.clone());
-                let protection = Arc::clone(&protection.borrow());
+                let web_config = Arc::clone(&web_config.borrow());
                 let connection = Arc::new(open.open());
                 let name = connection.name();
                 let task = connections.spawn(async move {
-                    serve_connection(stream, &protection, router, &connection, ended).await;
+                    serve_connection(stream, &web_config, router, &connection, ended).await;
                 });
                 open.served_by(name, task);
             }
@@ -132,7 +132,7 @@ async fn accept(listener: &TcpListener, open: &Connections) -> Result<TcpStream>
 
 async fn serve_connection(
     stream: TcpStream,
-    protection: &WebConfig,
+    web_config: &WebConfig,
     router: Router,
     connection: &Arc<Connection>,
     ended: watch::Receiver<bool>,
@@ -144,7 +144,7 @@ async fn serve_connection(
     connection.talks();
     // Without it the answer is only slower.
     let _ = stream.set_nodelay(true);
-    match &protection.tls {
+    match &web_config.tls {
         None => serve_requests(stream, router, connection, ended).await,
         Some(tls) => {
             if let Some(stream) = handshake(stream, tls).await {
@@ -201,7 +201,7 @@ impl Deref for Pages {
 }
 
 fn router(web: Web) -> Router {
-    let guard = middleware::from_fn_with_state(web.protection.clone(), guard);
+    let guard = middleware::from_fn_with_state(web.web_config.clone(), guard);
     Router::new()
         // A telemetry path such as /:metrics is unusual, not an error.
         .without_v07_checks()
@@ -219,17 +219,17 @@ fn router(web: Web) -> Router {
 
 /// Lets a request pass or not, as is in force at this moment, whenever the connection was made.
 async fn guard(
-    State(protection): State<watch::Receiver<Arc<WebConfig>>>,
+    State(web_config): State<watch::Receiver<Arc<WebConfig>>>,
     Extension(connection): Extension<Arc<Connection>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let protection = Arc::clone(&protection.borrow());
-    let mut response = match protection.refuse(request.headers(), &connection).await {
+    let web_config = Arc::clone(&web_config.borrow());
+    let mut response = match web_config.refuse(request.headers(), &connection).await {
         Some(refusal) => refusal,
         None => next.run(request).await,
     };
-    response.headers_mut().extend(protection.headers.clone());
+    response.headers_mut().extend(web_config.headers.clone());
     response
 }
 

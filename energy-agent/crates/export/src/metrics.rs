@@ -8,20 +8,20 @@ use crate::settings::SourceSwitch;
 
 /// What a family's samples mean to a scraper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FamilyKind {
     Counter,
     Gauge,
     Histogram,
 }
 
-energy_model::as_str!(Kind { Counter => "counter", Gauge => "gauge", Histogram => "histogram" });
+energy_model::as_str!(FamilyKind { Counter => "counter", Gauge => "gauge", Histogram => "histogram" });
 
 /// One family.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// Full sample name; counters end in `_total`.
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: FamilyKind,
     /// Labels that a series may have; one with an empty value is left out.
     pub labels: &'static [&'static str],
     /// Exported as `--export.levels` and `--export.metrics` choose; always where it is `None`.
@@ -69,7 +69,7 @@ macro_rules! metrics {
     ($($id:ident = $name:literal $kind:ident $level:expr, $labels:expr, $(of $source:ident,)? $help:literal;)*) => {
         $(pub const $id: Metric = Metric {
             name: $name,
-            kind: Kind::$kind,
+            kind: FamilyKind::$kind,
             labels: $labels,
             level: $level,
             source: first(&[$(SourceSwitch::$source)?]),
@@ -335,7 +335,7 @@ metrics! {
 
 /// The text of `docs/metrics.md`; `process` are name, type and HELP of the process metrics.
 #[must_use]
-pub fn documentation(process: &[(String, Kind, String)]) -> String {
+pub fn documentation(process: &[(String, FamilyKind, String)]) -> String {
     let mut text = String::from(
         "# Metrics\n\n\
          <!-- Generated from energy-agent/crates/export/src/metrics.rs; UPDATE_DOCS=1 cargo test -p energy-agent --test export writes it anew. -->\n\n\
@@ -368,6 +368,6 @@ pub fn documentation(process: &[(String, Kind, String)]) -> String {
     text
 }
 
-fn row(text: &mut String, name: &str, kind: Kind, labels: &str, help: &str) {
+fn row(text: &mut String, name: &str, kind: FamilyKind, labels: &str, help: &str) {
     writeln!(text, "| `{name}` | {} | {labels} | {help} |", kind.as_str()).expect("a String takes every write");
 }

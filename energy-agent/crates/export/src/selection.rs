@@ -28,7 +28,7 @@ impl Selection {
     /// One line that names the setting, its value and a remedy: a word that is neither level nor metric, or a set that
     /// cannot be had, such as a metric whose level or source is off.
     pub fn new(settings: &Settings, table: &[Metric], processes: bool) -> Result<Self, SelectionError> {
-        let request = Request::new(settings);
+        let request = SelectionRequest::new(settings);
         if let Some(metrics) = &settings.metrics {
             for term in &metrics.value {
                 request.check(term, table).map_err(|refusal| refusal.of(&format!("{}: {term}", metrics.by)))?;
@@ -110,7 +110,7 @@ impl fmt::Display for SelectionError {
 }
 
 /// Settings made plain.
-struct Request<'a> {
+struct SelectionRequest<'a> {
     settings: &'a Settings,
     /// Levels that names and wildcards choose from.
     reach: Vec<Level>,
@@ -118,7 +118,7 @@ struct Request<'a> {
     whole: Vec<Level>,
 }
 
-impl<'a> Request<'a> {
+impl<'a> SelectionRequest<'a> {
     fn new(settings: &'a Settings) -> Self {
         let default = [Level::Node, Level::Pod, Level::Container];
         let mut levels = settings.levels.as_ref().map_or(default.to_vec(), |set| set.value.clone());

@@ -11,9 +11,9 @@ use prometheus::proto::{Counter, MetricFamily, MetricType};
 use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::metrics::Kind;
+use crate::metrics::FamilyKind;
 use crate::metrics::{self, Metric};
-use crate::text::{Labels, Value, Writer};
+use crate::text::{Labels, SeriesValue, Writer};
 
 /// Why a connection was closed before its client wanted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl SelfMetrics {
             Box::new(connections_closed.clone()),
             Box::new(export_valid.clone()),
             Box::new(export_changed.clone()),
-            Box::new(Process(ProcessCollector::for_self())),
+            Box::new(OwnProcess(ProcessCollector::for_self())),
         ] {
             registry.register(collector).expect("the names differ");
         }
@@ -190,9 +190,13 @@ impl SelfMetrics {
                 let pairs: Vec<_> = metric.get_label().iter().map(|pair| (pair.name(), pair.value())).collect();
                 let labels = Labels::new(&pairs);
                 match kind {
-                    Kind::Counter => writer.sample(&labels, &[], Value::Float(metric.get_counter().get_value())),
-                    Kind::Gauge => writer.sample(&labels, &[], Value::Float(metric.get_gauge().get_value())),
-                    Kind::Histogram => write_histogram(writer, &labels, metric.get_histogram()),
+                    FamilyKind::Counter => {
+                        writer.sample(&labels, &[], SeriesValue::Float(metric.get_counter().get_value()))
+                    }
+                    FamilyKind::Gauge => {
+                        writer.sample(&labels, &[], SeriesValue::Float(metric.get_gauge().get_value()))
+                    }
+                    FamilyKind::Histogram => write_histogram(writer, &labels, metric.get_histogram()),
                 }
             }
         }
@@ -200,7 +204,7 @@ impl SelfMetrics {
 
     /// Name, type and HELP of the process metrics, for the documentation.
     #[must_use]
-    pub fn process_metrics(&self) -> Vec<(String, Kind, String)> {
+    pub fn process_metrics(&self) -> Vec<(String, FamilyKind, String)> {
         let families = self.registry.gather();
         let process = families.iter().filter(|family| family.name().starts_with("process_"));
         process.filter_map(|family| Some((family.name().to_owned(), kind(family)?, family.help().to_owned()))).collect()
@@ -209,9 +213,9 @@ impl SelfMetrics {
 
 /// The crate's collector with the process's CPU time as the kernel keeps it, to the nanosecond: the crate counts whole
 /// seconds, by which an agent that takes a thousandth of a CPU shows nothing for a quarter of an hour and then a spike.
-struct Process(ProcessCollector);
+struct OwnProcess(ProcessCollector);
 
-impl Collector for Process {
+impl Collector for OwnProcess {
     fn desc(&self) -> Vec<&Desc> {
         self.0.desc()
     }
@@ -245,11 +249,11 @@ fn gauge(metric: &Metric) -> Gauge {
     Gauge::new(metric.name, metric.help).expect("the table has valid names")
 }
 
-fn kind(family: &MetricFamily) -> Option<Kind> {
+fn kind(family: &MetricFamily) -> Option<FamilyKind> {
     match family.get_field_type() {
-        MetricType::COUNTER => Some(Kind::Counter),
-        MetricType::GAUGE => Some(Kind::Gauge),
-        MetricType::HISTOGRAM => Some(Kind::Histogram),
+        MetricType::COUNTER => Some(FamilyKind::Counter),
+        MetricType::GAUGE => Some(FamilyKind::Gauge),
+        MetricType::HISTOGRAM => Some(FamilyKind::Histogram),
         MetricType::SUMMARY | MetricType::UNTYPED => None,
     }
 }
@@ -258,10 +262,10 @@ fn write_histogram(writer: &mut Writer, labels: &Labels, histogram: &prometheus:
     for bucket in histogram.get_bucket().iter().filter(|bucket| bucket.upper_bound().is_finite()) {
         // Debug writes 1.0, the form OpenMetrics asks for; Display would write 1.
         let bound = format!("{:?}", bucket.upper_bound());
-        writer.sample_of("_bucket", labels, &[("le", &bound)], Value::Integer(bucket.cumulative_count()));
+        writer.sample_of("_bucket", labels, &[("le", &bound)], SeriesValue::Integer(bucket.cumulative_count()));
     }
-    let count = Value::Integer(histogram.get_sample_count());
+    let count = SeriesValue::Integer(histogram.get_sample_count());
     writer.sample_of("_bucket", labels, &[("le", "+Inf")], count);
-    writer.sample_of("_sum", labels, &[], Value::Float(histogram.get_sample_sum()));
+    writer.sample_of("_sum", labels, &[], SeriesValue::Float(histogram.get_sample_sum()));
     writer.sample_of("_count", labels, &[], count);
 }

@@ -16,7 +16,7 @@ use std::time::UNIX_EPOCH;
 
 use energy_model::meter_state::UsageMeter;
 use energy_model::snapshot::{
-    EnergyKey, IdleShares, PodIdle, Row, Snapshot, State, WorkloadEnergy, ZoneParts, ZoneTotals,
+    EnergyKey, IdleShares, PodIdle, Snapshot, WorkloadEnergy, WorkloadRow, WorkloadState, ZoneParts, ZoneTotals,
 };
 use energy_model::units::{Microjoules, Watts, nanos};
 use energy_model::workload::Workload;
@@ -26,7 +26,7 @@ use energy_model::zone::ZoneKind;
 use self::containers::containers;
 use crate::level::Level;
 use crate::metrics::{self as m, Metric};
-use crate::text::{Labels, Value, Writer};
+use crate::text::{Labels, SeriesValue, Writer};
 
 /// Writes everything that a scrape shows of `snapshot`, apart from the agent's own metrics.
 pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
@@ -44,7 +44,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         switches: snapshot.rows.iter().any(|row| row.switches > 0),
     };
     if levels.contains(&Level::Pod) {
-        let pod_labels = |pod: PodName<'_>, state: State| {
+        let pod_labels = |pod: PodName<'_>, state: WorkloadState| {
             Labels::new(&[
                 ("pod_id", pod.id),
                 ("pod_name", pod.name),
@@ -84,7 +84,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
 }
 
 /// Totals that one set of labels stands for.
-struct Totals<'a> {
+struct SeriesTotals<'a> {
     labels: Labels,
     /// Ordered by key. A map would be the largest part of a page under construction; most are those of a single row.
     energy: Cow<'a, [WorkloadEnergy]>,
@@ -93,13 +93,13 @@ struct Totals<'a> {
     switches: u64,
 }
 
-impl<'a> Totals<'a> {
+impl<'a> SeriesTotals<'a> {
     fn new() -> Self {
         Self { labels: Labels::default(), energy: Cow::Borrowed(&[]), runtime_ns: 0, cycles: 0, switches: 0 }
     }
 
-    fn add(&mut self, row: &'a Row) {
-        let Row { workload: _, state: _, energy, runtime_ns, cycles, switches } = row;
+    fn add(&mut self, row: &'a WorkloadRow) {
+        let WorkloadRow { workload: _, state: _, energy, runtime_ns, cycles, switches } = row;
         if self.energy.is_empty() {
             self.energy = Cow::Borrowed(energy);
         } else {
@@ -138,9 +138,9 @@ fn add_energy(sum: &mut Vec<WorkloadEnergy>, parts: &[WorkloadEnergy]) {
 fn grouped<'a, K: Copy + Ord + Hash>(
     snapshot: &'a Snapshot,
     key: impl Fn(&'a Workload) -> Option<K>,
-    labels: impl Fn(K, State) -> Labels,
-) -> Vec<Totals<'a>> {
-    let mut groups: Vec<(K, State, Totals<'a>)> = Vec::new();
+    labels: impl Fn(K, WorkloadState) -> Labels,
+) -> Vec<SeriesTotals<'a>> {
+    let mut groups: Vec<(K, WorkloadState, SeriesTotals<'a>)> = Vec::new();
     let mut places = HashMap::new();
     // Rows of one group mostly follow each other.
     let mut last = None;
@@ -149,7 +149,7 @@ fn grouped<'a, K: Copy + Ord + Hash>(
         let place = match last {
             Some((last, place)) if last == key => place,
             _ => *places.entry(key).or_insert_with(|| {
-                groups.push((key, row.state, Totals::new()));
+                groups.push((key, row.state, SeriesTotals::new()));
                 groups.len() - 1
             }),
         };
@@ -161,44 +161,44 @@ fn grouped<'a, K: Copy + Ord + Hash>(
     }
     // They mostly are in order already.
     groups.sort_by_key(|(key, _, _)| *key);
-    groups.into_iter().map(|(key, state, totals)| Totals { labels: labels(key, state), ..totals }).collect()
+    groups.into_iter().map(|(key, state, totals)| SeriesTotals { labels: labels(key, state), ..totals }).collect()
 }
 
 pub(super) fn family(writer: &mut Writer, metric: &Metric) {
     writer.family(metric.name, metric.kind, metric.help);
 }
 
-pub(super) fn single(writer: &mut Writer, metric: &Metric, value: Value) {
+pub(super) fn single(writer: &mut Writer, metric: &Metric, value: SeriesValue) {
     family(writer, metric);
     writer.sample(&Labels::default(), &[], value);
 }
 
-fn write_energy(writer: &mut Writer, all: &[Totals<'_>], joules: &Metric, watts: &Metric) {
+fn write_energy(writer: &mut Writer, all: &[SeriesTotals<'_>], joules: &Metric, watts: &Metric) {
     family(writer, joules);
     for totals in all {
         for WorkloadEnergy { key, total, power: _ } in totals.cpu() {
-            writer.sample(&totals.labels, &energy_labels(*key), Value::Energy(*total));
+            writer.sample(&totals.labels, &energy_labels(*key), SeriesValue::Energy(*total));
         }
     }
     family(writer, watts);
     for totals in all {
         for WorkloadEnergy { key, total: _, power } in totals.cpu() {
             if let Some(power) = power {
-                writer.sample(&totals.labels, &energy_labels(*key), Value::Power(*power));
+                writer.sample(&totals.labels, &energy_labels(*key), SeriesValue::Power(*power));
             }
         }
     }
 }
 
 /// What pods were given of the idle energy, with the labels of their other series.
-fn write_pod_idle(writer: &mut Writer, snapshot: &Snapshot, labels: impl Fn(PodName<'_>, State) -> Labels) {
+fn write_pod_idle(writer: &mut Writer, snapshot: &Snapshot, labels: impl Fn(PodName<'_>, WorkloadState) -> Labels) {
     let Some(idle) = &snapshot.idle else { return };
     family(writer, &m::POD_IDLE_JOULES);
     for PodIdle { uid, state, energy } in &idle.pods {
         let labels = labels(snapshot.names.pod(uid), *state);
         for (key, total) in energy {
             let [zone, source] = energy_labels(*key);
-            writer.sample(&labels, &[zone, source, ("policy", idle.policy)], Value::Energy(*total));
+            writer.sample(&labels, &[zone, source, ("policy", idle.policy)], SeriesValue::Energy(*total));
         }
     }
 }
@@ -216,7 +216,7 @@ struct Counted {
 
 fn write_usage(
     writer: &mut Writer,
-    all: &[Totals<'_>],
+    all: &[SeriesTotals<'_>],
     counted: Counted,
     seconds: &Metric,
     cycles: &Metric,
@@ -224,32 +224,32 @@ fn write_usage(
 ) {
     family(writer, seconds);
     for totals in all {
-        writer.sample(&totals.labels, &[], Value::Time(totals.runtime_ns));
+        writer.sample(&totals.labels, &[], SeriesValue::Time(totals.runtime_ns));
     }
     family(writer, cycles);
     for totals in all.iter().filter(|_| counted.cycles) {
-        writer.sample(&totals.labels, &[], Value::Integer(totals.cycles));
+        writer.sample(&totals.labels, &[], SeriesValue::Integer(totals.cycles));
     }
     family(writer, switches);
     for totals in all.iter().filter(|_| counted.switches) {
-        writer.sample(&totals.labels, &[], Value::Integer(totals.switches));
+        writer.sample(&totals.labels, &[], SeriesValue::Integer(totals.switches));
     }
 }
 
 /// A part of a zone's energy, where it is divided.
-fn energy(part: fn(&ZoneParts) -> Microjoules) -> impl Fn(&ZoneTotals) -> Option<Value> {
-    move |totals| totals.parts.as_ref().map(|parts| Value::Energy(part(parts)))
+fn energy(part: fn(&ZoneParts) -> Microjoules) -> impl Fn(&ZoneTotals) -> Option<SeriesValue> {
+    move |totals| totals.parts.as_ref().map(|parts| SeriesValue::Energy(part(parts)))
 }
 
 /// A part of a zone's power, where it is divided and was measured.
-fn power(part: fn(&ZoneParts) -> Option<Watts>) -> impl Fn(&ZoneTotals) -> Option<Value> {
-    move |totals| totals.parts.as_ref().and_then(part).map(Value::Power)
+fn power(part: fn(&ZoneParts) -> Option<Watts>) -> impl Fn(&ZoneTotals) -> Option<SeriesValue> {
+    move |totals| totals.parts.as_ref().and_then(part).map(SeriesValue::Power)
 }
 
 fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
     let zones = snapshot.zones.iter().filter(|totals| totals.zone.kind != ZoneKind::Gpu);
     let zones: Vec<_> = zones.map(|totals| (zone_labels(totals, node), totals)).collect();
-    let mut zone_family = |metric: &Metric, value: &dyn Fn(&ZoneTotals) -> Option<Value>| {
+    let mut zone_family = |metric: &Metric, value: &dyn Fn(&ZoneTotals) -> Option<SeriesValue>| {
         family(writer, metric);
         for (labels, totals) in &zones {
             if let Some(value) = value(totals) {
@@ -257,16 +257,16 @@ fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
             }
         }
     };
-    zone_family(&m::NODE_JOULES, &|totals| Some(Value::Energy(totals.measured)));
+    zone_family(&m::NODE_JOULES, &|totals| Some(SeriesValue::Energy(totals.measured)));
     zone_family(&m::NODE_ACTIVE_JOULES, &energy(|parts| parts.active));
     zone_family(&m::NODE_IDLE_JOULES, &energy(|parts| parts.idle));
     zone_family(&m::NODE_UNATTRIBUTED_JOULES, &energy(|parts| parts.unattributed));
-    zone_family(&m::NODE_WATTS, &|totals| totals.power.map(Value::Power));
+    zone_family(&m::NODE_WATTS, &|totals| totals.power.map(SeriesValue::Power));
     zone_family(&m::NODE_ACTIVE_WATTS, &power(|parts| parts.active_power));
     zone_family(&m::NODE_IDLE_WATTS, &power(|parts| parts.idle_power));
     if let Some(busy) = snapshot.cpu_usage_ratio {
         family(writer, &m::NODE_USAGE_RATIO);
-        writer.sample(&Labels::new(&[("node_name", node)]), &[], Value::Float(busy));
+        writer.sample(&Labels::new(&[("node_name", node)]), &[], SeriesValue::Float(busy));
     }
     family(writer, &m::NODE_INFO);
     for cpu in snapshot.cpu_info.iter() {
@@ -278,11 +278,11 @@ fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
             ("core_id", &cpu.core_id),
             ("node_name", node),
         ]);
-        writer.sample(&labels, &[], Value::Integer(1));
+        writer.sample(&labels, &[], SeriesValue::Integer(1));
     }
     family(writer, &m::RETIRED_JOULES);
     for (key, total) in snapshot.retired.iter().filter(|(key, _)| key.zone != ZoneKind::Gpu) {
-        writer.sample(&Labels::new(&energy_labels(*key)), &[("node_name", node)], Value::Energy(*total));
+        writer.sample(&Labels::new(&energy_labels(*key)), &[("node_name", node)], SeriesValue::Energy(*total));
     }
     if let Some(IdleShares { policy, pods: _, unassigned, retired }) = &snapshot.idle {
         for (metric, totals) in [(&m::IDLE_UNASSIGNED_JOULES, unassigned), (&m::RETIRED_IDLE_JOULES, retired)] {
@@ -290,7 +290,7 @@ fn write_node(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
             for (key, total) in totals {
                 let [zone, source] = energy_labels(*key);
                 let labels = Labels::new(&[("policy", policy), zone, source, ("node_name", node)]);
-                writer.sample(&labels, &[], Value::Energy(*total));
+                writer.sample(&labels, &[], SeriesValue::Energy(*total));
             }
         }
     }
@@ -318,11 +318,11 @@ fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
         ("version", env!("CARGO_PKG_VERSION")),
         ("node_name", node),
     ]);
-    writer.sample(&build, &[], Value::Integer(1));
+    writer.sample(&build, &[], SeriesValue::Integer(1));
     family(writer, &m::METER_UP);
     for state in &snapshot.meters {
         let labels = Labels::new(&[("meter", state.meter.as_str()), ("reason", state.reason.as_str())]);
-        writer.sample(&labels, &[], Value::Integer(u64::from(state.is_up())));
+        writer.sample(&labels, &[], SeriesValue::Integer(u64::from(state.is_up())));
     }
     gpu_meter::write(writer, &snapshot.gpu_meter, node);
     if let Some(status) = &snapshot.capping {
@@ -333,30 +333,30 @@ fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
         family(writer, &m::ATTRIBUTION_INFO);
         let (meter, program, weight) = (usage.as_str(), usage.program(), how.weight.as_str());
         let labels = [("meter", meter), ("program", program), ("weight", weight), ("idle", how.idle)];
-        writer.sample(&Labels::new(&labels), &[], Value::Integer(1));
+        writer.sample(&Labels::new(&labels), &[], SeriesValue::Integer(1));
     }
     let health = &snapshot.health;
-    single(writer, &m::TICKS, Value::Integer(snapshot.ticks));
-    single(writer, &m::LATE_TICKS, Value::Integer(health.late_ticks));
+    single(writer, &m::TICKS, SeriesValue::Integer(snapshot.ticks));
+    single(writer, &m::LATE_TICKS, SeriesValue::Integer(health.late_ticks));
     if snapshot.ticks > 0 {
-        single(writer, &m::INTERVAL, Value::Time(nanos(snapshot.elapsed)));
+        single(writer, &m::INTERVAL, SeriesValue::Time(nanos(snapshot.elapsed)));
         if let Ok(since) = snapshot.taken.duration_since(UNIX_EPOCH) {
-            single(writer, &m::LAST_TICK, Value::Time(nanos(since)));
+            single(writer, &m::LAST_TICK, SeriesValue::Time(nanos(since)));
         }
     }
-    single(writer, &m::ZONE_WRAPS, Value::Integer(health.zone_wraps));
-    single(writer, &m::ZONE_RESETS, Value::Integer(health.zone_resets));
-    single(writer, &m::ZONE_GAPS, Value::Integer(health.zone_gaps));
-    single(writer, &m::ZONE_READ_ERRORS, Value::Integer(health.zone_read_errors));
+    single(writer, &m::ZONE_WRAPS, SeriesValue::Integer(health.zone_wraps));
+    single(writer, &m::ZONE_RESETS, SeriesValue::Integer(health.zone_resets));
+    single(writer, &m::ZONE_GAPS, SeriesValue::Integer(health.zone_gaps));
+    single(writer, &m::ZONE_READ_ERRORS, SeriesValue::Integer(health.zone_read_errors));
     if matches!(how.usage, Some(UsageMeter::Ebpf(_))) {
-        single(writer, &m::MISSED_SWITCHES, Value::Integer(health.missed_switches));
-        single(writer, &m::MAP_DROPS, Value::Integer(health.map_drops));
-        single(writer, &m::CYCLES_FALLBACKS, Value::Integer(health.cycles_fallbacks));
-        single(writer, &m::EVENT_DROPS, Value::Integer(health.event_drops));
+        single(writer, &m::MISSED_SWITCHES, SeriesValue::Integer(health.missed_switches));
+        single(writer, &m::MAP_DROPS, SeriesValue::Integer(health.map_drops));
+        single(writer, &m::CYCLES_FALLBACKS, SeriesValue::Integer(health.cycles_fallbacks));
+        single(writer, &m::EVENT_DROPS, SeriesValue::Integer(health.event_drops));
     }
-    single(writer, &m::UNKNOWN_CGROUPS, Value::Integer(health.unknown_cgroups));
-    single(writer, &m::LOG_LOST, Value::Integer(health.log_lines_lost));
+    single(writer, &m::UNKNOWN_CGROUPS, SeriesValue::Integer(health.unknown_cgroups));
+    single(writer, &m::LOG_LOST, SeriesValue::Integer(health.log_lines_lost));
     if let Some(ns) = health.ebpf_run_ns {
-        single(writer, &m::EBPF_RUN, Value::Time(ns));
+        single(writer, &m::EBPF_RUN, SeriesValue::Time(ns));
     }
 }

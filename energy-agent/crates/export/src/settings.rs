@@ -36,7 +36,7 @@ energy_model::as_str!(SourceSwitch {
 
 /// What a key sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Key {
+enum SettingKey {
     Metrics,
     Levels,
     Units,
@@ -47,20 +47,20 @@ enum Key {
 /// The names of each key; a dot may also be an underscore, and case is not looked at. The last six are switches of the
 /// old Kepler, `EXPOSE_CGROUP_METRICS` and `EXPOSE_KUBELET_METRICS` of its earlier releases, the others as in
 /// <https://github.com/sustainable-computing-io/kepler/blob/012738f23477f5aacc372676e792b6fcf4e614a3/pkg/config/config.go>.
-const NAMES: [(&str, Key); 13] = [
-    ("EXPORT_METRICS", Key::Metrics),
-    ("EXPORT_LEVELS", Key::Levels),
-    ("EXPORT_UNITS", Key::Units),
-    ("SOURCE.COUNTER", Key::Source(SourceSwitch::Counter)),
-    ("SOURCE.CGROUP", Key::Source(SourceSwitch::Cgroup)),
-    ("SOURCE.KUBELET", Key::Source(SourceSwitch::Kubelet)),
-    ("SOURCE.GPU", Key::Source(SourceSwitch::Gpu)),
-    ("EXPOSE_HW_COUNTER_METRICS", Key::Source(SourceSwitch::Counter)),
-    ("EXPOSE_CGROUP_METRICS", Key::Source(SourceSwitch::Cgroup)),
-    ("EXPOSE_KUBELET_METRICS", Key::Source(SourceSwitch::Kubelet)),
-    ("ENABLE_GPU", Key::Source(SourceSwitch::Gpu)),
-    ("ENABLE_PROCESS_METRICS", Key::Level(Level::Process)),
-    ("EXPOSE_CONTAINER_METRICS", Key::Level(Level::Container)),
+const NAMES: [(&str, SettingKey); 13] = [
+    ("EXPORT_METRICS", SettingKey::Metrics),
+    ("EXPORT_LEVELS", SettingKey::Levels),
+    ("EXPORT_UNITS", SettingKey::Units),
+    ("SOURCE.COUNTER", SettingKey::Source(SourceSwitch::Counter)),
+    ("SOURCE.CGROUP", SettingKey::Source(SourceSwitch::Cgroup)),
+    ("SOURCE.KUBELET", SettingKey::Source(SourceSwitch::Kubelet)),
+    ("SOURCE.GPU", SettingKey::Source(SourceSwitch::Gpu)),
+    ("EXPOSE_HW_COUNTER_METRICS", SettingKey::Source(SourceSwitch::Counter)),
+    ("EXPOSE_CGROUP_METRICS", SettingKey::Source(SourceSwitch::Cgroup)),
+    ("EXPOSE_KUBELET_METRICS", SettingKey::Source(SourceSwitch::Kubelet)),
+    ("ENABLE_GPU", SettingKey::Source(SourceSwitch::Gpu)),
+    ("ENABLE_PROCESS_METRICS", SettingKey::Level(Level::Process)),
+    ("EXPOSE_CONTAINER_METRICS", SettingKey::Level(Level::Container)),
 ];
 
 /// Keys of the old Kepler's ConfigMap that have no meaning here: known, so that the map can be used as it is.
@@ -153,14 +153,14 @@ impl Settings {
             };
             let by = format!("{name} {place}");
             match key {
-                Key::Metrics => set(&mut settings.metrics, terms(value), by)?,
-                Key::Levels => set(&mut settings.levels, levels(value, &by)?, by)?,
-                Key::Units => set(&mut settings.units, units(value, &by)?, by)?,
-                Key::Source(source) => {
+                SettingKey::Metrics => set(&mut settings.metrics, terms(value), by)?,
+                SettingKey::Levels => set(&mut settings.levels, levels(value, &by)?, by)?,
+                SettingKey::Units => set(&mut settings.units, units(value, &by)?, by)?,
+                SettingKey::Source(source) => {
                     set(&mut settings.sources[index(source)], switch(value, &by)?, by)?;
                 }
-                Key::Level(Level::Container) => set(&mut settings.containers, switch(value, &by)?, by)?,
-                Key::Level(_) => set(&mut settings.processes, switch(value, &by)?, by)?,
+                SettingKey::Level(Level::Container) => set(&mut settings.containers, switch(value, &by)?, by)?,
+                SettingKey::Level(_) => set(&mut settings.processes, switch(value, &by)?, by)?,
             }
         }
         Ok(settings)
@@ -215,7 +215,7 @@ fn set<T: PartialEq>(place: &mut Option<Setting<T>>, value: T, by: String) -> Re
     }
 }
 
-fn key(name: &str) -> Option<Key> {
+fn key(name: &str) -> Option<SettingKey> {
     let name = name.to_uppercase().replace('.', "_");
     NAMES.iter().find(|(known, _)| known.replace('.', "_") == name).map(|(_, key)| *key)
 }

@@ -10,7 +10,7 @@ use energy_model::units::{Microjoules, Watts};
 use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::decimal;
-use crate::metrics::Kind;
+use crate::metrics::FamilyKind;
 use crate::selection::Selection;
 
 /// Which exposition format is written; decides the `Content-Type` too, so that body and header belong together.
@@ -34,7 +34,7 @@ impl Format {
 
 /// A sample's value. A `Float` or `Watts` that is no finite number was not measured, and the sample is left out.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
+pub enum SeriesValue {
     Integer(u64),
     /// Written in joules with six decimals, exact.
     Energy(Microjoules),
@@ -107,20 +107,20 @@ impl Writer {
     }
 
     /// Begins the family of `name`, which for a counter ends in `_total`. Without a sample it leaves no trace.
-    pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
+    pub fn family(&mut self, name: &str, kind: FamilyKind, help: &str) {
         self.drop_empty_family();
         self.hidden = !self.selection.shows(name);
         if self.hidden {
             return;
         }
-        let base = if kind == Kind::Counter { name.strip_suffix("_total").unwrap_or(name) } else { name };
+        let base = if kind == FamilyKind::Counter { name.strip_suffix("_total").unwrap_or(name) } else { name };
         let family = match self.format {
             Format::Text => name,
             Format::OpenMetrics => base,
         };
         self.name.clear();
         self.name.push_str(base);
-        if kind == Kind::Counter {
+        if kind == FamilyKind::Counter {
             self.name.push_str("_total");
         }
         let start = self.text.len();
@@ -141,16 +141,16 @@ impl Writer {
     }
 
     /// Writes one sample of the current family. A series that it already has is left out and counted.
-    pub fn sample(&mut self, labels: &Labels, more: &[(&str, &str)], value: Value) {
+    pub fn sample(&mut self, labels: &Labels, more: &[(&str, &str)], value: SeriesValue) {
         self.sample_of("", labels, more, value);
     }
 
     /// [`Self::sample`] of a histogram's part: `suffix` is `_bucket`, `_sum` or `_count`.
-    pub(crate) fn sample_of(&mut self, suffix: &str, labels: &Labels, more: &[(&str, &str)], value: Value) {
+    pub(crate) fn sample_of(&mut self, suffix: &str, labels: &Labels, more: &[(&str, &str)], value: SeriesValue) {
         if self.hidden {
             return;
         }
-        if let Value::Float(number) | Value::Power(Watts(number)) = value
+        if let SeriesValue::Float(number) | SeriesValue::Power(Watts(number)) = value
             && !number.is_finite()
         {
             return;
@@ -246,14 +246,14 @@ fn escape(text: &mut String, value: &str, quoted: bool) {
     }
 }
 
-fn write_value(text: &mut String, value: Value) {
+fn write_value(text: &mut String, value: SeriesValue) {
     match value {
-        Value::Integer(number) => decimal::write_integer(text, number),
-        Value::Energy(Microjoules(uj)) => decimal::write_fraction(text, uj, 1_000_000),
-        Value::Time(ns) => decimal::write_fraction(text, ns, 1_000_000_000),
-        Value::Power(Watts(watts)) => decimal::write_rounded(text, watts),
+        SeriesValue::Integer(number) => decimal::write_integer(text, number),
+        SeriesValue::Energy(Microjoules(uj)) => decimal::write_fraction(text, uj, 1_000_000),
+        SeriesValue::Time(ns) => decimal::write_fraction(text, ns, 1_000_000_000),
+        SeriesValue::Power(Watts(watts)) => decimal::write_rounded(text, watts),
         // Adding zero turns the negative zero into zero.
-        Value::Float(number) => write!(text, "{}", number + 0.0).expect("a String takes every write"),
+        SeriesValue::Float(number) => write!(text, "{}", number + 0.0).expect("a String takes every write"),
     }
 }
 
@@ -270,8 +270,8 @@ mod tests {
     #[test]
     fn a_counter_has_its_full_name_in_text_and_its_unit_in_openmetrics() {
         let write = |writer: &mut Writer| {
-            writer.family("a_joules_total", Kind::Counter, "Energy.");
-            writer.sample(&Labels::new(&[("zone", "package")]), &[], Value::Energy(Microjoules(12_345_678)));
+            writer.family("a_joules_total", FamilyKind::Counter, "Energy.");
+            writer.sample(&Labels::new(&[("zone", "package")]), &[], SeriesValue::Energy(Microjoules(12_345_678)));
         };
         assert_eq!(
             written(Format::Text, write),
@@ -287,11 +287,11 @@ mod tests {
     #[test]
     fn a_family_without_a_sample_leaves_no_trace() {
         let text = written(Format::Text, |writer| {
-            writer.family("a", Kind::Gauge, "A.");
-            writer.family("b", Kind::Gauge, "B.");
-            writer.sample(&Labels::default(), &[], Value::Integer(1));
-            writer.family("c", Kind::Gauge, "C.");
-            writer.sample(&Labels::default(), &[], Value::Float(f64::NAN));
+            writer.family("a", FamilyKind::Gauge, "A.");
+            writer.family("b", FamilyKind::Gauge, "B.");
+            writer.sample(&Labels::default(), &[], SeriesValue::Integer(1));
+            writer.family("c", FamilyKind::Gauge, "C.");
+            writer.sample(&Labels::default(), &[], SeriesValue::Float(f64::NAN));
         });
         assert_eq!(text, "# HELP b B.\n# TYPE b gauge\nb 1\n");
     }
@@ -300,15 +300,15 @@ mod tests {
     fn numbers_are_exact_and_plain() {
         let text = written(Format::Text, |writer| {
             for (name, value) in [
-                ("a", Value::Energy(Microjoules(u64::MAX))),
-                ("b", Value::Energy(Microjoules(1))),
-                ("c", Value::Time(1_000_000_007)),
-                ("d", Value::Power(Watts(-0.0))),
-                ("e", Value::Float(-0.0)),
-                ("f", Value::Float(0.25)),
-                ("g", Value::Power(Watts(1.5))),
+                ("a", SeriesValue::Energy(Microjoules(u64::MAX))),
+                ("b", SeriesValue::Energy(Microjoules(1))),
+                ("c", SeriesValue::Time(1_000_000_007)),
+                ("d", SeriesValue::Power(Watts(-0.0))),
+                ("e", SeriesValue::Float(-0.0)),
+                ("f", SeriesValue::Float(0.25)),
+                ("g", SeriesValue::Power(Watts(1.5))),
             ] {
-                writer.family(name, Kind::Gauge, "");
+                writer.family(name, FamilyKind::Gauge, "");
                 writer.sample(&Labels::default(), &[], value);
             }
         });
@@ -322,9 +322,9 @@ mod tests {
     #[test]
     fn a_series_that_comes_twice_is_written_once_and_reported() {
         let mut writer = Writer::new(Format::Text);
-        writer.family("a", Kind::Gauge, "A.");
+        writer.family("a", FamilyKind::Gauge, "A.");
         for (label, value) in [("x", 1), ("y", 2), ("x", 3)] {
-            writer.sample(&Labels::default(), &[("l", label)], Value::Integer(value));
+            writer.sample(&Labels::default(), &[("l", label)], SeriesValue::Integer(value));
         }
         let (body, duplicates) = writer.finish();
         assert_eq!(body, "# HELP a A.\n# TYPE a gauge\na{l=\"x\"} 1\na{l=\"y\"} 2\n");
@@ -335,9 +335,9 @@ mod tests {
     fn a_series_that_comes_again_is_known_however_many_are_between() {
         let mut writer = Writer::new(Format::Text);
         for family in ["a", "b", "c"] {
-            writer.family(family, Kind::Gauge, "");
+            writer.family(family, FamilyKind::Gauge, "");
             for series in (0..5_000).chain([0]) {
-                writer.sample(&Labels::default(), &[("l", &series.to_string())], Value::Integer(7));
+                writer.sample(&Labels::default(), &[("l", &series.to_string())], SeriesValue::Integer(7));
             }
         }
         let (text, duplicates) = writer.finish();

@@ -17,7 +17,7 @@ use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use energy_files::config_file::{self, FileError, MAX_BYTES};
-use energy_files::reader::{self, FileReader, Lost};
+use energy_files::reader::{self, FileReader, NoAnswer};
 use energy_files::reload::Reload;
 use energy_files::stable_read::{self, Look};
 use ring::digest::{Context, SHA256};
@@ -26,10 +26,10 @@ use tokio::time::MissedTickBehavior;
 use tokio_rustls::rustls::ServerConfig;
 use tracing::{info, warn};
 
-use self::document::{Document, Pem};
+use self::document::{Pem, WebConfigFile};
 pub use self::tls::Validity;
 use self::users::{Admission, Users};
-use crate::connections::{Connection, Standing};
+use crate::connections::{ClientStanding, Connection};
 use crate::self_metrics::SelfMetrics;
 
 /// Time between two looks at the files.
@@ -59,17 +59,17 @@ impl WebConfig {
     /// The answer to a request that may not pass.
     pub async fn refuse(&self, request: &HeaderMap, connection: &Connection) -> Option<Response> {
         let Some(users) = &self.users else {
-            connection.stands(Standing::Passed);
+            connection.stands(ClientStanding::Passed);
             return None;
         };
         match users.admit(request.get(AUTHORIZATION), connection.standing()).await {
             Admission::Passes => {
-                connection.stands(Standing::Passed);
+                connection.stands(ClientStanding::Passed);
                 return None;
             }
             Admission::Unnamed => {}
             Admission::Wrong(held_back) => {
-                connection.stands(Standing::Failed);
+                connection.stands(ClientStanding::Failed);
                 connection.is_held_back();
                 tokio::time::sleep(held_back.time).await;
             }
@@ -95,15 +95,15 @@ impl WebConfig {
 /// As [`WebConfigSource::open`].
 pub fn inspect(file: &Path) -> Result<(WebConfig, Option<Validity>), WebConfigError> {
     let found = at_start(file)?;
-    let protection = found.protection()?;
+    let web_config = found.web_config()?;
     let tls = found.document.iter().find_map(|document| document.tls_server_config.as_ref());
     let pem = tls.and_then(|tls| found.pem(tls.certificate().ok()?).ok());
-    Ok((protection, pem.and_then(Validity::of)))
+    Ok((web_config, pem.and_then(Validity::of)))
 }
 
-fn at_start(file: &Path) -> Result<Found, WebConfigError> {
+fn at_start(file: &Path) -> Result<FilesRead, WebConfigError> {
     let path = file.to_owned();
-    reader::at_start(move || Found::read(&path)).map_err(|fault| WebConfigError::from(fault).of(file))
+    reader::at_start(move || FilesRead::read(&path)).map_err(|fault| WebConfigError::from(fault).of(file))
 }
 
 /// Why a web configuration cannot be used.
@@ -160,19 +160,19 @@ impl WebConfigSource {
     /// # Errors
     /// One line with the file, what is wrong, and the remedy where it is not plain.
     pub fn open(file: Option<&Path>, own: Arc<SelfMetrics>) -> Result<Self, String> {
-        let mut protection = WebConfig::default();
+        let mut web_config = WebConfig::default();
         let mut seen = Sum::default();
         if let Some(file) = file {
             let found = at_start(file)?;
-            protection = found.protection()?;
+            web_config = found.web_config()?;
             own.web_config_valid(true);
             own.count_lost_readings(FILE);
-            if found.document.as_ref().is_ok_and(Document::asks_for_http2) {
+            if found.document.as_ref().is_ok_and(WebConfigFile::asks_for_http2) {
                 info!("http2 in --web.config.file has no effect, the agent serves HTTP/1.1");
             }
             seen = found.sum;
         }
-        let (publish, _) = watch::channel(Arc::new(protection));
+        let (publish, _) = watch::channel(Arc::new(web_config));
         Ok(Self { file: file.map(Path::to_owned), seen, problem: None, unseen: None, publish, own })
     }
 
@@ -194,8 +194,8 @@ impl WebConfigSource {
                 () = reload.asked() => {}
             }
             let path = file.clone();
-            let is_seen = |found: &Found| found.sum == self.seen;
-            match stable_read::look(&reader, is_seen, move || Found::read(&path)).await {
+            let is_seen = |found: &FilesRead| found.sum == self.seen;
+            match stable_read::look(&reader, is_seen, move || FilesRead::read(&path)).await {
                 Look::Same => self.unseen(None),
                 Look::Found(found) => {
                     self.seen = found.sum;
@@ -207,7 +207,7 @@ impl WebConfigSource {
                     self.unseen(Some(problem));
                 }
                 Look::Lost(lost) => {
-                    if lost == Lost::GivenUp {
+                    if lost == NoAnswer::GivenUp {
                         self.own.lost_reading(FILE);
                     }
                     self.unseen(Some(format!("{} or a file that it names: {}", file.display(), FileError::Hangs)));
@@ -216,9 +216,9 @@ impl WebConfigSource {
         }
     }
 
-    fn update(&mut self, found: &Found) {
+    fn update(&mut self, found: &FilesRead) {
         let before = Arc::clone(&self.publish.borrow());
-        match found.protection().and_then(|now| not_lifted(&before, now)) {
+        match found.web_config().and_then(|now| not_lifted(&before, now)) {
             Ok(now) => {
                 info!(protection = now.text(), "web configuration loaded again");
                 self.publish.send_replace(Arc::new(now));
@@ -267,25 +267,25 @@ fn not_lifted(before: &WebConfig, mut now: WebConfig) -> Result<WebConfig, WebCo
 }
 
 /// The file, and the bytes of those that it names.
-struct Found {
+struct FilesRead {
     file: PathBuf,
-    document: Result<Document, WebConfigError>,
+    document: Result<WebConfigFile, WebConfigError>,
     bytes: BTreeMap<PathBuf, Result<Vec<u8>, FileError>>,
     /// The same for the same bytes and the same errors; keys are not kept to compare with.
     sum: Sum,
 }
 
-impl PartialEq for Found {
+impl PartialEq for FilesRead {
     fn eq(&self, other: &Self) -> bool {
         self.sum == other.sum
     }
 }
 
-impl Found {
+impl FilesRead {
     fn read(file: &Path) -> Self {
         let folder = file.parent().unwrap_or(Path::new(""));
         let text = config_file::text(file, MAX_BYTES).map_err(WebConfigError::from);
-        let read = |text: &String| Document::read(text, folder).map_err(WebConfigError::from);
+        let read = |text: &String| WebConfigFile::read(text, folder).map_err(WebConfigError::from);
         let document = text.as_ref().map_err(Clone::clone).and_then(read);
         let named = document.iter().filter_map(|document| document.tls_server_config.as_ref());
         let bytes = named
@@ -296,7 +296,7 @@ impl Found {
         Self { file: file.to_owned(), document, bytes, sum }
     }
 
-    fn protection(&self) -> Result<WebConfig, WebConfigError> {
+    fn web_config(&self) -> Result<WebConfig, WebConfigError> {
         self.build().map_err(|refusal| refusal.of(&self.file))
     }
 

@@ -17,7 +17,7 @@ const THREADS: usize = 4;
 
 /// Why a reading gave nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum NoAnswer {
     /// It was begun and has not returned.
     GivenUp,
     /// None could be begun: earlier ones have not returned.
@@ -42,7 +42,7 @@ impl FileReader {
     ///
     /// # Errors
     /// When it does not return in time, or panics.
-    pub async fn read<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, Lost> {
+    pub async fn read<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, NoAnswer> {
         let free = self.turns.available_permits();
         if let Some(lost) = THREADS.checked_sub(free).filter(|lost| *lost > 0) {
             // Until one of them returns, or twice as long as the last time.
@@ -50,7 +50,7 @@ impl FileReader {
             let more = u32::try_from(free + 1).unwrap_or(1);
             drop(timeout(pause, self.turns.acquire_many(more)).await);
         }
-        let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else { return Err(Lost::Waiting) };
+        let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else { return Err(NoAnswer::Waiting) };
         let reading = spawn_blocking(move || {
             let found = read();
             // However long that took.
@@ -59,7 +59,7 @@ impl FileReader {
         });
         match timeout(self.limit, reading).await {
             Ok(Ok(found)) => Ok(found),
-            _ => Err(Lost::GivenUp),
+            _ => Err(NoAnswer::GivenUp),
         }
     }
 }
@@ -108,7 +108,7 @@ mod tests {
         };
         let held = lock.lock().unwrap();
         let outcomes: Vec<_> = (0..6).map(|_| runtime.block_on(read(&reader))).collect();
-        assert_eq!(outcomes, [[Err(Lost::GivenUp); 4].as_slice(), &[Err(Lost::Waiting); 2]].concat());
+        assert_eq!(outcomes, [[Err(NoAnswer::GivenUp); 4].as_slice(), &[Err(NoAnswer::Waiting); 2]].concat());
         while begun.load(Ordering::SeqCst) < 4 {
             std::thread::yield_now();
         }
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(runtime.block_on(read(&patient)), Ok(4));
         // A reading that panics takes no thread away.
         for _ in 0..5 {
-            assert_eq!(runtime.block_on(reader.read(|| panic!("of the test"))), Err::<(), _>(Lost::GivenUp));
+            assert_eq!(runtime.block_on(reader.read(|| panic!("of the test"))), Err::<(), _>(NoAnswer::GivenUp));
         }
         assert_eq!(runtime.block_on(patient.read(|| 7)), Ok(7));
     }

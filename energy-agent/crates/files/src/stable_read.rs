@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::reader::{FileReader, Lost};
+use crate::reader::{FileReader, NoAnswer};
 
 /// Time between two readings of a file that has changed.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -19,7 +19,7 @@ pub enum Look<T> {
     /// It was different at each reading.
     Changing,
     /// The file system does not answer.
-    Lost(Lost),
+    Lost(NoAnswer),
 }
 
 /// Calls `read` until it gives the same twice or what was `seen` last, on a thread of `reader`'s: a file system that hangs

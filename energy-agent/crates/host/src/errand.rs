@@ -28,11 +28,11 @@ const STACK_BYTES: usize = 256 * 1024;
 static OFFICE: Office = Office::new();
 
 struct Office {
-    state: Mutex<State>,
+    state: Mutex<OfficeState>,
     come: Condvar,
 }
 
-struct State {
+struct OfficeState {
     waiting: VecDeque<Job>,
     next_id: u64,
     /// Errands that were begun and are not back.
@@ -105,7 +105,7 @@ fn silent(time: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
-impl State {
+impl OfficeState {
     const fn new() -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -119,7 +119,7 @@ impl State {
 
 impl Office {
     const fn new() -> Self {
-        Self { state: Mutex::new(State::new()), come: Condvar::new() }
+        Self { state: Mutex::new(OfficeState::new()), come: Condvar::new() }
     }
 
     fn send<T: Send + 'static>(&'static self, path: &Path, work: impl FnOnce() -> T + Send + 'static) -> Errand<T> {
@@ -128,7 +128,7 @@ impl Office {
         Errand { office: self, path, sent }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OfficeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,7 +155,7 @@ impl Office {
         Ok((id, answers))
     }
 
-    fn ensure_worker(&'static self, state: &mut State) -> io::Result<()> {
+    fn ensure_worker(&'static self, state: &mut OfficeState) -> io::Result<()> {
         if !state.has_worker {
             if state.hanging.len() >= HANGING_MAX {
                 state.waiting.clear();

@@ -24,8 +24,8 @@ pub use self::cpu::Weight;
 use self::gpu::{GpuMethod, GpuUse};
 use self::idle::IdleModel;
 use self::method::IdleMethod;
-use self::scope::Scope;
-use self::usage::{Share, Usage};
+use self::scope::ZoneScope;
+use self::usage::{CpuShare, CpuUsage};
 use crate::cpu::{Domain, DomainLoad};
 use crate::units::{Microjoules, nanos};
 use crate::zone::{Source, Zone, ZoneEnergy};
@@ -72,7 +72,7 @@ pub struct Interval<'a> {
     /// Parallel to `domains`.
     pub loads: &'a [DomainLoad],
     /// What workloads did on the CPUs.
-    pub shares: Vec<Share>,
+    pub shares: Vec<CpuShare>,
 }
 
 /// What one zone used, and what says who used it.
@@ -81,12 +81,12 @@ pub struct ZoneReading<'a> {
     pub energy: &'a ZoneEnergy,
     /// What `energy` covers. A GPU is read on a thread of its own, so its interval is not the tick's.
     pub elapsed: Duration,
-    pub users: Users<'a>,
+    pub users: ZoneUsers<'a>,
 }
 
 /// Who used a zone.
 #[derive(Clone, Copy, Debug)]
-pub enum Users<'a> {
+pub enum ZoneUsers<'a> {
     /// Whoever ran on its CPUs.
     Cpus,
     /// The GPU's processes.
@@ -98,7 +98,7 @@ pub enum Users<'a> {
 pub struct Attribution {
     pub elapsed: Duration,
     /// All that ran on CPUs or was charged for a GPU.
-    pub usage: Usage,
+    pub usage: CpuUsage,
     /// In the order of [`Interval::zones`].
     pub zones: Vec<ZoneAttribution>,
 }
@@ -123,7 +123,7 @@ pub struct Division {
     pub idle: Microjoules,
     pub unattributed: Microjoules,
     pub method: Method,
-    /// Position in [`Usage::workloads`] and energy, ascending; without those that got nothing.
+    /// Position in [`CpuUsage::workloads`] and energy, ascending; without those that got nothing.
     pub shares: Vec<(usize, Microjoules)>,
     /// The part of a GPU's shares that is known by process, by host PID, ascending.
     pub processes: Vec<(u32, Microjoules)>,
@@ -158,19 +158,19 @@ pub fn attribute(interval: Interval<'_>, idle: Idle<'_>) -> Attribution {
     let on_gpus: Vec<_> =
         interval.zones.iter().zip(&parts).map(|(reading, (active, _))| reading.gpu(*active)).collect();
     let charged = on_gpus.iter().flatten().flat_map(|parts| parts.shares.keys());
-    let charged: Vec<Share> = charged.map(|workload| Share::none(Arc::clone(workload))).collect();
+    let charged: Vec<CpuShare> = charged.map(|workload| CpuShare::none(Arc::clone(workload))).collect();
     let Interval { elapsed, zones, domains, loads, mut shares } = interval;
     shares.extend(charged);
     // Shares without a domain weigh in every zone, so they are also compared with the busy time of the whole node.
     let placed = shares.iter().filter(|share| share.runtime_ns > 0).all(|share| share.domain.is_some());
-    let usage = Usage::group(shares);
+    let usage = CpuUsage::group(shares);
     let divide = |((reading, (active, idle)), on_gpu): ((ZoneReading<'_>, _), Option<gpu::Parts>)| {
         let ZoneReading { energy: ZoneEnergy { zone, energy, gap }, elapsed, users: _ } = reading;
         let division = zone.kind.attributed().then(|| match on_gpu {
             Some(parts) => parts.division(&usage, active, idle),
             None => {
-                let scope = Scope::of(zone, domains);
-                let busy = if placed { &scope } else { &Scope::Node }.load(loads);
+                let scope = ZoneScope::of(zone, domains);
+                let busy = if placed { &scope } else { &ZoneScope::Node }.load(loads);
                 cpu::divide(&usage, &scope, busy, active, idle)
             }
         });
@@ -184,7 +184,7 @@ pub fn attribute(interval: Interval<'_>, idle: Idle<'_>) -> Attribution {
 pub fn know_estimates(model: &mut IdleModel, interval: &Interval<'_>, thread_uw: u64) {
     let zones = interval.zones.iter().map(|reading| &reading.energy.zone);
     for zone in zones.filter(|zone| zone.source == Source::Estimate) {
-        let threads = Scope::of(zone, interval.domains).load(interval.loads).map_or(0, |load| load.cpus);
+        let threads = ZoneScope::of(zone, interval.domains).load(interval.loads).map_or(0, |load| load.cpus);
         model.set_known(zone, thread_uw * threads);
     }
 }
@@ -205,11 +205,11 @@ impl Interval<'_> {
     /// How busy a zone was; `None` where that is not known.
     fn busy(&self, reading: &ZoneReading<'_>) -> Option<Busy> {
         match &reading.users {
-            Users::Cpus => {
-                let load = Scope::of(&reading.energy.zone, self.domains).load(self.loads)?;
+            ZoneUsers::Cpus => {
+                let load = ZoneScope::of(&reading.energy.zone, self.domains).load(self.loads)?;
                 Some(load.busy(reading.elapsed))
             }
-            Users::Gpu(used) => used.busy(),
+            ZoneUsers::Gpu(used) => used.busy(),
         }
     }
 
@@ -239,19 +239,19 @@ impl Interval<'_> {
 impl<'a> ZoneReading<'a> {
     /// Zones that whoever ran on their CPUs used, and those that are not divided.
     pub fn of_cpus(zones: &'a [ZoneEnergy], elapsed: Duration) -> impl Iterator<Item = Self> {
-        zones.iter().map(move |energy| Self { energy, elapsed, users: Users::Cpus })
+        zones.iter().map(move |energy| Self { energy, elapsed, users: ZoneUsers::Cpus })
     }
 
     /// Divides the active energy of a GPU.
     fn gpu(&self, active: Microjoules) -> Option<gpu::Parts> {
         match &self.users {
-            Users::Cpus => None,
-            Users::Gpu(used) => Some(used.divide(active)),
+            ZoneUsers::Cpus => None,
+            ZoneUsers::Gpu(used) => Some(used.divide(active)),
         }
     }
 
     /// A GPU without a process. Whether anybody can run on CPUs is no question.
     fn has_no_users(&self) -> bool {
-        matches!(&self.users, Users::Gpu(used) if used.reading.processes.is_empty())
+        matches!(&self.users, ZoneUsers::Gpu(used) if used.reading.processes.is_empty())
     }
 }

@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use self::gpu_power::GpuPowers;
 use self::retention::Retention;
-use crate::attribution::usage::{Share, Usage, order};
+use crate::attribution::usage::{CpuShare, CpuUsage, order};
 use crate::attribution::{Attribution, Division, ZoneAttribution};
-use crate::snapshot::{Energies, EnergyKey, Row, State, WorkloadEnergy, ZoneTotals};
+use crate::snapshot::{Energies, EnergyKey, WorkloadEnergy, WorkloadRow, WorkloadState, ZoneTotals};
 use crate::units::Microjoules;
 use crate::workload::Workload;
 use crate::workload::names::Names;
@@ -36,7 +36,7 @@ pub struct Ledger {
     /// The keys of all attributed zones so far, in order.
     keys: Vec<KeyEntry>,
     /// Ordered by workload.
-    rows: Vec<Entry>,
+    rows: Vec<LedgerEntry>,
 }
 
 #[derive(Debug)]
@@ -55,8 +55,8 @@ struct KeyEntry {
 }
 
 #[derive(Debug)]
-struct Entry {
-    row: Row,
+struct LedgerEntry {
+    row: WorkloadRow,
     /// When it was last seen to work or vanish, if it is terminated.
     ended: Option<Duration>,
 }
@@ -86,7 +86,7 @@ impl Ledger {
     }
 
     /// All rows, ascending by workload.
-    pub fn rows(&self) -> impl Iterator<Item = &Row> + Clone {
+    pub fn rows(&self) -> impl Iterator<Item = &WorkloadRow> + Clone {
         self.rows.iter().map(|entry| &entry.row)
     }
 
@@ -100,7 +100,7 @@ impl Ledger {
 
     /// The totals of all workloads, as a snapshot shows them.
     #[must_use]
-    pub fn row_totals(&self, gpus: &GpuPowers<'_>) -> Vec<Row> {
+    pub fn row_totals(&self, gpus: &GpuPowers<'_>) -> Vec<WorkloadRow> {
         let mut rows: Vec<_> = self.rows().cloned().collect();
         rows.iter_mut().for_each(|row| gpus.of_row(row));
         rows
@@ -175,7 +175,7 @@ impl Ledger {
     }
 
     /// Adds rows for workloads that are new, alive or not.
-    fn admit(&mut self, usage: &Usage, worked: &[bool], alive: &BTreeSet<Arc<Workload>>) {
+    fn admit(&mut self, usage: &CpuUsage, worked: &[bool], alive: &BTreeSet<Arc<Workload>>) {
         let working = usage.workloads().zip(worked).filter(|(_, worked)| **worked);
         let working = working.map(|(shares, _)| &shares[0].workload);
         let mut new = self.missing(working);
@@ -188,7 +188,7 @@ impl Ledger {
         new.sort();
         new.dedup();
         // Few among many: their places are looked up, and the rows between them are not compared.
-        let below = |entry: &Entry, new: &Arc<Workload>| order(&entry.row.workload, new).is_lt();
+        let below = |entry: &LedgerEntry, new: &Arc<Workload>| order(&entry.row.workload, new).is_lt();
         let places: Vec<usize> = new.iter().map(|new| self.rows.partition_point(|entry| below(entry, new))).collect();
         let room = Vec::with_capacity(self.rows.len() + new.len());
         let mut earlier = std::mem::replace(&mut self.rows, room).into_iter();
@@ -196,7 +196,7 @@ impl Ledger {
         for (new, place) in new.into_iter().zip(places) {
             self.rows.extend(earlier.by_ref().take(place - taken));
             taken = place;
-            self.rows.push(Entry::new(new));
+            self.rows.push(LedgerEntry::new(new));
         }
         self.rows.extend(earlier);
     }
@@ -210,7 +210,7 @@ impl Ledger {
     fn charge_rows(
         &mut self,
         elapsed: Duration,
-        usage: &Usage,
+        usage: &CpuUsage,
         charges: &[Microjoules],
         worked: &[bool],
         alive: &BTreeSet<Arc<Workload>>,
@@ -219,13 +219,13 @@ impl Ledger {
         let mut usage =
             usage.workloads().enumerate().map(|(index, shares)| (&shares[0].workload, (index, shares))).peekable();
         let mut alive = alive.iter().map(|workload| (workload, ())).peekable();
-        for Entry { row, ended } in &mut self.rows {
+        for LedgerEntry { row, ended } in &mut self.rows {
             let running = seek(&mut alive, &row.workload).is_some() || *row.workload == Workload::Kernel;
             let work = seek(&mut usage, &row.workload).filter(|(index, _)| worked[*index]);
             if running {
-                (row.state, *ended) = (State::Running, None);
+                (row.state, *ended) = (WorkloadState::Running, None);
             } else if ended.is_none() || work.is_some() {
-                (row.state, *ended) = (State::Terminated, Some(now));
+                (row.state, *ended) = (WorkloadState::Terminated, Some(now));
             }
             for share in work.iter().flat_map(|(_, shares)| *shares) {
                 row.runtime_ns = row.runtime_ns.saturating_add(share.runtime_ns);
@@ -246,7 +246,7 @@ impl Ledger {
     }
 
     /// Energy of the interval by position in the usage and key.
-    fn charges(&self, attribution: &Attribution, usage: &Usage) -> Vec<Microjoules> {
+    fn charges(&self, attribution: &Attribution, usage: &CpuUsage) -> Vec<Microjoules> {
         let mut charges = vec![Microjoules::ZERO; usage.len() * self.keys.len()];
         for zone in &attribution.zones {
             let Some(division) = &zone.division else { continue };
@@ -259,17 +259,23 @@ impl Ledger {
     }
 
     /// Which workloads of the usage ran or were charged (what used a GPU need not have run), by position.
-    fn worked(&self, usage: &Usage, charges: &[Microjoules]) -> Vec<bool> {
+    fn worked(&self, usage: &CpuUsage, charges: &[Microjoules]) -> Vec<bool> {
         let keys = self.keys.len();
         let charged = |index: usize| charges[index * keys..(index + 1) * keys].iter().any(|energy| energy.0 > 0);
         usage.workloads().enumerate().map(|(index, shares)| ran(shares) || charged(index)).collect()
     }
 }
 
-impl Entry {
+impl LedgerEntry {
     fn new(workload: Arc<Workload>) -> Self {
-        let row =
-            Row { workload, state: State::Running, energy: Energies::new(), runtime_ns: 0, cycles: 0, switches: 0 };
+        let row = WorkloadRow {
+            workload,
+            state: WorkloadState::Running,
+            energy: Energies::new(),
+            runtime_ns: 0,
+            cycles: 0,
+            switches: 0,
+        };
         Self { row, ended: None }
     }
 }
@@ -282,7 +288,7 @@ fn key_index(keys: &[KeyEntry], key: EnergyKey) -> usize {
     keys.binary_search_by_key(&key, |entry| entry.key).expect("a key is never removed")
 }
 
-fn ran(shares: &[Share]) -> bool {
+fn ran(shares: &[CpuShare]) -> bool {
     shares.iter().any(|share| share.runtime_ns > 0 || share.cycles > 0 || share.switches > 0)
 }
 

@@ -13,7 +13,7 @@ use crate::ledger::gpu_power::GpuPowers;
 use crate::ledger::retention::Retention;
 use crate::process::Identity;
 use crate::process::Process;
-use crate::snapshot::{Energies, EnergyKey, ProcessKind, ProcessRow, State, WorkloadEnergy};
+use crate::snapshot::{Energies, EnergyKey, ProcessKind, ProcessRow, WorkloadEnergy, WorkloadState};
 use crate::table;
 use crate::units::Microjoules;
 use crate::workload::Workload;
@@ -28,7 +28,7 @@ const TICK_NS: u64 = 10_000_000;
 
 /// What bounds the number of rows.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct RowLimits {
     /// Rows of living processes.
     pub living: usize,
     /// Rows of ended ones.
@@ -46,20 +46,20 @@ pub struct Ran {
 /// Totals since the agent started.
 #[derive(Debug)]
 pub struct ProcessLedger {
-    limits: Limits,
+    limits: RowLimits,
     /// In the order in which they came; parallel to every row's energies.
     keys: Vec<EnergyKey>,
-    rows: BTreeMap<Process, Row>,
+    rows: BTreeMap<Process, ProcessEntry>,
     /// How many of the rows are living.
     living: usize,
-    kernel: Totals,
-    other: Totals,
+    kernel: ProcessTotals,
+    other: ProcessTotals,
     /// Ended processes whose rows have gone, and when: they get no second row.
     gone: HashMap<Process, Duration>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Totals {
+struct ProcessTotals {
     energy: Vec<Microjoules>,
     /// Of the last interval.
     charges: Vec<Microjoules>,
@@ -67,23 +67,23 @@ struct Totals {
 }
 
 #[derive(Debug)]
-struct Row {
+struct ProcessEntry {
     identity: Identity,
     workload: Arc<Workload>,
     ended: Option<Duration>,
-    totals: Totals,
+    totals: ProcessTotals,
 }
 
 impl ProcessLedger {
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: RowLimits) -> Self {
         Self {
             limits,
             keys: Vec::new(),
             rows: BTreeMap::new(),
             living: 0,
-            kernel: Totals::default(),
-            other: Totals::default(),
+            kernel: ProcessTotals::default(),
+            other: ProcessTotals::default(),
             gone: HashMap::new(),
         }
     }
@@ -105,8 +105,8 @@ impl ProcessLedger {
             self.retire(before, now);
         }
         let zero = vec![Microjoules::ZERO; self.keys.len()];
-        let totals = Totals { energy: zero.clone(), charges: zero, runtime_ns: 0 };
-        if self.rows.insert(process, Row { identity, workload, ended: None, totals }).is_none() {
+        let totals = ProcessTotals { energy: zero.clone(), charges: zero, runtime_ns: 0 };
+        if self.rows.insert(process, ProcessEntry { identity, workload, ended: None, totals }).is_none() {
             self.living += 1;
         }
     }
@@ -226,7 +226,7 @@ impl ProcessLedger {
         gpus: &GpuPowers<'_>,
     ) -> Vec<ProcessRow> {
         let powered: Vec<bool> = self.keys.iter().map(|key| powered(*key)).collect();
-        let energy = |totals: &Totals, living: bool| -> Energies {
+        let energy = |totals: &ProcessTotals, living: bool| -> Energies {
             let of = |(index, key): (usize, &EnergyKey)| WorkloadEnergy {
                 key: *key,
                 total: totals.energy[index],
@@ -234,12 +234,12 @@ impl ProcessLedger {
             };
             self.keys.iter().enumerate().map(of).collect()
         };
-        let sum = |kind, comm: &str, totals: &Totals| ProcessRow {
+        let sum = |kind, comm: &str, totals: &ProcessTotals| ProcessRow {
             pid: None,
             kind,
             comm: comm.into(),
             exe: "".into(),
-            state: State::Running,
+            state: WorkloadState::Running,
             energy: energy(totals, true),
             runtime_ns: totals.runtime_ns,
         };
@@ -256,7 +256,7 @@ impl ProcessLedger {
             },
             comm: Arc::clone(&row.identity.comm),
             exe: Arc::clone(&row.identity.exe),
-            state: if row.ended.is_some() { State::Terminated } else { State::Running },
+            state: if row.ended.is_some() { WorkloadState::Terminated } else { WorkloadState::Running },
             energy: energy(&row.totals, row.ended.is_none()),
             runtime_ns: row.totals.runtime_ns,
         });

@@ -58,18 +58,18 @@ pub type Energies = SmallVec<[WorkloadEnergy; 2]>;
 
 /// Whether a workload's cgroup still exists; the value of Kepler's label `state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum WorkloadState {
     Running,
     Terminated,
 }
 
-crate::as_str!(State { Running => "running", Terminated => "terminated" });
+crate::as_str!(WorkloadState { Running => "running", Terminated => "terminated" });
 
 /// One workload's totals since the agent started.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct WorkloadRow {
     pub workload: Arc<Workload>,
-    pub state: State,
+    pub state: WorkloadState,
     pub energy: Energies,
     pub runtime_ns: u64,
     pub cycles: u64,
@@ -116,7 +116,7 @@ pub struct IdleShares {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdle {
     pub uid: Arc<str>,
-    pub state: State,
+    pub state: WorkloadState,
     pub energy: IdleEnergies,
 }
 
@@ -158,7 +158,7 @@ pub struct ProcessRow {
     pub comm: Arc<str>,
     /// Its binary; empty where that is not known.
     pub exe: Arc<str>,
-    pub state: State,
+    pub state: WorkloadState,
     pub energy: Energies,
     pub runtime_ns: u64,
 }
@@ -215,7 +215,7 @@ pub struct Snapshot {
     /// Share of the online CPUs' time that was busy in the last interval, 0 to 1.
     pub cpu_usage_ratio: Option<f64>,
     pub zones: Vec<ZoneTotals>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<WorkloadRow>,
     /// What the pods and containers of the rows are called.
     pub names: Arc<Names>,
     /// Which labels of pods are exported.

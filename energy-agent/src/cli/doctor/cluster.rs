@@ -6,7 +6,7 @@ use energy_cluster::kubernetes::ClusterError;
 use energy_cluster::pods::PodSource;
 use energy_model::meter_state::Reason;
 
-use super::{CheckRow, Machine, Status, plural};
+use super::{CheckRow, CheckStatus, Machine, plural};
 use crate::node::node_name;
 
 /// A source that takes longer is reported as silent; `run` waits longer and tries again.
@@ -17,16 +17,21 @@ pub fn kubernetes(machine: &Machine<'_>) -> CheckRow {
     let source = PodSource::choose(&machine.config.cluster);
     let pods = machine.found.as_ref().map_or(0, |found| found.pods);
     match &source {
-        PodSource::None { reason: Reason::Off, detail } => return CheckRow::new(name, Status::Off, detail, ""),
+        PodSource::None { reason: Reason::Off, detail } => return CheckRow::new(name, CheckStatus::Off, detail, ""),
         PodSource::None { reason: Reason::Absent, .. } if pods > 0 => {
             let detail =
                 format!("not in a cluster, but {} by cgroup: known by uid, without names", plural(pods, "pod"));
-            return CheckRow::new(name, Status::Fallback, detail, "run the agent as a DaemonSet, or set KUBECONFIG");
+            return CheckRow::new(
+                name,
+                CheckStatus::Fallback,
+                detail,
+                "run the agent as a DaemonSet, or set KUBECONFIG",
+            );
         }
         PodSource::None { reason: Reason::Absent, .. } => {
             return CheckRow::new(
                 name,
-                Status::Missing,
+                CheckStatus::Missing,
                 "not in a cluster: the workloads are containers and units",
                 "",
             );
@@ -38,7 +43,7 @@ pub fn kubernetes(machine: &Machine<'_>) -> CheckRow {
         Ok(0) => {
             let detail = format!("{source} answers, but has no pod on node {node}");
             let remedy = "set --node.name to the name of the Node object (in a pod: env NODE_NAME from spec.nodeName)";
-            CheckRow::new(name, Status::Fallback, detail, remedy)
+            CheckRow::new(name, CheckStatus::Fallback, detail, remedy)
         }
         Ok(told) => CheckRow::ok(name, format!("{source}: {} on node {node}", plural(told, "pod"))),
         Err(ClusterError { reason, message }) => {

@@ -10,7 +10,7 @@ use energy_host::meter::rapl::Rapl;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::zone::{Source, Zone, ZoneKind};
 
-use super::{CheckRow, Machine, Status, plural};
+use super::{CheckRow, CheckStatus, Machine, plural};
 
 pub fn rows(machine: &Machine<'_>) -> Vec<CheckRow> {
     let sysfs = &machine.config.host.sysfs;
@@ -20,7 +20,7 @@ pub fn rows(machine: &Machine<'_>) -> Vec<CheckRow> {
     let mut rapl = measured(machine, MeterName::Rapl, || {
         Rapl::open(sysfs, mirrored_dies).map_or_else(|state| state, |rapl| rapl.state())
     });
-    if rapl.status == Status::Ok {
+    if rapl.status == CheckStatus::Ok {
         rapl.detail = zones(machine, mirrored_dies);
     }
     let mut rows = vec![rapl, measured(machine, MeterName::Perf, perf), measured(machine, MeterName::Hwmon, hwmon)];
@@ -35,12 +35,12 @@ pub fn rows(machine: &Machine<'_>) -> Vec<CheckRow> {
 /// A source that measures. One that was not tried because a better one works is tried now by `probe`.
 fn measured(machine: &Machine<'_>, meter: MeterName, probe: impl Fn() -> MeterState) -> CheckRow {
     let name = meter.as_str();
-    let Some(state) = machine.state(meter) else { return CheckRow::new(name, Status::Missing, "not tried", "") };
+    let Some(state) = machine.state(meter) else { return CheckRow::new(name, CheckStatus::Missing, "not tried", "") };
     match state.reason {
         Reason::Ok => CheckRow::ok(name, format!("used: {}", state.detail)),
-        Reason::Off => CheckRow::new(name, Status::Off, "switched off by --meter.cpu=none", ""),
+        Reason::Off => CheckRow::new(name, CheckStatus::Off, "switched off by --meter.cpu=none", ""),
         Reason::Unused if machine.config.host.meter_cpu != CpuMeter::Auto => {
-            CheckRow::new(name, Status::Off, "--meter.cpu names another meter", "")
+            CheckRow::new(name, CheckStatus::Off, "--meter.cpu names another meter", "")
         }
         Reason::Unused => {
             let state = probe();
@@ -59,7 +59,7 @@ fn down(state: &MeterState) -> CheckRow {
         return CheckRow::missing(name, &state.detail);
     }
     let remedy = "load the driver of the machine's power sensor, such as acpi_power_meter; many machines have none";
-    CheckRow::new(name, Status::Missing, &state.detail, if state.reason == Reason::Absent { remedy } else { "" })
+    CheckRow::new(name, CheckStatus::Missing, &state.detail, if state.reason == Reason::Absent { remedy } else { "" })
 }
 
 /// Which zones are measured, by which folder, and which are there but unreadable.
@@ -104,18 +104,18 @@ fn estimate(machine: &Machine<'_>) -> CheckRow {
     let name = MeterName::Estimate.as_str();
     if let Some(error) = &machine.coefficients {
         let remedy = "correct the file given by --meter.estimate-coefficients, or remove the flag; the agent does not start with it";
-        return CheckRow::new(name, Status::Missing, error, remedy);
+        return CheckRow::new(name, CheckStatus::Missing, error, remedy);
     }
     match (machine.state(MeterName::Estimate), machine.config.host.meter_cpu) {
         (Some(MeterState { reason: Reason::Ok, detail, .. }), CpuMeter::Auto) => {
             let remedy = "make rapl, perf or hwmon work, or turn estimates off with --meter.cpu=none";
-            CheckRow::new(name, Status::Fallback, format!("used (a model, not a measurement): {detail}"), remedy)
+            CheckRow::new(name, CheckStatus::Fallback, format!("used (a model, not a measurement): {detail}"), remedy)
         }
         (Some(MeterState { reason: Reason::Ok, detail, .. }), _) => {
             CheckRow::ok(name, format!("used because of --meter.cpu (a model, not a measurement): {detail}"))
         }
         (_, CpuMeter::Auto) => CheckRow::ok(name, "not used: energy is measured"),
-        (_, CpuMeter::None) => CheckRow::new(name, Status::Off, "switched off by --meter.cpu=none", ""),
-        _ => CheckRow::new(name, Status::Off, "--meter.cpu names another meter", ""),
+        (_, CpuMeter::None) => CheckRow::new(name, CheckStatus::Off, "switched off by --meter.cpu=none", ""),
+        _ => CheckRow::new(name, CheckStatus::Off, "--meter.cpu names another meter", ""),
     }
 }

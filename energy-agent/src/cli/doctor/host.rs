@@ -13,7 +13,7 @@ use energy_model::attribution::method::IdleMethod;
 use energy_model::zone::ZoneKind;
 
 use super::cluster::kubernetes;
-use super::{CheckRow, Machine, Status, plural};
+use super::{CheckRow, CheckStatus, Machine, plural};
 use crate::config::{Capping, Config};
 
 pub fn rows(machine: &Machine<'_>) -> Vec<CheckRow> {
@@ -48,7 +48,7 @@ fn cpufreq(sysfs: &Path) -> CheckRow {
     let detail = format!("no scaling_max_freq below {}: no capping by CPU clock", folder.display());
     CheckRow::new(
         name,
-        Status::Missing,
+        CheckStatus::Missing,
         detail,
         "load a cpufreq driver such as intel_pstate or acpi-cpufreq; most virtual machines have none",
     )
@@ -80,7 +80,7 @@ fn cpu_quota(config: &Config) -> CheckRow {
         None => {
             let detail = format!("no cpu controller below {}: no capping by CPU quota", config.host.cgroupfs.display());
             let remedy = "mount the host's cgroup hierarchy and name it with --path.cgroupfs; the kernel needs CONFIG_CFS_BANDWIDTH";
-            return CheckRow::new(name, Status::Missing, detail, remedy);
+            return CheckRow::new(name, CheckStatus::Missing, detail, remedy);
         }
     };
     let folders = [vec![root.clone()], list(root)].concat().into_iter();
@@ -88,13 +88,13 @@ fn cpu_quota(config: &Config) -> CheckRow {
     if files.is_empty() {
         let detail = format!("no cgroup below {} has {file}: no capping by CPU quota", root.display());
         let remedy = "none on a node with a kubelet, which adds it with its pods; elsewhere, write +cpu to cgroup.subtree_control";
-        return CheckRow::new(name, Status::Missing, detail, remedy);
+        return CheckRow::new(name, CheckStatus::Missing, detail, remedy);
     }
     let row = knobs(name, &format!("{file} below {}", root.display()), &files, CGROUPFS_WRITABLE);
-    if is_v1 && row.status == Status::Ok {
+    if is_v1 && row.status == CheckStatus::Ok {
         let detail =
             format!("{}, in cgroup v1: a pod's quota cannot be below the limit of one of its containers", row.detail);
-        return CheckRow::new(name, Status::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1");
+        return CheckRow::new(name, CheckStatus::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1");
     }
     row
 }
@@ -118,7 +118,7 @@ fn power_limits(sysfs: &Path) -> CheckRow {
         };
         let remedy =
             if packages.is_empty() { "see rapl" } else { "none: this processor has no such limits (as those of AMD)" };
-        return CheckRow::new(name, Status::Missing, detail, remedy);
+        return CheckRow::new(name, CheckStatus::Missing, detail, remedy);
     }
     let what = format!("{} on {}", plural(limits.len(), "power limit"), plural(packages.len(), "package"));
     knobs(name, &what, &limits, SYSFS_WRITABLE)
@@ -140,7 +140,7 @@ fn knobs(name: &'static str, what: &str, files: &[PathBuf], writable: &str) -> C
         ErrorKind::ReadOnlyFilesystem => writable,
         _ => "",
     };
-    CheckRow::new(name, Status::Missing, detail, remedy)
+    CheckRow::new(name, CheckStatus::Missing, detail, remedy)
 }
 
 /// Who caps on this node.
@@ -160,7 +160,7 @@ fn capping_lock(config: &Config) -> CheckRow {
             }
             let detail = format!("{detail}; an agent with {} only meters", config.host.state_directory.display());
             let remedy = "one is enough: stop one of them, or start it with --capping=off";
-            return CheckRow::new(name, Status::Fallback, detail, remedy);
+            return CheckRow::new(name, CheckStatus::Fallback, detail, remedy);
         }
         Ok(LockState::Free) => None,
         Err(NotLocked::Held(why) | NotLocked::Unshared(why)) => Some(why),
@@ -170,13 +170,13 @@ fn capping_lock(config: &Config) -> CheckRow {
     };
     match (config.capping, unusable) {
         (Capping::Off, None) => {
-            CheckRow::new(name, Status::Off, format!("--capping=off, and no agent holds {path}"), "")
+            CheckRow::new(name, CheckStatus::Off, format!("--capping=off, and no agent holds {path}"), "")
         }
         (Capping::Off, Some(why)) => {
             let why = why.split("; ").next().unwrap_or_default();
             CheckRow::new(
                 name,
-                Status::Off,
+                CheckStatus::Off,
                 format!("--capping=off; whether another agent caps is not known: {why}"),
                 "",
             )
@@ -190,7 +190,7 @@ fn pid_namespace(procfs: &Path) -> CheckRow {
     let name = "pid_namespace";
     match pid_namespace::restriction(procfs) {
         None => CheckRow::ok(name, "that of the host"),
-        Some(detail) => CheckRow::new(name, Status::Fallback, detail, pid_namespace::REMEDY),
+        Some(detail) => CheckRow::new(name, CheckStatus::Fallback, detail, pid_namespace::REMEDY),
     }
 }
 
@@ -199,7 +199,7 @@ fn state_directory(config: &Config) -> CheckRow {
     let directory = &config.host.state_directory;
     if config.idle != IdleMethod::Learned {
         let detail = "nothing to save: --attribution.idle learns nothing";
-        return CheckRow::new(name, Status::Off, detail, "");
+        return CheckRow::new(name, CheckStatus::Off, detail, "");
     }
     // The agent makes the folder; what has to be writable then is the one it is made in.
     let existing = directory.ancestors().find(|folder| folder.exists()).unwrap_or(directory);
@@ -208,7 +208,7 @@ fn state_directory(config: &Config) -> CheckRow {
         Ok(()) => CheckRow::ok(name, format!("{} can be created", directory.display())),
         Err(error) => CheckRow::new(
             name,
-            Status::Missing,
+            CheckStatus::Missing,
             format!(
                 "{}: {}: {error}; the learned idle power is lost at restart",
                 directory.display(),

@@ -8,13 +8,13 @@ use energy_host::meter::cgroupfs::CgroupFiles;
 use energy_host::meter::ebpf::btf_path;
 use energy_model::meter_state::{MeterName, MeterState, Program, Reason, UsageMeter};
 
-use super::{CheckRow, Machine, Status, plural};
+use super::{CheckRow, CheckStatus, Machine, plural};
 
 pub fn rows(machine: &Machine<'_>) -> Vec<CheckRow> {
     let Machine { config, .. } = machine;
     let mut rows = vec![btf(machine)];
     if config.host.ebpf == EbpfMode::Off {
-        let off = |name| CheckRow::new(name, Status::Off, "switched off by --ebpf=off", "");
+        let off = |name| CheckRow::new(name, CheckStatus::Off, "switched off by --ebpf=off", "");
         rows.extend([off("sched_switch"), off("cgroup_events"), off("cycles")]);
     } else {
         rows.extend([sched_switch(machine), cgroup_events(machine), cycles(machine)]);
@@ -29,9 +29,9 @@ fn btf(machine: &Machine<'_>) -> CheckRow {
     match fs::read(&path) {
         Ok(image) => match Types::parse(&image) {
             Ok(_) => CheckRow::ok("btf", path.display().to_string()),
-            Err(error) => CheckRow::new("btf", Status::Missing, format!("{}: {error:#}", path.display()), remedy),
+            Err(error) => CheckRow::new("btf", CheckStatus::Missing, format!("{}: {error:#}", path.display()), remedy),
         },
-        Err(error) => CheckRow::new("btf", Status::Missing, format!("{}: {error}", path.display()), remedy),
+        Err(error) => CheckRow::new("btf", CheckStatus::Missing, format!("{}: {error}", path.display()), remedy),
     }
 }
 
@@ -41,7 +41,7 @@ fn sched_switch(machine: &Machine<'_>) -> CheckRow {
         if machine.config.host.ebpf == EbpfMode::On { "; with --ebpf=on the agent ends with this error" } else { "" };
     match (machine.state(MeterName::Ebpf), &machine.reading) {
         (Some(MeterState { reason: Reason::Ok, .. }), Err(error)) => {
-            CheckRow::new(name, Status::Missing, format!("loaded, but unreadable: {error}"), "use --ebpf=off")
+            CheckRow::new(name, CheckStatus::Missing, format!("loaded, but unreadable: {error}"), "use --ebpf=off")
         }
         (Some(MeterState { reason: Reason::Ok, detail: program, .. }), Ok(cgroups)) => {
             let detail = format!(
@@ -52,10 +52,10 @@ fn sched_switch(machine: &Machine<'_>) -> CheckRow {
                 return CheckRow::ok(name, detail);
             }
             let remedy = "counts no cycles, and time only when tasks leave the CPU; tp_btf needs a kernel with BTF for task_struct and cgroup";
-            CheckRow::new(name, Status::Fallback, detail, remedy)
+            CheckRow::new(name, CheckStatus::Fallback, detail, remedy)
         }
         (Some(state), _) => refused(state, demanded),
-        (None, _) => CheckRow::new(name, Status::Missing, "not tried", ""),
+        (None, _) => CheckRow::new(name, CheckStatus::Missing, "not tried", ""),
     }
 }
 
@@ -70,7 +70,7 @@ fn refused(state: &MeterState, demanded: &str) -> CheckRow {
         }
         _ => (text.clone(), "use Linux 5.10 or later with BTF; on such a kernel, report this message".to_owned()),
     };
-    CheckRow::new("sched_switch", Status::Missing, format!("{detail}{demanded}"), remedy)
+    CheckRow::new("sched_switch", CheckStatus::Missing, format!("{detail}{demanded}"), remedy)
 }
 
 fn cgroup_events(machine: &Machine<'_>) -> CheckRow {
@@ -81,10 +81,10 @@ fn cgroup_events(machine: &Machine<'_>) -> CheckRow {
         Some(state) if state.is_up() => {
             CheckRow::ok(name, "cgroup_mkdir and cgroup_rmdir: short-lived containers have a name")
         }
-        Some(state) => CheckRow::new(name, Status::Fallback, format!("{}: {loss}", state.detail), ""),
+        Some(state) => CheckRow::new(name, CheckStatus::Fallback, format!("{}: {loss}", state.detail), ""),
         None => CheckRow::new(
             name,
-            Status::Fallback,
+            CheckStatus::Fallback,
             format!("the cgroup tree is walked at every tick: {loss}"),
             "see sched_switch",
         ),
@@ -100,20 +100,20 @@ fn cycles(machine: &Machine<'_>) -> CheckRow {
             CheckRow::ok(name, format!("{} on every online CPU: work is weighed by them", detail.replace('_', " ")))
         }
         Some(MeterState { reason: Reason::Off, detail, .. }) => {
-            CheckRow::new(name, Status::Off, format!("{detail}: {instead}"), "")
+            CheckRow::new(name, CheckStatus::Off, format!("{detail}: {instead}"), "")
         }
         Some(MeterState { reason: Reason::Absent, detail, .. }) => {
             let what = detail.strip_suffix(&format!("; {instead}")).unwrap_or(detail);
             let remedy = "none needed; a virtual PMU would also distinguish fast clocks from slow ones";
-            CheckRow::new(name, Status::Fallback, format!("{what}: {instead}"), remedy)
+            CheckRow::new(name, CheckStatus::Fallback, format!("{what}: {instead}"), remedy)
         }
         Some(MeterState { reason: Reason::Permission, detail, .. }) => {
-            CheckRow { status: Status::Fallback, ..CheckRow::missing(name, detail) }
+            CheckRow { status: CheckStatus::Fallback, ..CheckRow::missing(name, detail) }
         }
-        Some(MeterState { detail, .. }) => CheckRow::new(name, Status::Fallback, detail, ""),
+        Some(MeterState { detail, .. }) => CheckRow::new(name, CheckStatus::Fallback, detail, ""),
         None => CheckRow::new(
             name,
-            Status::Fallback,
+            CheckStatus::Fallback,
             format!("counted by sched_switch only: {instead}"),
             "see sched_switch",
         ),
@@ -130,13 +130,13 @@ fn cgroup_files(machine: &Machine<'_>) -> CheckRow {
         }
         (Some(MeterState { reason: Reason::Ok, .. }), _) => {
             let detail = "cpu.stat of every cgroup is read instead of eBPF: exact totals, but no cycles, no context switches, and not per package";
-            CheckRow::new(name, Status::Fallback, detail, "see sched_switch")
+            CheckRow::new(name, CheckStatus::Fallback, detail, "see sched_switch")
         }
         (Some(MeterState { reason: Reason::Unused, .. }), Some(root)) => match CgroupFiles::open(root) {
             Ok(_) => CheckRow::ok(name, "cpu.stat is readable, not used: eBPF works"),
-            Err(error) => CheckRow::new(name, Status::Missing, format!("{error:#}"), "none needed: eBPF works"),
+            Err(error) => CheckRow::new(name, CheckStatus::Missing, format!("{error:#}"), "none needed: eBPF works"),
         },
-        _ => CheckRow::new(name, Status::Missing, "no cpu.stat without cgroup v2", "see cgroup"),
+        _ => CheckRow::new(name, CheckStatus::Missing, "no cpu.stat without cgroup v2", "see cgroup"),
     }
 }
 
@@ -149,9 +149,9 @@ fn hierarchy(machine: &Machine<'_>) -> CheckRow {
                 return CheckRow::ok(name, detail);
             }
             let detail = format!("hybrid: {detail}; containers that a runtime keeps only in cgroup v1 are not visible");
-            CheckRow::new(name, Status::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1")
+            CheckRow::new(name, CheckStatus::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1")
         }
         (Err(error), _) => CheckRow::missing(name, error),
-        (Ok(_), None) => CheckRow::new(name, Status::Missing, "cgroup v2 disappeared", "run doctor again"),
+        (Ok(_), None) => CheckRow::new(name, CheckStatus::Missing, "cgroup v2 disappeared", "run doctor again"),
     }
 }

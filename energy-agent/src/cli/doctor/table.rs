@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal as _, Write};
 use energy_model::printable::steers;
 use ratatui::crossterm::terminal;
 
-use super::{CheckRow, Report, Status};
+use super::{CheckRow, CheckStatus, Report};
 
 /// Widths of the first two columns with the blanks after them; the longest name and the longest status word fit.
 const NAME: usize = 17;
@@ -64,13 +64,13 @@ fn write_row(out: &mut impl Write, row: &CheckRow, width: usize, colour: Option<
 }
 
 /// Green, yellow, dim; red for what is missing where energy cannot be attributed, and plain where it can without.
-const fn sgr(status: Status, attribution: bool) -> u8 {
+const fn sgr(status: CheckStatus, attribution: bool) -> u8 {
     match status {
-        Status::Ok => 32,
-        Status::Fallback => 33,
-        Status::Missing if attribution => 0,
-        Status::Missing => 31,
-        Status::Off => 2,
+        CheckStatus::Ok => 32,
+        CheckStatus::Fallback => 33,
+        CheckStatus::Missing if attribution => 0,
+        CheckStatus::Missing => 31,
+        CheckStatus::Off => 2,
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
         let detail = "a\u{1b}b is there, and its detail is longer than fits into the line that it has";
         let checks = vec![
             CheckRow::ok("rapl", "used"),
-            CheckRow::new("perf", Status::Missing, detail, "do this, then that, and look again"),
+            CheckRow::new("perf", CheckStatus::Missing, detail, "do this, then that, and look again"),
         ];
         Report {
             attribution: false,

@@ -8,7 +8,7 @@ use energy_export::web_config::{self, Validity, WebConfigError};
 use energy_files::config_file::FileError;
 use k8s_openapi::jiff::Timestamp;
 
-use super::{CheckRow, Status};
+use super::{CheckRow, CheckStatus};
 use crate::config::Config;
 
 /// A certificate that ends sooner should have been renewed by now, or one of a shorter life in the last third of it. Managers
@@ -34,12 +34,12 @@ fn web_config(file: Option<&Path>) -> CheckRow {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     if now.as_secs() > ends {
         let detail = format!("{asked}; the certificate expired at {}, clients refuse it", date(ends));
-        CheckRow::new(name, Status::Missing, detail, renew)
+        CheckRow::new(name, CheckStatus::Missing, detail, renew)
     } else if now.as_secs() < begins {
         let detail = format!("{asked}; the certificate is valid from {}, until then clients refuse it", date(begins));
-        CheckRow::new(name, Status::Missing, detail, "set this machine's clock, or create a new certificate")
+        CheckRow::new(name, CheckStatus::Missing, detail, "set this machine's clock, or create a new certificate")
     } else if ends - now.as_secs() < SOON.as_secs().min(ends.saturating_sub(begins) / 3) {
-        CheckRow::new(name, Status::Fallback, format!("{asked}; the certificate expires at {}", date(ends)), renew)
+        CheckRow::new(name, CheckStatus::Fallback, format!("{asked}; the certificate expires at {}", date(ends)), renew)
     } else {
         CheckRow::ok(name, format!("{asked}; the certificate is valid until {}", date(ends)))
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use energy_model::capping::policy::schema::fields::{document::OBJECT as DOCUMENT, policy::OBJECT as POLICY};
-use energy_model::capping::policy::schema::{Field, Kind, Object, Presence};
+use energy_model::capping::policy::schema::{Field, FieldKind, Object, Presence};
 use energy_model::capping::policy::syntax::Syntax;
 use energy_model::capping::policy::unit::{Unit, plain};
 use energy_model::nearest::nearest;
@@ -59,7 +59,7 @@ fn step(object: &'static Object, name: &str, place: &str) -> Result<&'static Fie
 
 fn joined(place: &str, field: &Field) -> String {
     let dot = if place.is_empty() { "" } else { "." };
-    let list = if matches!(field.kind, Kind::List { of: Kind::Object(_), .. }) { "[]" } else { "" };
+    let list = if matches!(field.kind, FieldKind::List { of: FieldKind::Object(_), .. }) { "[]" } else { "" };
     format!("{place}{dot}{}{list}", field.name)
 }
 
@@ -85,25 +85,27 @@ fn line(text: &mut String, depth: usize, name: &str, field: &Field) {
     let _ = writeln!(text, "{}{name} <{}>  {presence}", "  ".repeat(depth), kind(&field.kind));
 }
 
-fn kind(kind: &Kind) -> String {
+fn kind(kind: &FieldKind) -> String {
     let range = |unit: Unit, min: f64, max: f64| {
         let sign = if unit == Unit::None { String::new() } else { format!(" {}", unit.sign()) };
         format!("{} to {}{sign}", plain(min), plain(max))
     };
     match kind {
-        Kind::Text(Syntax::Name) => "name".to_owned(),
-        Kind::Text(Syntax::Namespace) => "namespace".to_owned(),
-        Kind::Text(Syntax::LabelKey) => "label key".to_owned(),
-        Kind::Text(Syntax::LabelValue) => "label value".to_owned(),
-        Kind::Switch => "true or false".to_owned(),
-        Kind::Whole { min, max, .. } if min == max => format!("{min}"),
-        Kind::Whole { unit, min, max } => format!("whole number, {}", range(*unit, f64::from(*min), f64::from(*max))),
-        Kind::Number { unit, min, max } => format!("number, {}", range(*unit, *min, *max)),
-        Kind::Choice(words) => words.join(" | "),
-        Kind::List { of: Kind::Object(_), .. } => "list".to_owned(),
-        Kind::List { of, .. } => format!("list of {}", self::kind(of)),
-        Kind::Labels => "map of label keys to values".to_owned(),
-        Kind::Object(_) => "object".to_owned(),
+        FieldKind::Text(Syntax::Name) => "name".to_owned(),
+        FieldKind::Text(Syntax::Namespace) => "namespace".to_owned(),
+        FieldKind::Text(Syntax::LabelKey) => "label key".to_owned(),
+        FieldKind::Text(Syntax::LabelValue) => "label value".to_owned(),
+        FieldKind::Switch => "true or false".to_owned(),
+        FieldKind::Whole { min, max, .. } if min == max => format!("{min}"),
+        FieldKind::Whole { unit, min, max } => {
+            format!("whole number, {}", range(*unit, f64::from(*min), f64::from(*max)))
+        }
+        FieldKind::Number { unit, min, max } => format!("number, {}", range(*unit, *min, *max)),
+        FieldKind::Choice(words) => words.join(" | "),
+        FieldKind::List { of: FieldKind::Object(_), .. } => "list".to_owned(),
+        FieldKind::List { of, .. } => format!("list of {}", self::kind(of)),
+        FieldKind::Labels => "map of label keys to values".to_owned(),
+        FieldKind::Object(_) => "object".to_owned(),
     }
 }
 

@@ -1,13 +1,13 @@
 //! Documents of policies in a file: the file itself, or the keys of the ConfigMaps in it.
 
 use energy_cluster::configmaps;
-use energy_model::capping::policy::yaml::{self, Node, Value};
+use energy_model::capping::policy::yaml::{self, YamlNode, YamlValue};
 
-use super::Found;
+use super::FoundDocument;
 use crate::policies::files::is_document;
 
 /// What is to be checked in a file, or why it cannot be.
-pub(super) fn documents(file: &str, text: String) -> Vec<Result<Found, String>> {
+pub(super) fn documents(file: &str, text: String) -> Vec<Result<FoundDocument, String>> {
     let file = if file == "-" { "standard input" } else { file };
     let manifests = match yaml::documents(&text, 1) {
         Ok(roots) if roots.iter().any(|root| kind(root).is_some()) => {
@@ -18,24 +18,24 @@ pub(super) fn documents(file: &str, text: String) -> Vec<Result<Found, String>> 
     };
     if manifests.is_empty() {
         let place = file.to_owned();
-        return vec![Ok(Found { place, text, namespace: String::new(), first_line: 1 })];
+        return vec![Ok(FoundDocument { place, text, namespace: String::new(), first_line: 1 })];
     }
     manifests
 }
 
-fn kind<'a>(root: &'a Node<'_>) -> Option<&'a str> {
+fn kind<'a>(root: &'a YamlNode<'_>) -> Option<&'a str> {
     root.get("apiVersion")?;
     root.get("kind")?.text()
 }
 
-fn of_manifest(file: &str, root: &Node<'_>) -> Vec<Result<Found, String>> {
+fn of_manifest(file: &str, root: &YamlNode<'_>) -> Vec<Result<FoundDocument, String>> {
     let line = root.line;
     match kind(root) {
         Some("ConfigMap") => {}
         Some("List" | "ConfigMapList") => {
             return root
                 .get("items")
-                .map(Node::items)
+                .map(YamlNode::items)
                 .unwrap_or_default()
                 .iter()
                 .flat_map(|item| of_manifest(file, item))
@@ -58,19 +58,19 @@ fn of_manifest(file: &str, root: &Node<'_>) -> Vec<Result<Found, String>> {
         }
     }
     let metadata =
-        |key| root.get("metadata").and_then(|metadata| metadata.get(key)).and_then(Node::text).unwrap_or_default();
+        |key| root.get("metadata").and_then(|metadata| metadata.get(key)).and_then(YamlNode::text).unwrap_or_default();
     let (namespace, name) = (metadata("namespace"), metadata("name"));
     let map = if namespace.is_empty() { format!("ConfigMap {name}") } else { format!("ConfigMap {namespace}/{name}") };
-    let entries = root.get("data").map(Node::entries).unwrap_or_default();
-    let binary = root.get("binaryData").map(Node::entries).unwrap_or_default();
-    let binary: Vec<&yaml::Entry<'_>> = binary.iter().filter(|entry| is_document(&entry.key)).collect();
+    let entries = root.get("data").map(YamlNode::entries).unwrap_or_default();
+    let binary = root.get("binaryData").map(YamlNode::entries).unwrap_or_default();
+    let binary: Vec<&yaml::MapEntry<'_>> = binary.iter().filter(|entry| is_document(&entry.key)).collect();
     if entries.is_empty() && binary.is_empty() {
         return vec![Err(format!("{file}: {map}: no key in `data` (line {line})"))];
     }
-    let document = |entry: &yaml::Entry<'_>| {
+    let document = |entry: &yaml::MapEntry<'_>| {
         let place = format!("{file}: {map} key {}", entry.key);
         match &entry.node.value {
-            Value::Text { text, literal } => Ok(Found {
+            YamlValue::Text { text, literal } => Ok(FoundDocument {
                 place,
                 text: text.to_string(),
                 namespace: namespace.to_owned(),
@@ -83,10 +83,10 @@ fn of_manifest(file: &str, root: &Node<'_>) -> Vec<Result<Found, String>> {
             )),
         }
     };
-    let decoded = |entry: &&yaml::Entry<'_>| {
+    let decoded = |entry: &&yaml::MapEntry<'_>| {
         let place = format!("{file}: {map} key {}", entry.key);
         match entry.node.text().and_then(configmaps::decoded) {
-            Some(text) => Ok(Found { place, text, namespace: namespace.to_owned(), first_line: 1 }),
+            Some(text) => Ok(FoundDocument { place, text, namespace: namespace.to_owned(), first_line: 1 }),
             None => Err(format!("{place}: {} (line {})", configmaps::not_text(), entry.line)),
         }
     };

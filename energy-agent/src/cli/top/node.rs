@@ -16,12 +16,12 @@ pub struct NodeFigures {
     /// Busy share of all CPUs, 0 to 1.
     pub busy: Option<f64>,
     /// `None` where no GPU is read.
-    pub gpus: Option<Gpus>,
+    pub gpus: Option<GpuFigures>,
 }
 
 /// The node's GPUs together.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Gpus {
+pub struct GpuFigures {
     pub count: usize,
     /// Watts by source.
     pub watts: BTreeMap<String, f64>,
@@ -30,7 +30,7 @@ pub struct Gpus {
     pub unattributed: Option<f64>,
 }
 
-impl Gpus {
+impl GpuFigures {
     /// One line, of up to 80 characters for eight of them: what they draw, and how that was divided.
     #[must_use]
     pub fn line(&self) -> String {

@@ -18,7 +18,7 @@ use crate::signals;
 /// Shows the table, beginning with `first`, until the user quits or a signal comes. The terminal is restored, on errors
 /// and panics too.
 pub(super) fn run(mut agent: Agent, first: Table, interval: Duration) -> Result<()> {
-    let mut view = View::new(agent.url.clone(), first);
+    let mut view = ScreenView::new(agent.url.clone(), first);
     let (send, pages) = mpsc::channel();
     std::thread::spawn(move || {
         loop {
@@ -38,7 +38,7 @@ pub(super) fn run(mut agent: Agent, first: Table, interval: Duration) -> Result<
 
 fn show(
     terminal: &mut DefaultTerminal,
-    view: &mut View,
+    view: &mut ScreenView,
     pages: &Receiver<Result<Table>>,
     ended: &Receiver<String>,
 ) -> Result<()> {
@@ -64,7 +64,7 @@ fn show(
 }
 
 /// What is on the screen.
-struct View {
+struct ScreenView {
     url: String,
     table: Table,
     order: Order,
@@ -76,7 +76,7 @@ struct View {
     lost: Option<String>,
 }
 
-impl View {
+impl ScreenView {
     fn new(url: String, mut table: Table) -> Self {
         table.sort(Order::Watts);
         Self { url, table, order: Order::Watts, offset: 0, height: 1, lost: None }
@@ -196,14 +196,14 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::top::node::Gpus;
-    use crate::cli::top::table::{Entry, Kind};
+    use crate::cli::top::node::GpuFigures;
+    use crate::cli::top::table::{EntryKind, TableEntry};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    fn view(entries: usize) -> View {
-        let entry = |index: usize| Entry {
-            kind: Kind::Unit,
+    fn view(entries: usize) -> ScreenView {
+        let entry = |index: usize| TableEntry {
+            kind: EntryKind::Unit,
             name: format!("unit-{index:03}.service"),
             watts: (index > 0).then_some(1.5),
             gpu_watts: (index == 3).then_some(200.0),
@@ -211,13 +211,13 @@ mod tests {
             cpu: None,
             ended: index == 0,
         };
-        View::new(
+        ScreenView::new(
             "http://n/metrics".to_owned(),
             Table { entries: (0..entries).map(entry).collect(), ..Table::default() },
         )
     }
 
-    fn drawn(view: &mut View, width: u16, height: u16) -> String {
+    fn drawn(view: &mut ScreenView, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| view.draw(frame)).unwrap();
         let text = terminal.backend().to_string();
@@ -271,7 +271,7 @@ mod tests {
         view.quits_on(KeyEvent::from(KeyCode::Char('g')));
         assert_eq!(view.order, Order::Watts, "there is no such column");
         assert!(!drawn(&mut view, 80, 12).contains("GPU"));
-        view.table.node.gpus = Some(Gpus { count: 8, ..Gpus::default() });
+        view.table.node.gpus = Some(GpuFigures { count: 8, ..GpuFigures::default() });
         view.quits_on(KeyEvent::from(KeyCode::Char('g')));
         let screen = drawn(&mut view, 100, 12);
         let lines: Vec<&str> = screen.lines().map(str::trim).collect();

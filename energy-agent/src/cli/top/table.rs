@@ -6,24 +6,24 @@ use std::collections::{BTreeMap, HashMap};
 
 use energy_export::parse::ParsedSample;
 use energy_model::printable::printable;
-use energy_model::snapshot::State;
+use energy_model::snapshot::WorkloadState;
 
 use super::node::NodeFigures;
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum EntryKind {
     Pod,
     Container,
     Unit,
 }
 
-energy_model::as_str!(Kind { Pod => "pod", Container => "container", Unit => "unit" });
+energy_model::as_str!(EntryKind { Pod => "pod", Container => "container", Unit => "unit" });
 
 /// A pod, a container or a unit. Containers are parts of pods and units, so entries do not add up.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
-    pub kind: Kind,
+pub struct TableEntry {
+    pub kind: EntryKind,
     pub name: String,
     /// Of CPUs and memory, as is `joules`.
     pub watts: Option<f64>,
@@ -35,7 +35,7 @@ pub struct Entry {
     pub ended: bool,
 }
 
-impl Entry {
+impl TableEntry {
     /// What is shown in a column.
     #[must_use]
     pub fn number(&self, column: Column) -> String {
@@ -98,26 +98,26 @@ pub enum Order {
 
 /// What the previous page said, which differences are taken from.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct PreviousPage {
     tick: Option<f64>,
-    counters: HashMap<Key, f64>,
+    counters: HashMap<CounterKey, f64>,
     /// Differences by second between the last two ticks.
-    rates: HashMap<Key, f64>,
+    rates: HashMap<CounterKey, f64>,
 }
 
 /// Pod and container id, or the unit; [`UNATTRIBUTED`] and [`GPU_UNATTRIBUTED`] for the node.
-type Key = (Kind, String, String);
+type CounterKey = (EntryKind, String, String);
 
 const UNATTRIBUTED: &str = "\0unattributed";
 const GPU_UNATTRIBUTED: &str = "\0GPU unattributed";
 
-fn of_node(what: &str) -> Key {
-    (Kind::Unit, what.to_owned(), String::new())
+fn of_node(what: &str) -> CounterKey {
+    (EntryKind::Unit, what.to_owned(), String::new())
 }
 
-impl Memory {
+impl PreviousPage {
     /// Takes the counters of a page whose values were read at `tick`. A page of the same tick changes nothing.
-    fn advance(&mut self, tick: Option<f64>, counters: HashMap<Key, f64>) {
+    fn advance(&mut self, tick: Option<f64>, counters: HashMap<CounterKey, f64>) {
         let elapsed = match (self.tick, tick) {
             (Some(before), Some(now)) => now - before,
             _ => 0.0,
@@ -128,7 +128,7 @@ impl Memory {
         // After a restart or a step of the clock there is nothing to compare with.
         self.rates.clear();
         if elapsed > 0.0 {
-            let rate = |(key, now): (&Key, &f64)| {
+            let rate = |(key, now): (&CounterKey, &f64)| {
                 let grown = now - self.counters.get(key)?;
                 (grown >= 0.0).then(|| (key.clone(), grown / elapsed))
             };
@@ -142,15 +142,15 @@ impl Memory {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
     pub node: NodeFigures,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<TableEntry>,
 }
 
 impl Table {
     /// Reads a page; `memory` is that of the pages before it.
     #[must_use]
-    pub fn read(samples: &[ParsedSample], memory: &mut Memory) -> Self {
+    pub fn read(samples: &[ParsedSample], memory: &mut PreviousPage) -> Self {
         let mut node = NodeFigures::default();
-        let mut entries = BTreeMap::<Key, Entry>::new();
+        let mut entries = BTreeMap::<CounterKey, TableEntry>::new();
         let mut counters = HashMap::new();
         let mut tick = None;
         for sample in samples {
@@ -181,7 +181,7 @@ impl Table {
                 name => {
                     let Some((kind, what)) = workload(name) else { continue };
                     let (key, label) = identity(kind, sample);
-                    let entry = entries.entry(key.clone()).or_insert_with(|| Entry {
+                    let entry = entries.entry(key.clone()).or_insert_with(|| TableEntry {
                         kind,
                         // A cgroup may have any name.
                         name: printable(&label).into_owned(),
@@ -189,13 +189,13 @@ impl Table {
                         gpu_watts: None,
                         joules: None,
                         cpu: None,
-                        ended: sample.label("state") == State::Terminated.as_str(),
+                        ended: sample.label("state") == WorkloadState::Terminated.as_str(),
                     });
                     match what {
-                        What::Watts => add(&mut entry.watts, value),
-                        What::GpuWatts => add(&mut entry.gpu_watts, value),
-                        What::Joules => add(&mut entry.joules, value),
-                        What::Seconds => *counters.entry(key).or_default() += value,
+                        Figure::Watts => add(&mut entry.watts, value),
+                        Figure::GpuWatts => add(&mut entry.gpu_watts, value),
+                        Figure::Joules => add(&mut entry.joules, value),
+                        Figure::Seconds => *counters.entry(key).or_default() += value,
                     }
                 }
             }
@@ -234,43 +234,43 @@ impl Table {
     }
 }
 
-enum What {
+enum Figure {
     Watts,
     GpuWatts,
     Joules,
     Seconds,
 }
 
-fn workload(name: &str) -> Option<(Kind, What)> {
+fn workload(name: &str) -> Option<(EntryKind, Figure)> {
     Some(match name {
-        "kepler_pod_cpu_watts" => (Kind::Pod, What::Watts),
-        "kepler_pod_gpu_watts" => (Kind::Pod, What::GpuWatts),
-        "kepler_pod_cpu_joules_total" => (Kind::Pod, What::Joules),
-        "energy_agent_pod_cpu_seconds_total" => (Kind::Pod, What::Seconds),
-        "kepler_container_cpu_watts" => (Kind::Container, What::Watts),
-        "kepler_container_gpu_watts" => (Kind::Container, What::GpuWatts),
-        "kepler_container_cpu_joules_total" => (Kind::Container, What::Joules),
-        "kepler_container_cpu_seconds_total" => (Kind::Container, What::Seconds),
-        "energy_agent_system_cpu_watts" => (Kind::Unit, What::Watts),
-        "energy_agent_system_gpu_watts" => (Kind::Unit, What::GpuWatts),
-        "energy_agent_system_cpu_joules_total" => (Kind::Unit, What::Joules),
-        "energy_agent_system_cpu_seconds_total" => (Kind::Unit, What::Seconds),
+        "kepler_pod_cpu_watts" => (EntryKind::Pod, Figure::Watts),
+        "kepler_pod_gpu_watts" => (EntryKind::Pod, Figure::GpuWatts),
+        "kepler_pod_cpu_joules_total" => (EntryKind::Pod, Figure::Joules),
+        "energy_agent_pod_cpu_seconds_total" => (EntryKind::Pod, Figure::Seconds),
+        "kepler_container_cpu_watts" => (EntryKind::Container, Figure::Watts),
+        "kepler_container_gpu_watts" => (EntryKind::Container, Figure::GpuWatts),
+        "kepler_container_cpu_joules_total" => (EntryKind::Container, Figure::Joules),
+        "kepler_container_cpu_seconds_total" => (EntryKind::Container, Figure::Seconds),
+        "energy_agent_system_cpu_watts" => (EntryKind::Unit, Figure::Watts),
+        "energy_agent_system_gpu_watts" => (EntryKind::Unit, Figure::GpuWatts),
+        "energy_agent_system_cpu_joules_total" => (EntryKind::Unit, Figure::Joules),
+        "energy_agent_system_cpu_seconds_total" => (EntryKind::Unit, Figure::Seconds),
         _ => return None,
     })
 }
 
 /// What tells entries apart, and what people call them.
-fn identity(kind: Kind, sample: &ParsedSample) -> (Key, String) {
+fn identity(kind: EntryKind, sample: &ParsedSample) -> (CounterKey, String) {
     let [pod, container, unit] = ["pod_id", "container_id", "unit"].map(|label| sample.label(label));
     match kind {
-        Kind::Pod => {
+        EntryKind::Pod => {
             let name = match (sample.label("pod_namespace"), sample.label("pod_name")) {
                 (_, "") => pod.to_owned(),
                 (namespace, name) => format!("{namespace}/{name}"),
             };
             ((kind, pod.to_owned(), String::new()), name)
         }
-        Kind::Container => {
+        EntryKind::Container => {
             let mut name = match sample.label("container_name") {
                 "" => container.chars().take(12).collect(),
                 name => name.to_owned(),
@@ -281,7 +281,7 @@ fn identity(kind: Kind, sample: &ParsedSample) -> (Key, String) {
             }
             ((kind, pod.to_owned(), container.to_owned()), name)
         }
-        Kind::Unit => ((kind, unit.to_owned(), String::new()), unit.to_owned()),
+        EntryKind::Unit => ((kind, unit.to_owned(), String::new()), unit.to_owned()),
     }
 }
 
@@ -313,7 +313,7 @@ mod tests {
         .unwrap()
     }
 
-    fn numbers(table: &Table, entry: &Entry) -> Vec<String> {
+    fn numbers(table: &Table, entry: &TableEntry) -> Vec<String> {
         table.columns().iter().map(|column| entry.number(*column)).collect()
     }
 
@@ -332,7 +332,7 @@ mod tests {
             ))
             .unwrap()
         };
-        let mut memory = Memory::default();
+        let mut memory = PreviousPage::default();
         let first = Table::read(&[page(100, 10, 6), gpus(3)].concat(), &mut memory);
         assert_eq!(first.node.gpus.unwrap().unattributed, None);
         let mut table = Table::read(&[page(102, 10, 6), gpus(5)].concat(), &mut memory);
@@ -351,12 +351,16 @@ mod tests {
         ];
         assert_eq!(seen, expected.map(|(name, numbers)| (name, numbers.to_owned())));
         assert_eq!(table.columns().len(), 4);
-        assert_eq!(Table::read(&page(100, 10, 6), &mut Memory::default()).columns().len(), 3, "no GPU, no column");
+        assert_eq!(
+            Table::read(&page(100, 10, 6), &mut PreviousPage::default()).columns().len(),
+            3,
+            "no GPU, no column"
+        );
     }
 
     #[test]
     fn sockets_and_zones_are_summed_and_rates_need_two_ticks() {
-        let mut memory = Memory::default();
+        let mut memory = PreviousPage::default();
         let first = Table::read(&page(100, 10, 6), &mut memory);
         assert_eq!(first.node.meters(), "n   package 42.50 W (rapl)");
         assert_eq!(first.node.shares(), "active 30.00 W   idle 12.50 W   unattributed -   CPU busy 50 %");
@@ -377,8 +381,8 @@ mod tests {
 
     #[test]
     fn the_largest_comes_first_and_what_has_no_value_last() {
-        let entry = |name: &str, watts, joules| Entry {
-            kind: Kind::Unit,
+        let entry = |name: &str, watts, joules| TableEntry {
+            kind: EntryKind::Unit,
             name: name.to_owned(),
             watts,
             gpu_watts: None,

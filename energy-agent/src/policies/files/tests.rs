@@ -7,8 +7,8 @@ use super::*;
 
 /// Names below `folder` and texts.
 fn texts(folder: &Path, documents: &Documents) -> Vec<(String, String)> {
-    let text = |(place, content): (&Place, &Result<Arc<str>, String>)| {
-        let Place::File(path) = place else { panic!("{place}") };
+    let text = |(place, content): (&DocumentPlace, &Result<Arc<str>, String>)| {
+        let DocumentPlace::File(path) = place else { panic!("{place}") };
         let name = Path::new(path).strip_prefix(folder).unwrap().display().to_string();
         (name, content.clone().unwrap_or_else(|problem| format!("error: {problem}").into()).to_string())
     };

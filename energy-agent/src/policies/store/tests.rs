@@ -23,15 +23,15 @@ fn policy_name(namespace: &str, name: &str) -> PolicyName {
     PolicyName { namespace: namespace.into(), name: name.into() }
 }
 
-fn file(name: &str) -> Place {
-    Place::File(format!("/policies/{name}"))
+fn file(name: &str) -> DocumentPlace {
+    DocumentPlace::File(format!("/policies/{name}"))
 }
 
-fn map(name: &str, key: &str) -> Place {
-    Place::ConfigMap { namespace: "energy".to_owned(), name: name.to_owned(), key: key.to_owned() }
+fn map(name: &str, key: &str) -> DocumentPlace {
+    DocumentPlace::ConfigMap { namespace: "energy".to_owned(), name: name.to_owned(), key: key.to_owned() }
 }
 
-fn said(documents: &[(Place, &str)]) -> Documents {
+fn said(documents: &[(DocumentPlace, &str)]) -> Documents {
     documents.iter().map(|(place, text)| (place.clone(), Ok(Arc::from(yaml(text))))).collect()
 }
 

@@ -20,12 +20,12 @@ const MAX_BYTES: u64 = 1 << 20;
 
 #[derive(Deserialize)]
 struct Credential {
-    status: Option<Status>,
+    status: Option<CredentialStatus>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct CredentialStatus {
     expiration_timestamp: Option<String>,
     token: Option<String>,
     client_certificate_data: Option<String>,
@@ -48,7 +48,8 @@ fn run_within(account: &mut AuthInfo, exec: &ExecConfig, limit: Duration) -> Res
     let output = output(exec, name, limit).map_err(problem)?;
     let none = || problem("its output is not an ExecCredential with a status; run it by hand to see it".to_owned());
     let status = serde_json::from_slice::<Credential>(&output).ok().and_then(|credential| credential.status);
-    let Status { expiration_timestamp, token, client_certificate_data, client_key_data } = status.ok_or_else(none)?;
+    let CredentialStatus { expiration_timestamp, token, client_certificate_data, client_key_data } =
+        status.ok_or_else(none)?;
     if token.is_none() && client_key_data.is_none() {
         return Err(problem("returns neither a token nor a certificate".to_owned()));
     }

@@ -20,11 +20,11 @@ const PATIENCE: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub struct TokenFile {
     path: PathBuf,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<TokenState>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct TokenState {
     sent: HeaderValue,
     /// A reading that has not returned yet.
     late: Option<Receiver<Result<HeaderValue, String>>>,
@@ -37,7 +37,7 @@ impl TokenFile {
     /// When the file cannot be read or holds no token; the text names it.
     pub fn open(path: PathBuf) -> Result<Self, String> {
         let sent = read(&path).map_err(|problem| format!("token file {}: {problem}", path.display()))?;
-        Ok(Self { path, state: Arc::new(Mutex::new(State { sent, late: None })) })
+        Ok(Self { path, state: Arc::new(Mutex::new(TokenState { sent, late: None })) })
     }
 
     /// What `Authorization` says now. While the file is away or unusable, what it held before counts, as in kubectl.
@@ -56,7 +56,7 @@ impl TokenFile {
     }
 
     /// What the file holds, if it says so in time.
-    fn look(&self, state: &mut State) -> Option<HeaderValue> {
+    fn look(&self, state: &mut TokenState) -> Option<HeaderValue> {
         let (reading, patience) = match state.late.take() {
             Some(late) => (late, Duration::ZERO),
             None => (self.begin()?, PATIENCE),
@@ -79,7 +79,7 @@ impl TokenFile {
         Some(told)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TokenState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

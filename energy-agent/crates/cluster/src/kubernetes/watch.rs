@@ -140,12 +140,12 @@ pub async fn run<T: Watched>(credentials: Credentials, query: Query, mut tell: i
 pub async fn list<T: Watched>(server: &Server, query: &Query, age: Age) -> Result<(Vec<T>, String), ClusterError> {
     #[derive(Deserialize)]
     struct List<T> {
-        metadata: Metadata,
+        metadata: ListMeta,
         items: Vec<T>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Metadata {
+    struct ListMeta {
         #[serde(default)]
         resource_version: String,
         #[serde(default, rename = "continue")]

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Teller;
+use super::PodPublisher;
 use super::object::PodObject;
 use crate::kubernetes::backoff::Backoff;
 use crate::kubernetes::{ClusterError, Credentials, Server, authority};
@@ -100,7 +100,7 @@ impl Kubelet {
     /// When it does not answer, refuses, or answers with something else.
     pub async fn list(&self, server: &Server) -> Result<Vec<Pod>, ClusterError> {
         #[derive(Deserialize)]
-        struct List {
+        struct PodList {
             #[serde(default)]
             items: Option<Vec<PodObject>>,
             kind: String,
@@ -112,10 +112,10 @@ impl Kubelet {
             .map_err(|_| server.silence("get", OBJECT, ANSWER_TIMEOUT))?
             .map_err(|error| server.trouble(&error, "get", OBJECT))?;
         match serde_json::from_str(&text) {
-            Ok(List { items, kind }) if kind == "PodList" => {
+            Ok(PodList { items, kind }) if kind == "PodList" => {
                 Ok(items.unwrap_or_default().into_iter().map(Pod::from).collect())
             }
-            Ok(List { kind, .. }) => Err(ClusterError {
+            Ok(PodList { kind, .. }) => Err(ClusterError {
                 reason: Reason::Error,
                 message: format!("{}/pods: a {} instead of a PodList", self.url, cut(&kind)),
             }),
@@ -127,7 +127,7 @@ impl Kubelet {
     }
 
     /// Asks for ever.
-    pub(super) async fn run(self, mut teller: Teller, unknown: Arc<Notify>) {
+    pub(super) async fn run(self, mut teller: PodPublisher, unknown: Arc<Notify>) {
         let source = format!("kubelet at {}", self.url);
         let mut backoff = Backoff::new();
         let mut server = None;

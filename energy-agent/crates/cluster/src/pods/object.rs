@@ -13,14 +13,14 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PodObject {
-    pub metadata: Metadata,
-    spec: Spec,
-    status: Status,
+    pub metadata: PodMeta,
+    spec: PodSpec,
+    status: PodStatus,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Metadata {
+pub struct PodMeta {
     pub uid: String,
     pub resource_version: String,
     name: String,
@@ -52,33 +52,33 @@ struct OwnerReference {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Spec {
+struct PodSpec {
     #[serde(deserialize_with = "or_null")]
     node_name: String,
     #[serde(deserialize_with = "or_null")]
-    containers: Vec<Container>,
+    containers: Vec<ContainerSpec>,
     #[serde(deserialize_with = "or_null")]
-    init_containers: Vec<Container>,
+    init_containers: Vec<ContainerSpec>,
     #[serde(deserialize_with = "or_null")]
-    ephemeral_containers: Vec<Container>,
+    ephemeral_containers: Vec<ContainerSpec>,
     #[serde(deserialize_with = "or_null")]
     overhead: Amounts,
     #[serde(deserialize_with = "or_null")]
-    resources: Resources,
+    resources: ContainerResources,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Container {
+struct ContainerSpec {
     name: String,
     restart_policy: Option<String>,
     #[serde(deserialize_with = "or_null")]
-    resources: Resources,
+    resources: ContainerResources,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Resources {
+struct ContainerResources {
     #[serde(deserialize_with = "or_null")]
     requests: Amounts,
 }
@@ -91,7 +91,7 @@ struct Amounts {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Status {
+struct PodStatus {
     #[serde(deserialize_with = "or_null")]
     container_statuses: Vec<ContainerStatus>,
     #[serde(deserialize_with = "or_null")]
@@ -156,7 +156,7 @@ impl From<PodObject> for Pod {
     }
 }
 
-impl Metadata {
+impl PodMeta {
     /// The hash that a static pod's cgroup is named by, if this looks like its mirror pod: as the kubelet makes one since
     /// Kubernetes 1.17, with the hash in both annotations and the Node as its owner.
     /// <https://github.com/kubernetes/kubernetes/blob/v1.33.0/pkg/kubelet/pod/mirror_client.go>
@@ -190,12 +190,12 @@ impl From<&ContainerStatus> for PodContainer {
     }
 }
 
-impl Spec {
+impl PodSpec {
     /// What the scheduler reserves: containers and sidecars run side by side, other init containers one after another
     /// before them, beside the sidecars that were started by then; a request of the pod as a whole replaces that sum.
     /// <https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers>
     fn cpu_request_milli(&self) -> u64 {
-        let request = |container: &Container| cpu_milli(&container.resources.requests.cpu);
+        let request = |container: &ContainerSpec| cpu_milli(&container.resources.requests.cpu);
         let (mut sidecars, mut starting) = (0_u64, 0_u64);
         for container in &self.init_containers {
             if container.restart_policy.as_deref() == Some("Always") {

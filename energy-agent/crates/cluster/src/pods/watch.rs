@@ -5,7 +5,7 @@ use std::time::Instant;
 use energy_model::workload::names::Pod;
 use tracing::warn;
 
-use super::Teller;
+use super::PodPublisher;
 use super::object::PodObject;
 use crate::kubernetes::watch::{self, Heard, Query};
 use crate::kubernetes::{ClusterError, Credentials, Server};
@@ -30,7 +30,7 @@ fn query(node: &str) -> Query {
 }
 
 /// Follows them for ever.
-pub async fn run(credentials: Credentials, node: String, mut teller: Teller) {
+pub async fn run(credentials: Credentials, node: String, mut teller: PodPublisher) {
     let source = format!("API server, {credentials}");
     let in_pod = credentials == Credentials::ServiceAccount;
     let tell = |heard| match heard {

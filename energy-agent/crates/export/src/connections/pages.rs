@@ -4,17 +4,17 @@ use bytes::Bytes;
 
 /// In the order in which they were first read.
 #[derive(Debug, Default)]
-pub(super) struct Pages(Vec<Page>);
+pub(super) struct SharedPages(Vec<SharedPage>);
 
 #[derive(Debug)]
-struct Page {
+struct SharedPage {
     /// Where its bytes are: as long as it has readers nothing else is there.
     place: usize,
     length: usize,
     readers: Vec<u64>,
 }
 
-impl Pages {
+impl SharedPages {
     /// `name` begins to read `page`. Returns who has to leave so that at most `most` bytes are kept; never `name`, so that
     /// one page may be larger than that.
     pub(super) fn read(&mut self, name: u64, page: &Bytes, most: usize) -> Vec<u64> {
@@ -22,7 +22,7 @@ impl Pages {
         let (place, length) = (page.as_ptr().addr(), page.len());
         match self.0.iter_mut().find(|page| page.place == place && page.length == length) {
             Some(page) => page.readers.push(name),
-            None => self.0.push(Page { place, length, readers: vec![name] }),
+            None => self.0.push(SharedPage { place, length, readers: vec![name] }),
         }
         let mut over = self.0.iter().map(|page| page.length).sum::<usize>().saturating_sub(most);
         let mut leave = Vec::new();
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_page_counts_once_and_the_readers_of_the_oldest_leave() {
         let [first, second, third] = [b'a', b'b', b'c'].map(|byte| Bytes::from(vec![byte; 10]));
-        let mut pages = Pages::default();
+        let mut pages = SharedPages::default();
         assert!(pages.read(1, &first, 20).is_empty());
         assert!(pages.read(2, &second, 20).is_empty());
         assert!(pages.read(3, &first.clone(), 20).is_empty(), "the same page is there already");

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::Standing;
+use super::ClientStanding;
 use crate::self_metrics::CloseReason;
 
 /// A connection has this long before it is taken for one that does nothing.
 const FRESH: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ClientProgress {
     doing: Doing,
     since: Instant,
 }
@@ -30,7 +30,7 @@ enum Doing {
     Idle,
 }
 
-impl Place {
+impl ClientProgress {
     pub(super) const fn silent(since: Instant) -> Self {
         Self { doing: Doing::Silent, since }
     }
@@ -65,11 +65,11 @@ impl Place {
 
     /// The lowest is closed first. A probe or a scraper has asked by the time it could be taken for one that does nothing;
     /// one that is between two scrapes comes after those that never had an answer.
-    pub(super) fn rank(&self, standing: Standing, now: Instant) -> (u8, Instant) {
+    pub(super) fn rank(&self, standing: ClientStanding, now: Instant) -> (u8, Instant) {
         let fresh = now.saturating_duration_since(self.since) < FRESH;
         let class = match self.doing {
             Doing::Silent | Doing::Opening | Doing::HeldBack if !fresh => 0,
-            Doing::Idle if standing != Standing::Passed => 0,
+            Doing::Idle if standing != ClientStanding::Passed => 0,
             Doing::Idle => 1,
             Doing::Reading { .. } if !fresh => 2,
             _ => 3,
@@ -114,14 +114,14 @@ mod tests {
         let start = Instant::now();
         let now = start + 10 * SECOND;
         let places = [
-            ("silent for 5 s", Place::silent(start + 5 * SECOND), Standing::New),
-            ("half a request for 3 s", Place::opening(start + 7 * SECOND), Standing::New),
-            ("refused a moment ago", Place::idle(now), Standing::Failed),
-            ("between two scrapes for 9 s", Place::idle(start + SECOND), Standing::Passed),
-            ("between two scrapes for 1 s", Place::idle(start + 9 * SECOND), Standing::Passed),
-            ("reads nothing for 8 s", Place::reading(start + 2 * SECOND), Standing::Passed),
-            ("has asked for 4 s", Place::asking(start + 6 * SECOND), Standing::New),
-            ("came 1 s ago", Place::silent(start + 9 * SECOND), Standing::New),
+            ("silent for 5 s", ClientProgress::silent(start + 5 * SECOND), ClientStanding::New),
+            ("half a request for 3 s", ClientProgress::opening(start + 7 * SECOND), ClientStanding::New),
+            ("refused a moment ago", ClientProgress::idle(now), ClientStanding::Failed),
+            ("between two scrapes for 9 s", ClientProgress::idle(start + SECOND), ClientStanding::Passed),
+            ("between two scrapes for 1 s", ClientProgress::idle(start + 9 * SECOND), ClientStanding::Passed),
+            ("reads nothing for 8 s", ClientProgress::reading(start + 2 * SECOND), ClientStanding::Passed),
+            ("has asked for 4 s", ClientProgress::asking(start + 6 * SECOND), ClientStanding::New),
+            ("came 1 s ago", ClientProgress::silent(start + 9 * SECOND), ClientStanding::New),
         ];
         let mut sorted = places;
         sorted.sort_by_key(|(_, place, standing)| place.rank(*standing, now));
@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn an_answer_is_late_without_progress_or_after_the_longest_time() {
         let start = Instant::now();
-        let mut place = Place::reading(start);
-        let late = |place: &Place, seconds: u32| {
+        let mut place = ClientProgress::reading(start);
+        let late = |place: &ClientProgress, seconds: u32| {
             place.is_late(start + SECOND * seconds, 10 * SECOND, 15 * SECOND, 60 * SECOND)
         };
         assert_eq!((late(&place, 15), late(&place, 16)), (None, Some(CloseReason::Slow)));
@@ -140,8 +140,8 @@ mod tests {
             place.goes_on(start + SECOND * seconds);
         }
         assert_eq!((late(&place, 60), late(&place, 61)), (None, Some(CloseReason::Slow)));
-        let silent = Place::silent(start);
+        let silent = ClientProgress::silent(start);
         assert_eq!((late(&silent, 10), late(&silent, 11)), (None, Some(CloseReason::Idle)));
-        assert_eq!(late(&Place::asking(start), 1000), None);
+        assert_eq!(late(&ClientProgress::asking(start), 1000), None);
     }
 }

@@ -121,7 +121,7 @@ fn write_policy(page: &mut String, policy: &PolicyStatus) {
 fn write_subject(page: &mut String, subject: &SubjectStatus) {
     let SubjectStatus { pod: of, state, reason, budget, power, ceiling, over_budget, over_budget_uj: _, knobs } =
         subject;
-    let wording::State { name, meaning, tone } = wording::state(*state);
+    let wording::StateWords { name, meaning, tone } = wording::state(*state);
     let of = of.as_ref().map_or_else(|| "all pods of the policy".to_owned(), pod);
     let line = format_args!(
         "<tr><td>{of}</td><td><span class=\"chip {}\" title=\"{meaning}\">{name}</span>{}</td><td>{}</td>\
@@ -190,7 +190,7 @@ fn write_caps(page: &mut String, caps: &[CapStatus], policies: &[PolicyStatus]) 
     );
     for cap in caps {
         let CapStatus { knob, state, wanted, found, original, policy, clamped, detail, writes } = cap;
-        let wording::State { name, meaning, tone } = wording::knob_state(*state);
+        let wording::StateWords { name, meaning, tone } = wording::knob_state(*state);
         let value = |value: &Option<u64>| value.map(|value| Quantity::of(knob, value).to_string());
         let whose = users.get(knob).map_or(&[][..], |pods| pods);
         let pods: Vec<String> = whose.iter().map(|of| pod(of)).collect();

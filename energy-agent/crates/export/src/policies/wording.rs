@@ -2,7 +2,7 @@
 
 use energy_model::capping::knob::Knob;
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::policy::{Component, Mode, Scope};
+use energy_model::capping::policy::{BudgetScope, Component, Mode};
 use energy_model::capping::status::SubjectState;
 
 /// How it is coloured; the words say the same.
@@ -15,7 +15,7 @@ pub enum Tone {
 }
 
 /// A state in two or three words and in a sentence. Neither has to be escaped.
-pub struct State {
+pub struct StateWords {
     pub name: &'static str,
     pub meaning: &'static str,
     pub tone: Tone,
@@ -33,7 +33,7 @@ impl Tone {
     }
 }
 
-pub const fn state(state: SubjectState) -> State {
+pub const fn state(state: SubjectState) -> StateWords {
     let (name, meaning, tone) = match state {
         SubjectState::Off => ("off", "the policy's mode is Off", Tone::Plain),
         SubjectState::Open => ("open", "within its budget, nothing is capped", Tone::Good),
@@ -48,10 +48,10 @@ pub const fn state(state: SubjectState) -> State {
         }
         SubjectState::Learning => ("learning", "the peak for percentOfPeak is not known yet", Tone::Plain),
     };
-    State { name, meaning, tone }
+    StateWords { name, meaning, tone }
 }
 
-pub(crate) const fn knob_state(state: KnobState) -> State {
+pub(crate) const fn knob_state(state: KnobState) -> StateWords {
     let (name, meaning, tone) = match state {
         KnobState::Ok => ("ok", "can be written", Tone::Good),
         KnobState::Unsupported => ("unsupported", "the device or driver does not support it", Tone::Bad),
@@ -64,7 +64,7 @@ pub(crate) const fn knob_state(state: KnobState) -> State {
         KnobState::Unreachable => ("unreachable", "the device cannot be reached", Tone::Bad),
         KnobState::Error => ("error", "the log says what went wrong", Tone::Bad),
     };
-    State { name, meaning, tone }
+    StateWords { name, meaning, tone }
 }
 
 pub const fn mode(mode: Mode) -> &'static str {
@@ -75,10 +75,10 @@ pub const fn mode(mode: Mode) -> &'static str {
     }
 }
 
-pub const fn scope(scope: Scope) -> &'static str {
+pub const fn scope(scope: BudgetScope) -> &'static str {
     match scope {
-        Scope::PerPod => "each pod has the budget for itself",
-        Scope::PerNode => "all its pods on this node share the budget",
+        BudgetScope::PerPod => "each pod has the budget for itself",
+        BudgetScope::PerNode => "all its pods on this node share the budget",
     }
 }
 

@@ -1,8 +1,8 @@
 use super::*;
-use crate::metrics::Kind;
+use crate::metrics::FamilyKind;
 
 const fn metric(name: &'static str, level: Option<Level>, source: Option<SourceSwitch>) -> Metric {
-    Metric { name, kind: Kind::Gauge, labels: &[], level, source, help: "" }
+    Metric { name, kind: FamilyKind::Gauge, labels: &[], level, source, help: "" }
 }
 
 const TABLE: [Metric; 9] = [

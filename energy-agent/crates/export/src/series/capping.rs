@@ -10,7 +10,7 @@ use energy_model::units::{Microjoules, Watts, nanos};
 
 use super::{family, single};
 use crate::metrics::{self as m, Metric};
-use crate::text::{Labels, Value, Writer};
+use crate::text::{Labels, SeriesValue, Writer};
 
 pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
     let CappingStatus { policies, caps, problems: _, sources, restore_pending, restore_failures, journal_repairs } =
@@ -18,27 +18,27 @@ pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
     family(writer, &m::POLICY_INFO);
     for policy in policies {
         let more = [("mode", policy.mode.as_str()), ("scope", policy.scope.as_str()), ("source", &*policy.source)];
-        writer.sample(&policy_labels(&policy.name, node), &more, Value::Integer(1));
+        writer.sample(&policy_labels(&policy.name, node), &more, SeriesValue::Integer(1));
     }
     write_subjects(writer, policies, node);
     family(writer, &m::POLICY_CONFLICTS);
     for policy in policies {
         let lost = u64::try_from(policy.lost_pods().len()).unwrap_or(u64::MAX);
-        writer.sample(&policy_labels(&policy.name, node), &[], Value::Integer(lost));
+        writer.sample(&policy_labels(&policy.name, node), &[], SeriesValue::Integer(lost));
     }
     family(writer, &m::POLICY_PROBLEMS);
     for (source, count) in problems_by_source(status) {
-        writer.sample(&Labels::new(&[("source", &source), ("node_name", node)]), &[], Value::Integer(count));
+        writer.sample(&Labels::new(&[("source", &source), ("node_name", node)]), &[], SeriesValue::Integer(count));
     }
     family(writer, &m::POLICY_SOURCE_UP);
     for SourceState { source, up, reason, detail: _ } in sources {
         let labels = Labels::new(&[("source", source), ("reason", reason.as_str()), ("node_name", node)]);
-        writer.sample(&labels, &[], Value::Integer(u64::from(*up)));
+        writer.sample(&labels, &[], SeriesValue::Integer(u64::from(*up)));
     }
     write_caps(writer, caps, node);
-    single(writer, &m::CAP_RESTORE_PENDING, Value::Integer(*restore_pending));
-    single(writer, &m::CAP_RESTORE_FAILURES, Value::Integer(*restore_failures));
-    single(writer, &m::JOURNAL_REPAIRS, Value::Integer(*journal_repairs));
+    single(writer, &m::CAP_RESTORE_PENDING, SeriesValue::Integer(*restore_pending));
+    single(writer, &m::CAP_RESTORE_FAILURES, SeriesValue::Integer(*restore_failures));
+    single(writer, &m::JOURNAL_REPAIRS, SeriesValue::Integer(*journal_repairs));
 }
 
 fn write_subjects(writer: &mut Writer, policies: &[PolicyStatus], node: &str) {
@@ -48,9 +48,9 @@ fn write_subjects(writer: &mut Writer, policies: &[PolicyStatus], node: &str) {
         .collect();
     family(writer, &m::POLICY_STATE);
     for (labels, subject) in &subjects {
-        writer.sample(labels, &[("state", subject.state.as_str())], Value::Integer(1));
+        writer.sample(labels, &[("state", subject.state.as_str())], SeriesValue::Integer(1));
     }
-    let mut all = |metric: &Metric, value: &dyn Fn(&SubjectStatus) -> Option<Value>| {
+    let mut all = |metric: &Metric, value: &dyn Fn(&SubjectStatus) -> Option<SeriesValue>| {
         family(writer, metric);
         for (labels, subject) in &subjects {
             if let Some(value) = value(subject) {
@@ -58,12 +58,12 @@ fn write_subjects(writer: &mut Writer, policies: &[PolicyStatus], node: &str) {
             }
         }
     };
-    all(&m::POLICY_BUDGET, &|subject| subject.budget.map(Value::Power));
-    all(&m::POLICY_POWER, &|subject| subject.power.map(Value::Power));
-    all(&m::POLICY_HEADROOM, &|subject| subject.headroom().map(Value::Power));
-    all(&m::POLICY_CEILING, &|subject| Some(Value::Float(subject.ceiling)));
-    all(&m::POLICY_OVER_SECONDS, &|subject| Some(Value::Time(nanos(subject.over_budget))));
-    all(&m::POLICY_OVER_JOULES, &|subject| Some(Value::Energy(Microjoules(subject.over_budget_uj))));
+    all(&m::POLICY_BUDGET, &|subject| subject.budget.map(SeriesValue::Power));
+    all(&m::POLICY_POWER, &|subject| subject.power.map(SeriesValue::Power));
+    all(&m::POLICY_HEADROOM, &|subject| subject.headroom().map(SeriesValue::Power));
+    all(&m::POLICY_CEILING, &|subject| Some(SeriesValue::Float(subject.ceiling)));
+    all(&m::POLICY_OVER_SECONDS, &|subject| Some(SeriesValue::Time(nanos(subject.over_budget))));
+    all(&m::POLICY_OVER_JOULES, &|subject| Some(SeriesValue::Energy(Microjoules(subject.over_budget_uj))));
 }
 
 fn write_caps(writer: &mut Writer, caps: &[CapStatus], node: &str) {
@@ -86,16 +86,16 @@ fn write_caps(writer: &mut Writer, caps: &[CapStatus], node: &str) {
     }
     family(writer, &m::CAP_UP);
     for (labels, cap) in &caps {
-        writer.sample(labels, &[("reason", cap.state.as_str())], Value::Integer(u64::from(cap.is_up())));
+        writer.sample(labels, &[("reason", cap.state.as_str())], SeriesValue::Integer(u64::from(cap.is_up())));
     }
     family(writer, &m::CAP_CLAMPED);
     for (labels, cap) in &caps {
-        writer.sample(labels, &[], Value::Integer(u64::from(cap.clamped)));
+        writer.sample(labels, &[], SeriesValue::Integer(u64::from(cap.clamped)));
     }
     family(writer, &m::CAP_WRITES);
     for (labels, cap) in &caps {
         for (result, count) in cap.writes.by_result() {
-            writer.sample(labels, &[("result", result)], Value::Integer(count));
+            writer.sample(labels, &[("result", result)], SeriesValue::Integer(count));
         }
     }
 }
@@ -113,9 +113,9 @@ fn write_quantity(
         return;
     };
     let value = match quantity {
-        Quantity::Hertz(hertz) => Value::Integer(hertz),
-        Quantity::Power(Watts(watts)) => Value::Power(Watts(watts)),
-        Quantity::Cpus(cpus) => Value::Float(cpus),
+        Quantity::Hertz(hertz) => SeriesValue::Integer(hertz),
+        Quantity::Power(Watts(watts)) => SeriesValue::Power(Watts(watts)),
+        Quantity::Cpus(cpus) => SeriesValue::Float(cpus),
     };
     writer.sample(labels, more, value);
 }

@@ -3,15 +3,15 @@
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
-use energy_model::snapshot::{Row, Snapshot, State};
+use energy_model::snapshot::{Snapshot, WorkloadRow, WorkloadState};
 use energy_model::workload::names::Names;
 use energy_model::workload::{POD_OVERHEAD, Runtime, Workload};
 
-use super::Totals;
+use super::SeriesTotals;
 use crate::text::Labels;
 
 /// Rows under one name or id of one pod; the pod is empty for a container outside pods.
-struct Group<'a> {
+struct ContainerGroup<'a> {
     pod: &'a str,
     /// Empty while nobody has told it.
     name: &'a str,
@@ -19,8 +19,8 @@ struct Group<'a> {
     runtime: Runtime,
     /// How well `id` stands for the container: running counts most, then what Kubernetes calls the current instance.
     rank: (bool, bool),
-    state: State,
-    totals: Totals<'a>,
+    state: WorkloadState,
+    totals: SeriesTotals<'a>,
 }
 
 /// What a row says about its container.
@@ -34,8 +34,8 @@ struct Instance<'a> {
 
 /// The containers of the snapshot, in the order of its rows. A pod is the sum of its containers, apart from ended ones
 /// whose name nobody told.
-pub fn containers(snapshot: &Snapshot) -> Vec<Totals<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::with_capacity(snapshot.rows.len());
+pub fn containers(snapshot: &Snapshot) -> Vec<SeriesTotals<'_>> {
+    let mut groups: Vec<ContainerGroup<'_>> = Vec::with_capacity(snapshot.rows.len());
     // A name (a DNS label, or POD) is never a container id (64 hexadecimal digits).
     let mut places: FxHashMap<(&str, &str), usize> =
         FxHashMap::with_capacity_and_hasher(snapshot.rows.len(), FxBuildHasher);
@@ -48,9 +48,9 @@ pub fn containers(snapshot: &Snapshot) -> Vec<Totals<'_>> {
             _ => runtime,
         };
         runtimes.insert(pod, runtime);
-        let rank = (row.state == State::Running, current);
+        let rank = (row.state == WorkloadState::Running, current);
         let place = *places.entry((pod, if name.is_empty() { id } else { name })).or_insert_with(|| {
-            groups.push(Group { pod, name, id, runtime, rank, state: row.state, totals: Totals::new() });
+            groups.push(ContainerGroup { pod, name, id, runtime, rank, state: row.state, totals: SeriesTotals::new() });
             groups.len() - 1
         });
         let group = &mut groups[place];
@@ -64,7 +64,7 @@ pub fn containers(snapshot: &Snapshot) -> Vec<Totals<'_>> {
     groups.into_iter().map(|group| group.finish(&snapshot.node)).collect()
 }
 
-fn instance<'a>(row: &'a Row, names: &'a Names) -> Option<Instance<'a>> {
+fn instance<'a>(row: &'a WorkloadRow, names: &'a Names) -> Option<Instance<'a>> {
     Some(match &*row.workload {
         Workload::Kernel | Workload::Unit { .. } | Workload::PodEnded { name: None, .. } => return None,
         Workload::Container { unit: _, id, runtime } => {
@@ -90,8 +90,8 @@ fn instance<'a>(row: &'a Row, names: &'a Names) -> Option<Instance<'a>> {
     })
 }
 
-impl<'a> Group<'a> {
-    fn finish(self, node: &str) -> Totals<'a> {
+impl<'a> ContainerGroup<'a> {
+    fn finish(self, node: &str) -> SeriesTotals<'a> {
         let Self { pod, name, id, runtime, rank: _, state, totals } = self;
         let labels = Labels::new(&[
             ("container_id", id),
@@ -101,6 +101,6 @@ impl<'a> Group<'a> {
             ("pod_id", pod),
             ("node_name", node),
         ]);
-        Totals { labels, ..totals }
+        SeriesTotals { labels, ..totals }
     }
 }

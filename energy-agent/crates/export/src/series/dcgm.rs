@@ -7,7 +7,7 @@ use energy_model::workload::holder::Holder;
 use super::family;
 use super::gpus::zones_of;
 use crate::metrics::{self as m, Metric};
-use crate::text::{Labels, Value, Writer};
+use crate::text::{Labels, SeriesValue, Writer};
 
 const MEGAHERTZ: u64 = 1_000_000;
 const MEBIBYTE: u64 = 1 << 20;
@@ -16,7 +16,7 @@ const MEBIBYTE: u64 = 1 << 20;
 pub fn write(writer: &mut Writer, snapshot: &Snapshot) {
     let gpus: Vec<_> =
         snapshot.gpus.iter().filter(|gpu| gpu.current).map(|gpu| (labels(gpu, &snapshot.node), gpu)).collect();
-    let mut all = |metric: &Metric, value: &dyn Fn(&GpuNow) -> Option<Value>| {
+    let mut all = |metric: &Metric, value: &dyn Fn(&GpuNow) -> Option<SeriesValue>| {
         family(writer, metric);
         for (labels, gpu) in &gpus {
             if let Some(value) = value(gpu) {
@@ -24,17 +24,17 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot) {
             }
         }
     };
-    let whole = |value: u64, unit: u64| Value::Integer(value / unit);
+    let whole = |value: u64, unit: u64| SeriesValue::Integer(value / unit);
     all(&m::DCGM_SM_CLOCK, &|gpu| gpu.state.sm_clock_hertz.map(|hertz| whole(hertz, MEGAHERTZ)));
     all(&m::DCGM_MEM_CLOCK, &|gpu| gpu.state.memory_clock_hertz.map(|hertz| whole(hertz, MEGAHERTZ)));
-    all(&m::DCGM_GPU_TEMP, &|gpu| gpu.state.temperature_celsius.map(|celsius| Value::Integer(celsius.into())));
-    all(&m::DCGM_POWER_USAGE, &|gpu| gpu.state.power.map(Value::Power));
-    all(&m::DCGM_POWER_LIMIT, &|gpu| gpu.state.power_limit.map(Value::Power));
+    all(&m::DCGM_GPU_TEMP, &|gpu| gpu.state.temperature_celsius.map(|celsius| SeriesValue::Integer(celsius.into())));
+    all(&m::DCGM_POWER_USAGE, &|gpu| gpu.state.power.map(SeriesValue::Power));
+    all(&m::DCGM_POWER_LIMIT, &|gpu| gpu.state.power_limit.map(SeriesValue::Power));
     all(&m::DCGM_ENERGY, &|gpu| {
         let mut zones = zones_of(snapshot, gpu).map(|totals| totals.measured).peekable();
         zones.peek().is_some().then(|| {
             let total: Microjoules = zones.sum();
-            Value::Float(ratio(total.0, 1_000))
+            SeriesValue::Float(ratio(total.0, 1_000))
         })
     });
     all(&m::DCGM_GPU_UTIL, &|gpu| gpu.state.utilization_ppm.map(|ppm| whole(ppm.into(), 10_000)));

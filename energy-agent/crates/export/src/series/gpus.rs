@@ -5,9 +5,9 @@ use energy_model::snapshot::{GpuNow, Snapshot, WorkloadEnergy, ZoneTotals};
 use energy_model::units::{Microjoules, ratio};
 use energy_model::zone::ZoneKind;
 
-use super::{Totals, energy, family, power};
+use super::{SeriesTotals, energy, family, power};
 use crate::metrics::{self as m, Metric};
-use crate::text::{Labels, Value, Writer};
+use crate::text::{Labels, SeriesValue, Writer};
 
 /// NVML's `nvmlClocksEventReason*` bits by the names they are exported by.
 const THROTTLE_REASONS: [(u32, &str); 9] = [
@@ -29,16 +29,16 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot) {
     let current = || gpus.iter().filter(|(_, gpu)| gpu.current);
     family(writer, &m::NODE_GPU_INFO);
     for (labels, _) in current() {
-        writer.sample(labels, &[], Value::Integer(1));
+        writer.sample(labels, &[], SeriesValue::Integer(1));
     }
     write_energy(writer, snapshot, &gpus);
     family(writer, &m::GPU_ATTRIBUTION_INFO);
     for (labels, gpu) in current() {
         if let Some(method) = gpu.method {
-            writer.sample(labels, &[("method", method), ("idle", gpu.idle)], Value::Integer(1));
+            writer.sample(labels, &[("method", method), ("idle", gpu.idle)], SeriesValue::Integer(1));
         }
     }
-    let mut state = |metric: &Metric, value: &dyn Fn(&GpuState) -> Option<Value>| {
+    let mut state = |metric: &Metric, value: &dyn Fn(&GpuState) -> Option<SeriesValue>| {
         family(writer, metric);
         for (labels, gpu) in current() {
             if let Some(value) = value(&gpu.state) {
@@ -47,30 +47,30 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot) {
         }
     };
     state(&m::GPU_UTILIZATION, &|state| {
-        state.utilization_ppm.map(|ppm| Value::Float(ratio(u64::from(ppm), 1_000_000)))
+        state.utilization_ppm.map(|ppm| SeriesValue::Float(ratio(u64::from(ppm), 1_000_000)))
     });
-    state(&m::GPU_MEMORY_USED, &|state| state.memory_used_bytes.map(Value::Integer));
-    state(&m::GPU_MEMORY_TOTAL, &|state| state.memory_total_bytes.map(Value::Integer));
-    state(&m::GPU_TEMPERATURE, &|state| state.temperature_celsius.map(|celsius| Value::Integer(celsius.into())));
-    state(&m::GPU_SM_CLOCK, &|state| state.sm_clock_hertz.map(Value::Integer));
-    state(&m::GPU_POWER_LIMIT, &|state| state.power_limit.map(Value::Power));
+    state(&m::GPU_MEMORY_USED, &|state| state.memory_used_bytes.map(SeriesValue::Integer));
+    state(&m::GPU_MEMORY_TOTAL, &|state| state.memory_total_bytes.map(SeriesValue::Integer));
+    state(&m::GPU_TEMPERATURE, &|state| state.temperature_celsius.map(|celsius| SeriesValue::Integer(celsius.into())));
+    state(&m::GPU_SM_CLOCK, &|state| state.sm_clock_hertz.map(SeriesValue::Integer));
+    state(&m::GPU_POWER_LIMIT, &|state| state.power_limit.map(SeriesValue::Power));
     family(writer, &m::GPU_THROTTLE_REASONS);
     for (labels, gpu) in current() {
         for (bit, reason) in gpu.state.throttle_reasons.iter().flat_map(|_| THROTTLE_REASONS) {
             let set = gpu.state.throttle_reasons.unwrap_or_default() >> bit & 1;
-            writer.sample(labels, &[("reason", reason)], Value::Integer(set));
+            writer.sample(labels, &[("reason", reason)], SeriesValue::Integer(set));
         }
     }
     family(writer, &m::GPU_RETIRED_JOULES);
     for (key, total) in snapshot.retired.iter().filter(|(key, _)| key.zone == ZoneKind::Gpu) {
         let labels = Labels::new(&[("source", key.source.as_str()), ("node_name", node)]);
-        writer.sample(&labels, &[], Value::Energy(*total));
+        writer.sample(&labels, &[], SeriesValue::Energy(*total));
     }
 }
 
 /// A GPU that is not read any more keeps its totals.
 fn write_energy(writer: &mut Writer, snapshot: &Snapshot, gpus: &[(Labels, &GpuNow)]) {
-    let mut zone = |metric: &Metric, value: &dyn Fn(&ZoneTotals) -> Option<Value>| {
+    let mut zone = |metric: &Metric, value: &dyn Fn(&ZoneTotals) -> Option<SeriesValue>| {
         family(writer, metric);
         for (labels, gpu) in gpus {
             for totals in zones_of(snapshot, gpu) {
@@ -80,11 +80,11 @@ fn write_energy(writer: &mut Writer, snapshot: &Snapshot, gpus: &[(Labels, &GpuN
             }
         }
     };
-    zone(&m::NODE_GPU_JOULES, &|totals| Some(Value::Energy(totals.measured)));
+    zone(&m::NODE_GPU_JOULES, &|totals| Some(SeriesValue::Energy(totals.measured)));
     zone(&m::NODE_GPU_ACTIVE_JOULES, &energy(|parts| parts.active));
     zone(&m::NODE_GPU_IDLE_JOULES, &energy(|parts| parts.idle));
     zone(&m::GPU_UNATTRIBUTED_JOULES, &energy(|parts| parts.unattributed));
-    zone(&m::NODE_GPU_WATTS, &|totals| totals.power.map(Value::Power));
+    zone(&m::NODE_GPU_WATTS, &|totals| totals.power.map(SeriesValue::Power));
     zone(&m::NODE_GPU_ACTIVE_WATTS, &power(|parts| parts.active_power));
     zone(&m::NODE_GPU_IDLE_WATTS, &power(|parts| parts.idle_power));
 }
@@ -105,19 +105,19 @@ fn labels(gpu: &GpuNow, node: &str) -> Labels {
 }
 
 /// What pods, containers or units used of GPUs; nothing for those that never did.
-pub(super) fn write_shares(writer: &mut Writer, all: &[Totals<'_>], joules: &Metric, watts: &Metric) {
+pub(super) fn write_shares(writer: &mut Writer, all: &[SeriesTotals<'_>], joules: &Metric, watts: &Metric) {
     let shares = || {
         let shares = all.iter().flat_map(|totals| totals.energy.iter().map(move |energy| (totals, energy)));
         shares.filter(|(_, energy)| energy.key.zone == ZoneKind::Gpu && energy.total > Microjoules::ZERO)
     };
     family(writer, joules);
     for (totals, WorkloadEnergy { key, total, power: _ }) in shares() {
-        writer.sample(&totals.labels, &[("source", key.source.as_str())], Value::Energy(*total));
+        writer.sample(&totals.labels, &[("source", key.source.as_str())], SeriesValue::Energy(*total));
     }
     family(writer, watts);
     for (totals, WorkloadEnergy { key, total: _, power }) in shares() {
         if let Some(power) = power {
-            writer.sample(&totals.labels, &[("source", key.source.as_str())], Value::Power(*power));
+            writer.sample(&totals.labels, &[("source", key.source.as_str())], SeriesValue::Power(*power));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use energy_model::snapshot::Snapshot;
 
 use crate::metrics as m;
-use crate::text::{Labels, Value, Writer};
+use crate::text::{Labels, SeriesValue, Writer};
 
 pub fn write(writer: &mut Writer, snapshot: &Snapshot) {
     super::family(writer, &m::POD_LABELS);
@@ -26,6 +26,6 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot) {
             ("pod_namespace", pod.namespace),
             ("node_name", &snapshot.node),
         ];
-        writer.sample(&Labels::new(&pod), &more, Value::Integer(1));
+        writer.sample(&Labels::new(&pod), &more, SeriesValue::Integer(1));
     }
 }

@@ -5,7 +5,7 @@ use energy_model::zone::ZoneKind;
 
 use super::{energy_labels, family, single};
 use crate::metrics as m;
-use crate::text::{Labels, Value, Writer};
+use crate::text::{Labels, SeriesValue, Writer};
 
 /// Writes nothing where processes are not accounted.
 pub fn write(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
@@ -16,14 +16,14 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
     family(writer, &m::PROCESS_JOULES);
     for (labels, row) in &rows {
         for energy in cpu(row) {
-            writer.sample(labels, &with_state(row, energy_labels(energy.key)), Value::Energy(energy.total));
+            writer.sample(labels, &with_state(row, energy_labels(energy.key)), SeriesValue::Energy(energy.total));
         }
     }
     family(writer, &m::PROCESS_WATTS);
     for (labels, row) in &rows {
         for energy in cpu(row) {
             if let Some(power) = energy.power {
-                writer.sample(labels, &with_state(row, energy_labels(energy.key)), Value::Power(power));
+                writer.sample(labels, &with_state(row, energy_labels(energy.key)), SeriesValue::Power(power));
             }
         }
     }
@@ -31,7 +31,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
     for (labels, row) in &rows {
         for energy in gpu(row) {
             let [_, source] = energy_labels(energy.key);
-            writer.sample(labels, &[("state", row.state.as_str()), source], Value::Energy(energy.total));
+            writer.sample(labels, &[("state", row.state.as_str()), source], SeriesValue::Energy(energy.total));
         }
     }
     family(writer, &m::PROCESS_GPU_WATTS);
@@ -39,17 +39,17 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
         for energy in gpu(row) {
             if let Some(power) = energy.power {
                 let [_, source] = energy_labels(energy.key);
-                writer.sample(labels, &[("state", row.state.as_str()), source], Value::Power(power));
+                writer.sample(labels, &[("state", row.state.as_str()), source], SeriesValue::Power(power));
             }
         }
     }
     family(writer, &m::PROCESS_SECONDS);
     for (labels, row) in &rows {
-        writer.sample(labels, &[], Value::Time(row.runtime_ns));
+        writer.sample(labels, &[], SeriesValue::Time(row.runtime_ns));
     }
-    single(writer, &m::PROCESS_MAP_DROPS, Value::Integer(snapshot.health.process_map_drops));
-    single(writer, &m::PROCESS_EVENT_DROPS, Value::Integer(snapshot.health.process_event_drops));
-    single(writer, &m::PROCESS_EXE_ERRORS, Value::Integer(snapshot.health.process_exe_errors));
+    single(writer, &m::PROCESS_MAP_DROPS, SeriesValue::Integer(snapshot.health.process_map_drops));
+    single(writer, &m::PROCESS_EVENT_DROPS, SeriesValue::Integer(snapshot.health.process_event_drops));
+    single(writer, &m::PROCESS_EXE_ERRORS, SeriesValue::Integer(snapshot.health.process_exe_errors));
 }
 
 fn cpu(row: &ProcessRow) -> impl Iterator<Item = &WorkloadEnergy> {

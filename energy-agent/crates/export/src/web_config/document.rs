@@ -16,7 +16,7 @@ use serde_saphyr::Error;
 /// The whole file; an empty one protects nothing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Document {
+pub struct WebConfigFile {
     pub tls_server_config: Option<TlsServer>,
     pub http_server_config: Option<HttpServer>,
     /// User names with bcrypt hashes of their passwords.
@@ -97,7 +97,7 @@ pub enum Pem<'a> {
     Text(&'a str),
 }
 
-/// Those of [`Document`].
+/// Those of [`WebConfigFile`].
 const KEYS: [&str; 4] = ["tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"];
 
 /// Headers that may be set, with the values that they may have; any, if none is listed.
@@ -109,7 +109,7 @@ const HEADERS: [(&str, &[&str]); 5] = [
     ("X-XSS-Protection", &[]),
 ];
 
-impl Document {
+impl WebConfigFile {
     /// Reads the text of the file; paths in it are relative to `folder`.
     ///
     /// # Errors
@@ -246,8 +246,8 @@ fn is_ours(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Document, String> {
-        Document::read(text, Path::new("/etc/agent"))
+    fn read(text: &str) -> Result<WebConfigFile, String> {
+        WebConfigFile::read(text, Path::new("/etc/agent"))
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
         let is_option = |line: &&str| line.trim_start().starts_with('#') && !line.trim_start().starts_with("# ");
         let whole = text.lines().map(|line| if is_option(&line) { line.replacen('#', "", 1) } else { line.to_owned() });
         for text in [text.to_owned(), whole.collect::<Vec<_>>().join("\n")] {
-            let document = Document::read(&text, folder).unwrap_or_else(|error| panic!("{error}: {text}"));
+            let document = WebConfigFile::read(&text, folder).unwrap_or_else(|error| panic!("{error}: {text}"));
             assert_eq!(document.tls_server_config.as_ref().map(|tls| tls.files().count()), Some(3));
             assert!(!document.headers().unwrap().is_empty());
             let users = crate::web_config::users::Users::new(document.basic_auth_users.unwrap()).unwrap();

@@ -28,10 +28,10 @@ pub enum Lane {
 }
 
 #[derive(Debug)]
-pub struct Turns(Mutex<State>);
+pub struct Turns(Mutex<TurnsState>);
 
 #[derive(Debug)]
-struct State {
+struct TurnsState {
     running: usize,
     lanes: [Queues; 3],
     held_back: u32,
@@ -42,9 +42,9 @@ struct State {
 /// By the hash that is compared with, which is that of a user or, for one that does not exist, of any: who guesses the
 /// password of one user does not hold up another.
 #[derive(Debug, Default)]
-struct Queues(VecDeque<(Vec<u8>, Queue)>);
+struct Queues(VecDeque<(Vec<u8>, TurnQueue)>);
 
-type Queue = VecDeque<oneshot::Sender<Turn>>;
+type TurnQueue = VecDeque<oneshot::Sender<Turn>>;
 
 /// The right to make one check; the next one's turn comes when it is dropped.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub struct HeldBack {
 impl Turns {
     const fn new() -> Self {
         let lanes = [const { Queues(VecDeque::new()) }; 3];
-        Self(Mutex::new(State { running: 0, lanes, held_back: 0, check: Duration::from_millis(50) }))
+        Self(Mutex::new(TurnsState { running: 0, lanes, held_back: 0, check: Duration::from_millis(50) }))
     }
 
     /// Waits for the turn; `None` cannot be, since the queue lives as long as the program.
@@ -95,7 +95,7 @@ impl Turns {
         state.check = (state.check * 3 + duration) / 4;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TurnsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,7 +103,7 @@ impl Turns {
 impl Queues {
     fn push(&mut self, hash: &[u8], waits: oneshot::Sender<Turn>) {
         let place = self.0.iter().position(|(of, _)| of == hash).unwrap_or_else(|| {
-            self.0.push_back((hash.to_vec(), Queue::new()));
+            self.0.push_back((hash.to_vec(), TurnQueue::new()));
             self.0.len() - 1
         });
         let queue = &mut self.0[place].1;

@@ -14,7 +14,7 @@ use ring::hmac;
 use ring::rand::SystemRandom;
 
 use super::turns::{HeldBack, Lane, TURNS, Turn};
-use crate::connections::Standing;
+use crate::connections::ClientStanding;
 
 /// Proven credentials that are remembered; forgotten all at once when there are more.
 const REMEMBERED: usize = 128;
@@ -27,12 +27,12 @@ const MAX_COST: u32 = 18;
 #[derive(Debug)]
 pub struct Users {
     hashes: BTreeMap<String, String>,
-    memory: Arc<Memory>,
+    memory: Arc<OutcomeMemory>,
 }
 
 /// What became of credentials. It outlives a new web configuration: each outcome is about one hash.
 #[derive(Debug)]
-struct Memory {
+struct OutcomeMemory {
     /// New with each start: no client can find out which tags are near to one that is remembered.
     key: hmac::Key,
     outcomes: Mutex<Outcomes>,
@@ -74,7 +74,7 @@ impl Users {
         }
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| "basic_auth_users: the system gives no random bytes".to_owned())?;
-        Ok(Self { hashes, memory: Arc::new(Memory { key, outcomes: Mutex::default() }) })
+        Ok(Self { hashes, memory: Arc::new(OutcomeMemory { key, outcomes: Mutex::default() }) })
     }
 
     /// Remembers what was known of the version before: a user whose hash is the same need not be checked again.
@@ -88,7 +88,7 @@ impl Users {
     }
 
     /// Whether a request with this header may pass. A user that does not exist costs as much time as one of those that do.
-    pub async fn admit(&self, authorization: Option<&HeaderValue>, standing: Standing) -> Admission {
+    pub async fn admit(&self, authorization: Option<&HeaderValue>, standing: ClientStanding) -> Admission {
         let Some((user, password)) = authorization.and_then(credentials) else { return Admission::Unnamed };
         let Some(hash) = self.hashes.get(&user).or_else(|| self.stand_in(&user)) else { return Admission::Unnamed };
         let known = self.hashes.contains_key(&user);
@@ -102,9 +102,9 @@ impl Users {
                 // Wrong for a hash that the user had before.
                 Some(_) => Err(Lane::Failed),
                 None => Err(match standing {
-                    Standing::Passed => Lane::Proven,
-                    Standing::New => Lane::New,
-                    Standing::Failed => Lane::Failed,
+                    ClientStanding::Passed => Lane::Proven,
+                    ClientStanding::New => Lane::New,
+                    ClientStanding::Failed => Lane::Failed,
                 }),
             }
         };
@@ -225,7 +225,7 @@ mod tests {
     }
 
     async fn passes(users: &Users, text: &str) -> bool {
-        matches!(users.admit(Some(&header(text)), Standing::New).await, Admission::Passes)
+        matches!(users.admit(Some(&header(text)), ClientStanding::New).await, Admission::Passes)
     }
 
     #[tokio::test]
@@ -234,7 +234,7 @@ mod tests {
         for wrong in ["ada:s3cret", "ada:", ":s3cret:", "bob:s3cret:"] {
             assert!(!passes(&users, wrong).await, "{wrong}");
         }
-        assert!(matches!(users.admit(None, Standing::New).await, Admission::Unnamed));
+        assert!(matches!(users.admit(None, ClientStanding::New).await, Admission::Unnamed));
         assert!(users.outcomes().proven.is_empty());
         for _ in 0..2 {
             assert!(passes(&users, "ada:s3cret:").await);

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use energy_model::capping::journal_entry::Entry;
+use energy_model::capping::journal_entry::JournalEntry;
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::{Found, Knob, KnobError, Limit, Limits, Value};
-use energy_model::capping::managed_knob::change::Change;
+use energy_model::capping::knob::{Found, Knob, KnobError, KnobValue, Limit, Limits};
+use energy_model::capping::managed_knob::change::KnobChange;
 use energy_model::capping::managed_knob::{Action, ManagedKnob};
 use energy_model::capping::observation::{ClockLook, KnobNow};
 use energy_model::capping::policy::PolicyName;
@@ -49,7 +49,7 @@ pub struct Actuator {
 
 /// What the tick knows of knobs beside their files and drivers.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct SeenKnobs {
     /// Of living pods, as [`FileKnobs::pod_quota`] has them; those that were read since the last call.
     pub quotas: BTreeMap<Knob, Found>,
     /// Quotas that nobody reads any more: the pod has ended, or no policy selects it.
@@ -92,14 +92,14 @@ impl Actuator {
         }
     }
 
-    fn adopt(&mut self, entries: Vec<Entry>) {
+    fn adopt(&mut self, entries: Vec<JournalEntry>) {
         let knobs = entries.iter().map(|entry| (entry.knob.clone(), ManagedKnob::adopt(entry)));
         self.knobs.extend(knobs);
     }
 
     /// Looks at the knobs: those in use at each call, the others now and then. Before [`Self::knobs`] and
     /// [`Self::apply`] of a tick; `now` does not go backwards.
-    pub fn look(&mut self, now: Duration, seen: Seen, files: &mut FileKnobs, gpus: &mut GpuMeter) {
+    pub fn look(&mut self, now: Duration, seen: SeenKnobs, files: &mut FileKnobs, gpus: &mut GpuMeter) {
         self.now = now;
         let entries = self.journal.look_after(now);
         self.adopt(entries);
@@ -197,13 +197,13 @@ impl Actuator {
         self.journal.forget(&gone);
         gone.clear();
         for (knob, raw) in restores {
-            if self.write(&knob, Value::Restore(raw), files, gpus) {
+            if self.write(&knob, KnobValue::Restore(raw), files, gpus) {
                 gone.push(knob);
             }
         }
         if self.intend(&sets, limits) {
             for (knob, value) in sets {
-                if self.write(&knob, Value::Set(value), files, gpus) {
+                if self.write(&knob, KnobValue::Set(value), files, gpus) {
                     gone.push(knob);
                 }
             }
@@ -228,7 +228,7 @@ impl Actuator {
 
     /// Writes a knob: a GPU's by its thread, which answers later, all others by a file. Returns whether the knob leaves the
     /// journal.
-    fn write(&mut self, knob: &Knob, value: Value, files: &mut FileKnobs, gpus: &mut GpuMeter) -> bool {
+    fn write(&mut self, knob: &Knob, value: KnobValue, files: &mut FileKnobs, gpus: &mut GpuMeter) -> bool {
         let Some(managed) = self.knobs.get_mut(knob) else { return false };
         if is_quota(knob)
             && let Ok(now) = files.read(knob)
@@ -249,11 +249,11 @@ impl Actuator {
         self.done(knob, &value, result)
     }
 
-    fn done(&mut self, knob: &Knob, value: &Value, result: Result<Found, KnobError>) -> bool {
+    fn done(&mut self, knob: &Knob, value: &KnobValue, result: Result<Found, KnobError>) -> bool {
         let Some(managed) = self.knobs.get_mut(knob) else { return false };
         let gone = managed.done(self.now, value, result, &mut self.changes.all);
         let shown = managed.observed.found.as_ref().and_then(|found| found.value);
-        if let (Value::Set(_), false, Some(shown), Some(held)) = (value, gone, shown, managed.held())
+        if let (KnobValue::Set(_), false, Some(shown), Some(held)) = (value, gone, shown, managed.held())
             && held.is_ours(shown)
         {
             self.journal.shown(knob, shown);
@@ -278,7 +278,7 @@ impl Actuator {
         self.knobs.values_mut().for_each(ManagedKnob::stop_doubting);
         loop {
             let moment = now + began.elapsed();
-            self.look(moment, Seen::default(), files, gpus);
+            self.look(moment, SeenKnobs::default(), files, gpus);
             self.apply(moment, &Limits::new(), files, gpus);
             let left: Vec<&ManagedKnob> = self.held().collect();
             if left.is_empty() || Instant::now() >= until || left.iter().all(|managed| managed.is_hopeless()) {
@@ -351,7 +351,7 @@ impl Actuator {
     }
 
     /// What happened since the last call; the log has it already.
-    pub fn take_changes(&mut self) -> Vec<Change> {
+    pub fn take_changes(&mut self) -> Vec<KnobChange> {
         self.changes.take()
     }
 

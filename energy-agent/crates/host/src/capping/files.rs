@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::{Found, Knob, KnobError, Value};
+use energy_model::capping::knob::{Found, Knob, KnobError, KnobValue};
 use tracing::{info, warn};
 
 use self::cpufreq::Cpufreq;
@@ -103,7 +103,7 @@ impl FileKnobs {
     /// # Errors
     /// As [`Self::read`]; also when it may not be written, the kernel refuses the value, or the text to restore is none of
     /// this knob's. Then it is as it was, unless the detail says otherwise.
-    pub fn write(&mut self, knob: &Knob, value: &Value) -> Result<Found, KnobError> {
+    pub fn write(&mut self, knob: &Knob, value: &KnobValue) -> Result<Found, KnobError> {
         let written = match knob {
             Knob::CpuFrequency(policy) => self.cpufreq.write(*policy, value),
             Knob::CpuQuota(cgroup) => self.quotas.write(cgroup, value),
@@ -114,7 +114,7 @@ impl FileKnobs {
         if written.is_err() {
             self.writable.remove(knob);
         }
-        if let (Value::Set(_), Ok(Found { state: KnobState::NotEffective, epoch, raw, .. })) = (value, &written) {
+        if let (KnobValue::Set(_), Ok(Found { state: KnobState::NotEffective, epoch, raw, .. })) = (value, &written) {
             self.kept.insert(knob.clone(), (*epoch, raw.clone()));
         }
         written

@@ -21,12 +21,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use energy_files::private;
-use energy_model::capping::journal_entry::{Entry, boot_of, is_whole};
+use energy_model::capping::journal_entry::{JournalEntry, boot_of, is_whole};
 use energy_model::capping::knob::{Found, Knob};
 use energy_model::capping::policy::PolicyName;
 use tracing::{info, warn};
 
-use self::known::{Known, Loss};
+use self::known::{KnownKnobs, Loss};
 use self::record::Record;
 use super::lock::{NodeLock, NotLocked};
 use crate::config::Folders;
@@ -43,7 +43,7 @@ pub struct Journal {
     folders: Folders,
     path: PathBuf,
     boot: String,
-    entries: BTreeMap<Knob, Entry>,
+    entries: BTreeMap<Knob, JournalEntry>,
     /// Whole lines that only a newer version understands.
     kept: Vec<String>,
     record: Record,
@@ -80,8 +80,8 @@ pub struct Intent<'a> {
 
 /// What is in a file.
 #[derive(Debug, Default)]
-pub struct Content {
-    entries: BTreeMap<Knob, Entry>,
+pub struct JournalContent {
+    entries: BTreeMap<Knob, JournalEntry>,
     kept: Vec<String>,
     /// Lines that are torn or changed.
     damaged: usize,
@@ -121,7 +121,7 @@ impl Journal {
             return Err(Refused::Unusable(unknown.to_owned()));
         }
         let lock = take_lock(folders)?;
-        let Known { entries, kept, past, loss, head, damaged } = Known::read(folders, boot_id);
+        let KnownKnobs { entries, kept, past, loss, head, damaged } = KnownKnobs::read(folders, boot_id);
         if past > 0 {
             info!(entries = past, "the capping journal is from an earlier boot; its limits ended with that boot");
         }
@@ -171,12 +171,12 @@ impl Journal {
 
     /// What an earlier run left, which may be held by another process; makes and writes nothing.
     #[must_use]
-    pub fn peek(folders: &Folders, boot_id: &str) -> Known {
-        Known::read(folders, boot_id)
+    pub fn peek(folders: &Folders, boot_id: &str) -> KnownKnobs {
+        KnownKnobs::read(folders, boot_id)
     }
 
     #[must_use]
-    pub const fn entries(&self) -> &BTreeMap<Knob, Entry> {
+    pub const fn entries(&self) -> &BTreeMap<Knob, JournalEntry> {
         &self.entries
     }
 
@@ -215,7 +215,7 @@ impl Journal {
                 entry.intend(*value, found.value, policy);
             } else {
                 first = true;
-                entries.insert((*knob).clone(), Entry::new(knob, found, *value, policy, &self.boot, time));
+                entries.insert((*knob).clone(), JournalEntry::new(knob, found, *value, policy, &self.boot, time));
             }
         }
         let before = std::mem::replace(&mut self.entries, entries);
@@ -322,7 +322,7 @@ impl Journal {
     }
 
     fn lines(&self) -> impl Iterator<Item = String> {
-        self.entries.values().map(Entry::to_line).chain(self.kept.iter().cloned())
+        self.entries.values().map(JournalEntry::to_line).chain(self.kept.iter().cloned())
     }
 }
 
@@ -347,7 +347,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some(Stamp { device, inode, length, changed: (metadata.mtime(), metadata.mtime_nsec()) })
 }
 
-impl Content {
+impl JournalContent {
     fn parse(bytes: &[u8], boot_id: &str) -> Self {
         let mut content = Self::default();
         for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
@@ -359,7 +359,7 @@ impl Content {
                 content.past += 1;
                 continue;
             }
-            match Entry::from_line(line) {
+            match JournalEntry::from_line(line) {
                 // Were there two, the first would know what was before.
                 Ok(entry) => drop(content.entries.entry(entry.knob.clone()).or_insert(entry)),
                 Err(_) => content.kept.push(line.to_owned()),

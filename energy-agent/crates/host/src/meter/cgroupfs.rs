@@ -18,7 +18,7 @@ const MAX_ROOT_DEBT_US: i64 = 100_000;
 
 /// What is remembered of one cgroup between two readings.
 #[derive(Clone, Copy, Debug, Default)]
-struct Reading {
+struct CgroupReading {
     /// CPU time of the cgroup and all below it since its creation; microseconds. `None` until it could be read.
     usage_us: Option<u64>,
     /// Time that is still to be charged, because the parent's file did not show it yet; microseconds.
@@ -32,7 +32,7 @@ struct Reading {
 #[derive(Debug)]
 pub struct CgroupFiles {
     root: PathBuf,
-    readings: HashMap<CgroupId, Reading>,
+    readings: HashMap<CgroupId, CgroupReading>,
     /// Time of the root that its children do not explain; below zero while the root's file is behind theirs.
     root_rest_us: i64,
     walk_failed: bool,
@@ -44,9 +44,9 @@ impl CgroupFiles {
     /// # Errors
     /// When the root cannot be walked, or no cgroup shows its CPU time.
     pub fn open(root: &Path) -> anyhow::Result<Self> {
-        let readings: HashMap<CgroupId, Reading> = walk(root)?
+        let readings: HashMap<CgroupId, CgroupReading> = walk(root)?
             .iter()
-            .map(|folder| (folder.id, Reading { usage_us: usage_us(root, folder), pending_us: 0 }))
+            .map(|folder| (folder.id, CgroupReading { usage_us: usage_us(root, folder), pending_us: 0 }))
             .collect();
         if readings.values().all(|reading| reading.usage_us.is_none()) {
             bail!("no readable cpu.stat with usage_usec at or below {}", root.display());
@@ -87,7 +87,7 @@ impl CgroupFiles {
         for (at, (folder, usage_us)) in folders.iter().zip(usage).enumerate() {
             let last = self.readings.remove(&folder.id).unwrap_or_else(|| {
                 events.push(CgroupEvent::Created { id: folder.id, path: folder.cgroup_path() });
-                Reading { usage_us: Some(0), pending_us: 0 }
+                CgroupReading { usage_us: Some(0), pending_us: 0 }
             });
             let used_us = usage_us.zip(last.usage_us).map(|(now, last)| now.saturating_sub(last));
             let wanted_us = used_us.unwrap_or(0) + last.pending_us;
@@ -104,7 +104,7 @@ impl CgroupFiles {
                     pending_us = wanted_us - own_us[at];
                 }
             }
-            next.insert(folder.id, Reading { usage_us: usage_us.or(last.usage_us), pending_us });
+            next.insert(folder.id, CgroupReading { usage_us: usage_us.or(last.usage_us), pending_us });
         }
         own_us[0] = root_us.map_or(0, |root_us| self.root_rest(root_us, top_level_us));
         events.extend(self.readings.keys().map(|&id| CgroupEvent::Removed { id }));

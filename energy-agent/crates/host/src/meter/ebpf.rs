@@ -64,7 +64,7 @@ pub use self::load::{btf_path, reason};
 use self::maps::Slots;
 use self::process_level::ProcessPrograms;
 use self::processes::ProcessMap;
-use self::tally::Tally;
+use self::tally::CgroupTally;
 use self::visit::Visits;
 use super::cpu::Topology;
 use crate::clock::monotonic_ns;
@@ -115,7 +115,7 @@ pub struct Drops {
 
 /// A slot's counts at the previous reading.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct SlotSeen {
     dropped_ns: u64,
     cycles_missed: u64,
 }
@@ -133,9 +133,9 @@ pub struct Ebpf {
     events: Option<RingBuf<MapData>>,
     logger: Option<EbpfLogger<&'static dyn log::Log>>,
     cycles: Option<Cycles>,
-    tally: Tally,
+    tally: CgroupTally,
     /// By CPU number.
-    seen: Vec<Seen>,
+    seen: Vec<SlotSeen>,
     /// When the previous reading was taken; CLOCK_MONOTONIC.
     last_ns: u64,
     /// Moves of running tasks seen so far.
@@ -206,7 +206,7 @@ impl Ebpf {
             {
                 *complete = false;
             }
-            *seen = Seen { dropped_ns: slot.dropped_ns, cycles_missed: slot.cycles_missed };
+            *seen = SlotSeen { dropped_ns: slot.dropped_ns, cycles_missed: slot.cycles_missed };
         }
         self.last_ns = now_ns;
         self.drops.switches = self.drops.switches.saturating_sub(self.process_programs.missed_twice);

@@ -25,11 +25,11 @@ const BUILT_IN: &str = include_str!("coefficients.json");
 /// The format of `coefficients.json` and of `--meter.estimate-coefficients`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct Coefficients {
     /// Used where no row matches.
-    average: Watts,
+    average: ThreadWatts,
     #[serde(default)]
-    rows: Vec<Row>,
+    rows: Vec<CoefficientRow>,
     #[serde(default, rename = "source")]
     _source: String,
     #[serde(default, rename = "url")]
@@ -45,14 +45,14 @@ struct Table {
 /// Power of one hardware thread, with nothing and with everything to do.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Watts {
+struct ThreadWatts {
     min_watts: f64,
     max_watts: f64,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+struct CoefficientRow {
     name: String,
     min_watts: f64,
     max_watts: f64,
@@ -93,22 +93,25 @@ impl Estimate {
                 let text = config_file::text(path, config_file::MAX_BYTES);
                 let text = text.with_context(|| format!("reading {}", path.display()))?;
                 (
-                    Table::parse(&text).with_context(|| format!("reading {}", path.display()))?,
+                    Coefficients::parse(&text).with_context(|| format!("reading {}", path.display()))?,
                     path.display().to_string(),
                 )
             }
-            None => (Table::parse(BUILT_IN).context("reading the built-in coefficients")?, "built-in table".to_owned()),
+            None => (
+                Coefficients::parse(BUILT_IN).context("reading the built-in coefficients")?,
+                "built-in table".to_owned(),
+            ),
         };
         let processor = if cpu.name.is_empty() { "unnamed processor" } else { &cpu.name };
         let row = table.rows.iter().find(|row| row.matches(cpu));
         let (name, watts, detail) = match row {
             Some(row) => {
-                let watts = Watts { min_watts: row.min_watts, max_watts: row.max_watts };
+                let watts = ThreadWatts { min_watts: row.min_watts, max_watts: row.max_watts };
                 (row.name.as_str(), watts, format!("coefficients {} for {processor}", row.name))
             }
             None => ("average", table.average, format!("no coefficients for {processor}, using the average")),
         };
-        let Watts { min_watts, max_watts } = watts;
+        let ThreadWatts { min_watts, max_watts } = watts;
         let min_uw = microwatts(min_watts);
         Ok(Self {
             min_uw,
@@ -166,18 +169,18 @@ impl Socket {
     }
 }
 
-impl Table {
+impl Coefficients {
     fn parse(text: &str) -> anyhow::Result<Self> {
         let table: Self = serde_json::from_str(text).map_err(|error| anyhow!(json_fault(&error)))?;
         table.average.check("average")?;
         for row in &table.rows {
-            Watts { min_watts: row.min_watts, max_watts: row.max_watts }.check(&cut(&row.name))?;
+            ThreadWatts { min_watts: row.min_watts, max_watts: row.max_watts }.check(&cut(&row.name))?;
         }
         Ok(table)
     }
 }
 
-impl Watts {
+impl ThreadWatts {
     /// A kilowatt per thread is beyond any processor; it is milliwatts by mistake.
     fn check(self, name: &str) -> anyhow::Result<()> {
         let Self { min_watts, max_watts } = self;
@@ -188,7 +191,7 @@ impl Watts {
     }
 }
 
-impl Row {
+impl CoefficientRow {
     fn matches(&self, cpu: &CpuModel) -> bool {
         self.vendor == cpu.vendor
             && (self.family.is_none() || self.family == cpu.family)

@@ -37,13 +37,13 @@ use energy_model::gpu::{GpuHealth, GpuReading, GpuUp, Ignored};
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use tracing::{info, warn};
 
-use self::device::{Device, WorkerHandle};
-use self::fault::{Failure, Fault};
+use self::device::{MeteredGpu, WorkerHandle};
+use self::fault::{GpuFailure, GpuFault};
 use self::pending::Pending;
 pub use self::pending::Written;
 pub use self::probe::probe;
-use self::session::{Command, Known, KnownGpu, Message, Opener, Session, Started};
-use self::worker::{Answer, Request};
+use self::session::{GpuMessage, KnownGpu, KnownGpus, Opener, Session, SessionCommand, Started};
+use self::worker::{GpuAnswer, GpuRequest};
 use super::counter::ZoneCounts;
 use super::deadline::{Deadline, PATIENCE};
 use super::state_log::StateLog;
@@ -67,8 +67,8 @@ pub struct GpuOptions {
 /// All GPUs. Owned by the tick; the calls are made by threads that it asks and, beyond a moment, does not wait for.
 pub struct GpuMeter {
     /// `None` with `--gpu=off`.
-    commands: Option<Sender<Command>>,
-    messages: Receiver<Message>,
+    commands: Option<Sender<SessionCommand>>,
+    messages: Receiver<GpuMessage>,
     /// The library's thread.
     session: Deadline,
     open: bool,
@@ -77,9 +77,9 @@ pub struct GpuMeter {
     retry: Duration,
     patience: Duration,
     state: MeterState,
-    devices: BTreeMap<Arc<str>, Device>,
+    devices: BTreeMap<Arc<str>, MeteredGpu>,
     /// GPUs by index that were never readable.
-    unreadable: BTreeMap<u32, Fault>,
+    unreadable: BTreeMap<u32, GpuFault>,
     counts: ZoneCounts,
     ignored: Ignored,
     written: Vec<Written>,
@@ -134,8 +134,8 @@ impl GpuMeter {
             self.receive(message, now);
         }
         if self.session.begins_to_hang(now) && !self.open {
-            let detail = format!("no answer from the library{}", Fault::Hanging.remedy());
-            self.fail(&Failure { fault: Fault::Hanging, detail, reopen: true });
+            let detail = format!("no answer from the library{}", GpuFault::Hanging.remedy());
+            self.fail(&GpuFailure { fault: GpuFault::Hanging, detail, reopen: true });
         }
         if now >= self.next && !self.session.is_waiting() {
             self.command(now);
@@ -148,7 +148,7 @@ impl GpuMeter {
                 // As it should where the library was closed.
                 if worker.requests.is_some() {
                     warn!(gpu = device.gpu.index, uuid = %device.gpu.uuid, "the GPU's thread has ended");
-                    device.fault = Some(Fault::Error);
+                    device.fault = Some(GpuFault::Error);
                     _ = device.told.due(device.fault, now);
                 }
                 (device.worker, device.reachable) = (None, false);
@@ -156,21 +156,21 @@ impl GpuMeter {
                 continue;
             }
             let hangs = worker.watch.begins_to_hang(now) | device.pending.watch.begins_to_hang(now);
-            if hangs && device.fault != Some(Fault::Hanging) {
-                device.fault = Some(Fault::Hanging);
+            if hangs && device.fault != Some(GpuFault::Hanging) {
+                device.fault = Some(GpuFault::Hanging);
                 if device.told.due(device.fault, now).is_some() {
                     warn!(
                         gpu = device.gpu.index,
                         uuid = %device.gpu.uuid,
                         "a call on the GPU hangs, its series do not change until it returns{}",
-                        Fault::Hanging.remedy()
+                        GpuFault::Hanging.remedy()
                     );
                 }
             }
             let reading = device.ready.take();
             // One reading a tick: where a late one is there and the next will be in time, that one has to wait.
             let due = !worker.watch.is_waiting() && (reading.is_none() || !worker.watch.is_prompt());
-            if due && worker.requests.as_ref().is_some_and(|requests| requests.send(Request::Read).is_ok()) {
+            if due && worker.requests.as_ref().is_some_and(|requests| requests.send(GpuRequest::Read).is_ok()) {
                 worker.watch.ask(now);
             }
             late.extend(reading);
@@ -240,14 +240,14 @@ impl GpuMeter {
         self.next = now + self.retry;
         // With every GPU out of reach there is nothing to lose, and a driver that came back is found by opening only.
         let out_of_reach =
-            |device: &Device| device.fault.is_some_and(|fault| fault != Fault::Hanging) && !device.reachable;
+            |device: &MeteredGpu| device.fault.is_some_and(|fault| fault != GpuFault::Hanging) && !device.reachable;
         let opening = !self.open || self.devices.values().all(out_of_reach);
         let missing = !self.unreadable.is_empty()
             || self.devices.values().any(|device| device.worker.is_none() || out_of_reach(device));
         if opening {
             self.close();
         }
-        let known: Known = self
+        let known: KnownGpus = self
             .devices
             .iter()
             .map(|(uuid, device)| {
@@ -255,9 +255,9 @@ impl GpuMeter {
             })
             .collect();
         let command = match (opening, missing) {
-            (true, _) => Command::Open(known),
-            (false, true) => Command::Look(known),
-            (false, false) => Command::Count(known),
+            (true, _) => SessionCommand::Open(known),
+            (false, true) => SessionCommand::Look(known),
+            (false, false) => SessionCommand::Count(known),
         };
         if self.commands.as_ref().is_some_and(|commands| commands.send(command).is_ok()) {
             self.session.ask(now);
@@ -275,31 +275,31 @@ impl GpuMeter {
         }
     }
 
-    fn receive(&mut self, message: Message, now: Instant) {
+    fn receive(&mut self, message: GpuMessage, now: Instant) {
         match message {
-            Message::Session(result) => {
+            GpuMessage::Session(result) => {
                 self.session.answered(Duration::ZERO);
                 match result {
                     Ok(session) => self.opened(session),
                     // While GPUs are read the library works, whatever became of one.
-                    Err(failure) if self.open && self.devices.values().any(Device::is_in_reach) => {
-                        let lost = |device: &&mut Device| !device.reachable && device.fault == Some(failure.fault);
+                    Err(failure) if self.open && self.devices.values().any(MeteredGpu::is_in_reach) => {
+                        let lost = |device: &&mut MeteredGpu| !device.reachable && device.fault == Some(failure.fault);
                         self.devices.values_mut().filter(lost).for_each(|device| device.set_fault(&failure));
                     }
                     Err(failure) => self.fail(&failure),
                 }
             }
-            Message::Device(answer) => self.answered(*answer, now),
-            Message::Written(answer) => self.wrote(*answer, now),
+            GpuMessage::Device(answer) => self.answered(*answer, now),
+            GpuMessage::Written(answer) => self.wrote(*answer, now),
         }
     }
 
     /// The library as a whole does not work.
-    fn fail(&mut self, failure: &Failure) {
-        let Failure { fault, detail, reopen: _ } = failure;
+    fn fail(&mut self, failure: &GpuFailure) {
+        let GpuFailure { fault, detail, reopen: _ } = failure;
         if self.state.reason != (*fault).into() {
             // No NVIDIA GPU is the usual case, not a fault.
-            if *fault == Fault::Absent && self.devices.is_empty() {
+            if *fault == GpuFault::Absent && self.devices.is_empty() {
                 info!("no NVIDIA GPU can be read: {detail}");
             } else {
                 warn!(error = detail, "NVIDIA GPUs cannot be read");
@@ -309,7 +309,7 @@ impl GpuMeter {
         self.unreadable.clear();
         self.close();
         for device in self.devices.values_mut() {
-            device.fault = Some(if device.hangs() { Fault::Hanging } else { *fault });
+            device.fault = Some(if device.hangs() { GpuFault::Hanging } else { *fault });
             _ = device.told.due(device.fault, Instant::now());
             device.reachable = false;
         }
@@ -321,7 +321,7 @@ impl GpuMeter {
         for Started { gpu, worker, requests, thread } in started {
             let worker =
                 Some(WorkerHandle { id: worker, requests: Some(requests), thread, watch: Deadline::default() });
-            let device = self.devices.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| Device {
+            let device = self.devices.entry(Arc::clone(&gpu.uuid)).or_insert_with(|| MeteredGpu {
                 gpu: Arc::clone(&gpu),
                 worker: None,
                 fault: None,
@@ -339,7 +339,7 @@ impl GpuMeter {
         let mut unreadable = BTreeMap::new();
         let read: BTreeSet<u32> =
             self.devices.values().filter(|device| device.worker.is_some()).map(|device| device.gpu.index).collect();
-        let mut lacking: Vec<&mut Device> =
+        let mut lacking: Vec<&mut MeteredGpu> =
             self.devices.values_mut().filter(|device| device.worker.is_none()).collect();
         for (index, failure) in failed {
             if let Some(place) = lacking.iter().position(|device| device.gpu.index == index) {
@@ -353,7 +353,7 @@ impl GpuMeter {
         }
         for device in lacking {
             let detail = "the driver no longer lists it".to_owned();
-            device.set_fault(&Failure { fault: Fault::Absent, detail, reopen: false });
+            device.set_fault(&GpuFailure { fault: GpuFault::Absent, detail, reopen: false });
         }
         self.unreadable = unreadable;
         self.named.retain(|uuid| !self.devices.contains_key(&**uuid));
@@ -376,8 +376,8 @@ impl GpuMeter {
         self.state = now;
     }
 
-    fn answered(&mut self, answer: Answer, now: Instant) {
-        let Answer {
+    fn answered(&mut self, answer: GpuAnswer, now: Instant) {
+        let GpuAnswer {
             worker: id,
             gpu,
             took,
@@ -399,7 +399,7 @@ impl GpuMeter {
         device.doubtful = doubtful;
         device.took = Some(took);
         let Some(worker) = device.worker.as_mut().filter(|worker| worker.id == id) else { return };
-        let hung = worker.watch.answered(took) || device.fault == Some(Fault::Hanging);
+        let hung = worker.watch.answered(took) || device.fault == Some(GpuFault::Hanging);
         if worker.requests.is_none() {
             if device.let_go() {
                 self.next = now;
@@ -434,7 +434,7 @@ impl GpuMeter {
                     self.fail(&failure);
                 } else {
                     device.set_fault(&failure);
-                    if failure.fault == Fault::Absent {
+                    if failure.fault == GpuFault::Absent {
                         // It is looked for by its UUID, and read by a thread of its own again.
                         device.worker.iter_mut().for_each(|worker| worker.requests = None);
                         device.let_go();

@@ -41,9 +41,9 @@ struct Sensor {
     zone: Arc<Zone>,
     identity: SensorIdentity,
     file: SlowFile,
-    reading: Reading,
+    reading: HwmonReading,
     /// Why the last reading failed; `None` while it works.
-    failure: Option<Failure>,
+    failure: Option<HwmonFailure>,
     still: Still,
     /// It stands still, and cannot have used nothing.
     frozen: bool,
@@ -52,21 +52,21 @@ struct Sensor {
 }
 
 #[derive(Debug)]
-struct Failure {
+struct HwmonFailure {
     reason: Reason,
     /// With the file.
     text: String,
 }
 
 #[derive(Debug)]
-enum Reading {
+enum HwmonReading {
     Energy(Counter),
-    Power(Integral),
+    Power(HwmonIntegral),
 }
 
 /// Power readings summed up over time.
 #[derive(Debug)]
-struct Integral {
+struct HwmonIntegral {
     /// Microwatts; `None` before the first reading and after a failed one.
     last: Option<u64>,
     /// Time since then without an answer, none of which was long enough to be a failure.
@@ -225,8 +225,8 @@ impl Hwmon {
     pub(crate) fn resume(&mut self) {
         for sensor in &mut self.sensors {
             match &mut sensor.reading {
-                Reading::Energy(counter) => counter.restart(),
-                Reading::Power(integral) => integral.restart(),
+                HwmonReading::Energy(counter) => counter.restart(),
+                HwmonReading::Power(integral) => integral.restart(),
             }
         }
     }
@@ -262,7 +262,7 @@ impl Hwmon {
 
     fn state_of(&self, meter: MeterName, kind: ZoneKind) -> MeterState {
         let sensors: Vec<&Sensor> = self.sensors.iter().filter(|sensor| sensor.zone.kind == kind).collect();
-        let failures: Vec<&Failure> = sensors.iter().filter_map(|sensor| sensor.failure.as_ref()).collect();
+        let failures: Vec<&HwmonFailure> = sensors.iter().filter_map(|sensor| sensor.failure.as_ref()).collect();
         let reason = match failures.first() {
             _ if sensors.is_empty() => Reason::Absent,
             Some(first) if failures.len() == sensors.len() => first.reason,
@@ -273,7 +273,7 @@ impl Hwmon {
             1 => format!("1 {} sensor", kind.as_str()),
             count => format!("{count} {} sensors", kind.as_str()),
         };
-        for Failure { text, .. } in failures {
+        for HwmonFailure { text, .. } in failures {
             detail.push_str("; ");
             detail.push_str(text);
         }
@@ -300,7 +300,7 @@ impl Sensor {
     fn covers(&self, later: &FoundSensors) -> bool {
         let (ours, theirs) = (&self.zone, &later.zone);
         let same = ours.socket == theirs.socket;
-        let counter = matches!(self.reading, Reading::Energy(_)) && !later.counts;
+        let counter = matches!(self.reading, HwmonReading::Energy(_)) && !later.counts;
         ours.kind == theirs.kind
             && if counter {
                 same || ours.socket.is_none() || theirs.socket.is_none()
@@ -311,7 +311,8 @@ impl Sensor {
 
     fn new(found: FoundSensors, patience: Duration) -> Self {
         let FoundSensors { file, identity, counts, zone } = found;
-        let reading = if counts { Reading::Energy(Counter::new(None)) } else { Reading::Power(Integral::new()) };
+        let reading =
+            if counts { HwmonReading::Energy(Counter::new(None)) } else { HwmonReading::Power(HwmonIntegral::new()) };
         let file = SlowFile::new(&file, patience);
         let (failure, still, told) = (None, Still::default(), StateLog::default());
         Self { zone: Arc::new(zone), identity, file, reading, failure, still, frozen: false, told }
@@ -323,8 +324,8 @@ impl Sensor {
         self.file = SlowFile::new(file, patience);
         (self.still, self.frozen) = (Still::default(), false);
         match &mut self.reading {
-            Reading::Energy(counter) => counter.restart(),
-            Reading::Power(integral) => integral.restart(),
+            HwmonReading::Energy(counter) => counter.restart(),
+            HwmonReading::Power(integral) => integral.restart(),
         }
     }
 
@@ -334,10 +335,10 @@ impl Sensor {
             self.tell();
         }
         let (energy, gap) = match &mut self.reading {
-            Reading::Energy(counter) => {
+            HwmonReading::Energy(counter) => {
                 counter.advance(value, elapsed, counts).map(|delta| (delta.energy, delta.gap))?
             }
-            Reading::Power(integral) => integral.advance(value, elapsed)?,
+            HwmonReading::Power(integral) => integral.advance(value, elapsed)?,
         };
         // What it gained when it goes on may have been used long before.
         Some(ZoneEnergy { zone: Arc::clone(&self.zone), energy, gap: gap || self.frozen })
@@ -351,7 +352,7 @@ impl Sensor {
     }
 
     /// The reading failed.
-    fn fail(&mut self, failure: Failure, elapsed: Duration) {
+    fn fail(&mut self, failure: HwmonFailure, elapsed: Duration) {
         self.failure = Some(failure);
         (self.still, self.frozen) = (Still::default(), false);
         self.tell();
@@ -371,34 +372,34 @@ impl Sensor {
     /// What was used meanwhile is not known, but to a counter.
     fn miss(&mut self, elapsed: Duration) {
         match &mut self.reading {
-            Reading::Energy(counter) => counter.miss(elapsed),
-            Reading::Power(integral) => integral.restart(),
+            HwmonReading::Energy(counter) => counter.miss(elapsed),
+            HwmonReading::Power(integral) => integral.restart(),
         }
     }
 
     /// The answer will come yet.
     fn wait(&mut self, elapsed: Duration) {
         match &mut self.reading {
-            Reading::Energy(counter) => counter.miss(elapsed),
-            Reading::Power(integral) => integral.missed = integral.missed.saturating_add(elapsed),
+            HwmonReading::Energy(counter) => counter.miss(elapsed),
+            HwmonReading::Power(integral) => integral.missed = integral.missed.saturating_add(elapsed),
         }
     }
 
-    fn failure(&self, reason: Reason, what: &dyn Display) -> Failure {
-        Failure { reason, text: format!("{}: {what}", self.file.path.display()) }
+    fn failure(&self, reason: Reason, what: &dyn Display) -> HwmonFailure {
+        HwmonFailure { reason, text: format!("{}: {what}", self.file.path.display()) }
     }
 
-    fn refusal(&self, error: &io::Error) -> Failure {
+    fn refusal(&self, error: &io::Error) -> HwmonFailure {
         let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
         self.failure(if is_denied { Reason::Permission } else { Reason::Error }, error)
     }
 
-    fn silence(&self) -> Failure {
+    fn silence(&self) -> HwmonFailure {
         self.failure(Reason::Hanging, &format_args!("no answer for {} s", DEADLINE.as_secs_f32()))
     }
 }
 
-impl Integral {
+impl HwmonIntegral {
     const fn new() -> Self {
         Self { last: None, missed: Duration::ZERO, sum: Trapezoid::new(MICROWATT_NANOSECONDS) }
     }

@@ -35,11 +35,11 @@ struct Pmu {
     kind: u32,
     /// One CPU of each package (or die), on which its events are opened.
     cpus: Vec<u32>,
-    events: Vec<Event>,
+    events: Vec<EnergyEvent>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Event {
+struct EnergyEvent {
     kind: ZoneKind,
     per_package: bool,
     config: u64,
@@ -49,12 +49,12 @@ struct Event {
 }
 
 #[derive(Debug)]
-struct Reader {
+struct ZoneReader {
     zone: Arc<Zone>,
     cpu: u32,
-    event: Event,
+    event: EnergyEvent,
     /// `None` after an error (the CPU went offline, say) until it can be opened again.
-    opened: Option<perf_event::Counter>,
+    opened: Option<perf_event::PerfCounter>,
     /// Of the energy that was counted since the event was opened. It has no range: the kernel sums up in 64 bits.
     counter: Counter,
     still: Still,
@@ -68,7 +68,7 @@ struct Reader {
 #[derive(Debug)]
 pub struct PerfPower {
     kind: u32,
-    readers: Vec<Reader>,
+    readers: Vec<ZoneReader>,
     refused: Vec<String>,
     counts: ZoneCounts,
 }
@@ -94,7 +94,7 @@ impl PerfPower {
                     let (zone, counter) = (Arc::new(zone), Counter::new(None));
                     let (still, frozen, told) = (Still::default(), false, StateLog::default());
                     let opened_event = Some(reading);
-                    opened.readers.push(Reader {
+                    opened.readers.push(ZoneReader {
                         zone,
                         cpu,
                         event,
@@ -140,7 +140,7 @@ impl PerfPower {
     pub fn read(&mut self, elapsed: Duration) -> Vec<ZoneEnergy> {
         let mut gained: Vec<Option<Delta>> = Vec::with_capacity(self.readers.len());
         let now = Instant::now();
-        for Reader { zone, cpu, event, opened, counter, still, frozen, told } in &mut self.readers {
+        for ZoneReader { zone, cpu, event, opened, counter, still, frozen, told } in &mut self.readers {
             match event.read(self.kind, *cpu, opened) {
                 Ok(total) => {
                     let delta = counter.advance(total.0, elapsed, &mut self.counts);
@@ -167,10 +167,11 @@ impl PerfPower {
 
     /// The energies of the events that count; of the others it is said that they stand still.
     fn judge(&mut self, gained: &[Option<Delta>], now: Instant) -> Vec<ZoneEnergy> {
-        let places = self.readers.iter().map(|Reader { zone, still, .. }| ((zone.kind, zone.socket, zone.die), *still));
+        let places =
+            self.readers.iter().map(|ZoneReader { zone, still, .. }| ((zone.kind, zone.socket, zone.die), *still));
         let broken = still::broken(&places.collect::<Vec<_>>());
         let mut zones = Vec::with_capacity(gained.len());
-        for ((Reader { zone, still, frozen, told, .. }, delta), broken) in
+        for ((ZoneReader { zone, still, frozen, told, .. }, delta), broken) in
             self.readers.iter_mut().zip(gained).zip(broken)
         {
             let Some(Delta { energy, gap }) = *delta else { continue };
@@ -231,13 +232,13 @@ impl PerfPower {
     }
 }
 
-impl Event {
-    fn open(&self, kind: u32, cpu: u32) -> io::Result<perf_event::Counter> {
-        perf_event::Counter::open(perf_event::Event { kind, config: self.config }, cpu)
+impl EnergyEvent {
+    fn open(&self, kind: u32, cpu: u32) -> io::Result<perf_event::PerfCounter> {
+        perf_event::PerfCounter::open(perf_event::PerfEvent { kind, config: self.config }, cpu)
     }
 
     /// The energy that was counted since the event was opened, which it is here if it is not.
-    fn read(&self, kind: u32, cpu: u32, opened: &mut Option<perf_event::Counter>) -> io::Result<Microjoules> {
+    fn read(&self, kind: u32, cpu: u32, opened: &mut Option<perf_event::PerfCounter>) -> io::Result<Microjoules> {
         let counter = match opened {
             Some(counter) => counter,
             none => none.insert(self.open(kind, cpu)?),
@@ -263,14 +264,14 @@ impl Pmu {
             if file.exists() {
                 let config = config(&file)?;
                 let scale = scale(&file)?;
-                events.push(Event { kind, per_package, config, scale, path: format!("{PMU}/events/{name}") });
+                events.push(EnergyEvent { kind, per_package, config, scale, path: format!("{PMU}/events/{name}") });
             }
         }
         Ok(Self { kind, cpus, events })
     }
 
     /// Which event to open on which CPU, and the zone that it is.
-    fn zones(&self, sysfs: &Path, mirrored_dies: bool) -> Vec<(Event, u32, Zone)> {
+    fn zones(&self, sysfs: &Path, mirrored_dies: bool) -> Vec<(EnergyEvent, u32, Zone)> {
         let mut places: Vec<(u32, Domain)> = self.cpus.iter().map(|&cpu| (cpu, cpu::ids(sysfs, cpu))).collect();
         let dies: Vec<Domain> = places.iter().map(|place| place.1).collect();
         for (_, place) in &mut places {

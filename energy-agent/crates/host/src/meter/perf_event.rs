@@ -23,12 +23,12 @@ struct Attr {
 
 /// What a counter counts: `perf_event_attr.type` and `.config`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct PerfEvent {
     pub kind: u32,
     pub config: u64,
 }
 
-impl Event {
+impl PerfEvent {
     /// `PERF_TYPE_HARDWARE`, `PERF_COUNT_HW_CPU_CYCLES`: unhalted core cycles.
     pub const CPU_CYCLES: Self = Self { kind: 0, config: 0 };
     /// `PERF_TYPE_SOFTWARE`, `PERF_COUNT_SW_CPU_CLOCK`: nanoseconds, also while the CPU is idle.
@@ -37,7 +37,7 @@ impl Event {
 
 /// One counter on one CPU, for all tasks.
 #[derive(Debug)]
-pub struct Counter(File);
+pub struct PerfCounter(File);
 
 /// A reading; all of it since the counter was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,13 +48,13 @@ pub struct CounterReading {
     pub running_ns: u64,
 }
 
-impl Counter {
+impl PerfCounter {
     /// Opens and starts the counter.
     ///
     /// # Errors
     /// The kernel's: ENOENT (no such event here, as in most guests), EACCES or EPERM (`CAP_PERFMON` is missing and
     /// `kernel.perf_event_paranoid` forbids), ENODEV (CPU offline), EINVAL.
-    pub fn open(event: Event, cpu: u32) -> io::Result<Self> {
+    pub fn open(event: PerfEvent, cpu: u32) -> io::Result<Self> {
         /// `PERF_FLAG_FD_CLOEXEC`
         const FD_CLOEXEC: libc::c_ulong = 1 << 3;
         const TOTAL_TIME_ENABLED: u64 = 1;
@@ -91,7 +91,7 @@ impl Counter {
     }
 }
 
-impl AsFd for Counter {
+impl AsFd for PerfCounter {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -103,10 +103,10 @@ mod tests {
 
     #[test]
     fn the_cpu_clock_counts_nanoseconds_and_an_unknown_event_is_refused() {
-        let counter = Counter::open(Event::CPU_CLOCK, 0).expect("perf_event_open needs root or CAP_PERFMON");
+        let counter = PerfCounter::open(PerfEvent::CPU_CLOCK, 0).expect("perf_event_open needs root or CAP_PERFMON");
         let first = counter.read().unwrap();
         let second = counter.read().unwrap();
         assert!(second.count > first.count && second.enabled_ns == second.running_ns);
-        assert!(Counter::open(Event { kind: 0, config: 999 }, 0).is_err());
+        assert!(PerfCounter::open(PerfEvent { kind: 0, config: 999 }, 0).is_err());
     }
 }

@@ -86,7 +86,7 @@ impl Rapl {
                 }
                 Err(error) => {
                     self.counts.read_errors += 1;
-                    changed |= tracked.fail(Fault::from(error), elapsed);
+                    changed |= tracked.fail(RaplFault::from(error), elapsed);
                     gained.push(None);
                 }
             }
@@ -110,7 +110,7 @@ impl Rapl {
             if let Some(Delta { energy, gap }) = delta {
                 if broken {
                     let why = format!("{}: {}", tracked.energy_uj.display(), tracked.still.describe());
-                    tracked.fault = Some(Fault { reason: Reason::Frozen, error: anyhow::Error::msg(why) });
+                    tracked.fault = Some(RaplFault { reason: Reason::Frozen, error: anyhow::Error::msg(why) });
                 } else {
                     tracked.fault = None;
                     energies.push(ZoneEnergy { zone: Arc::clone(&tracked.zone), energy, gap });
@@ -130,7 +130,7 @@ impl Rapl {
     #[must_use]
     pub fn state(&self) -> MeterState {
         let readable = self.zones.iter().filter(|tracked| tracked.fault.is_none()).count();
-        let faults: Vec<&Fault> = self.zones.iter().filter_map(|tracked| tracked.fault.as_ref()).collect();
+        let faults: Vec<&RaplFault> = self.zones.iter().filter_map(|tracked| tracked.fault.as_ref()).collect();
         let worst = faults.iter().max_by_key(|fault| fault.reason);
         let mut detail = format!("{readable} of {} zones readable", self.zones.len());
         if let Some(fault) = worst {
@@ -153,7 +153,7 @@ impl Rapl {
     }
 
     /// Takes up zones that are new or back, and returns what could not be read on the way.
-    fn scan(&mut self) -> Vec<(PathBuf, Fault)> {
+    fn scan(&mut self) -> Vec<(PathBuf, RaplFault)> {
         self.since_scan = Duration::ZERO;
         let powercap::Scan { entries, unknown, problems } = powercap::scan(&self.sysfs);
         for (dir, label) in unknown {
@@ -161,7 +161,7 @@ impl Rapl {
                 info!(path = %dir.display(), name = label, "powercap zone of unknown kind left out");
             }
         }
-        let mut problems: Vec<_> = problems.into_iter().map(|(path, error)| (path, Fault::from(error))).collect();
+        let mut problems: Vec<_> = problems.into_iter().map(|(path, error)| (path, RaplFault::from(error))).collect();
         for entry in entries {
             if self.mirrored_dies && entry.kind == ZoneKind::Core {
                 continue;
@@ -192,7 +192,7 @@ impl Rapl {
                 }
                 Err(error) => {
                     self.counts.read_errors += 1;
-                    problems.push((energy_uj, Fault::from(error)));
+                    problems.push((energy_uj, RaplFault::from(error)));
                 }
             }
         }
@@ -207,7 +207,7 @@ impl Rapl {
         }
     }
 
-    fn report(&mut self, path: PathBuf, fault: &Fault) {
+    fn report(&mut self, path: PathBuf, fault: &RaplFault) {
         if self.reported.insert(path) {
             warn!(reason = fault.reason.as_str(), error = %fault, "powercap zone left out");
         }
@@ -223,7 +223,7 @@ struct Tracked {
     file: Option<File>,
     counter: Counter,
     /// Why the last read failed.
-    fault: Option<Fault>,
+    fault: Option<RaplFault>,
     still: Still,
     told: StateLog<Option<Reason>>,
     /// Why it is not known where the counter wraps.
@@ -298,7 +298,7 @@ impl Tracked {
     }
 
     /// Notes a failed read and says whether it changes anything.
-    fn fail(&mut self, fault: Fault, elapsed: Duration) -> bool {
+    fn fail(&mut self, fault: RaplFault, elapsed: Duration) -> bool {
         if fault.reason == Reason::Absent {
             self.counter.restart();
         } else {
@@ -313,12 +313,12 @@ impl Tracked {
 
 /// A failure with the file it happened on.
 #[derive(Debug)]
-struct Fault {
+struct RaplFault {
     reason: Reason,
     error: anyhow::Error,
 }
 
-impl From<anyhow::Error> for Fault {
+impl From<anyhow::Error> for RaplFault {
     fn from(error: anyhow::Error) -> Self {
         let reason = match error.downcast_ref::<io::Error>() {
             Some(error) if error.kind() == io::ErrorKind::PermissionDenied => Reason::Permission,
@@ -332,7 +332,7 @@ impl From<anyhow::Error> for Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for RaplFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#}", self.error)?;
         if self.reason == Reason::Permission {
@@ -381,7 +381,7 @@ fn zone_of(entry: PowercapZone, mirrored_dies: bool) -> Zone {
 }
 
 /// The state of a meter without a readable zone.
-fn down(problems: Vec<(PathBuf, Fault)>, sysfs: &Path) -> MeterState {
+fn down(problems: Vec<(PathBuf, RaplFault)>, sysfs: &Path) -> MeterState {
     let class = sysfs.join("class/powercap");
     let (reason, detail) = match problems.into_iter().map(|(_, fault)| fault).max_by_key(|fault| fault.reason) {
         None => (

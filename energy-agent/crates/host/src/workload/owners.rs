@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use energy_model::sample::{CgroupEvent, CgroupId, KERNEL_THREADS};
 use energy_model::table;
 use energy_model::workload::Workload;
-use energy_model::workload::cgroup::Reading;
+use energy_model::workload::cgroup::PathReading;
 use energy_model::workload::names::Pods;
 use energy_model::workload::places::{Places, names};
 use energy_model::workload::sandbox::Sandboxes;
@@ -277,7 +277,7 @@ impl Owners {
             }
             return;
         }
-        let reading = Reading::of(path);
+        let reading = PathReading::of(path);
         let is_doubtful = reading.is_doubtful();
         let mentions = !is_doubtful || self.doubtful.has_room();
         if mentions && self.places.mention(id, &reading) {

@@ -29,7 +29,7 @@ const HOST: &str = "cgroup:[4026531835]";
 
 /// What is known of a PID.
 #[derive(Debug)]
-struct Known {
+struct KnownPid {
     /// Start time in clock ticks since boot: with the PID, the identity of a process.
     start: u64,
     workload: Arc<Workload>,
@@ -47,7 +47,7 @@ pub struct Pids {
     in_sight: bool,
     /// The agent is in a cgroup namespace of its own, whose root is what it shows as `/`.
     veiled: bool,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, KnownPid>,
     now: Instant,
     before: Instant,
 }
@@ -89,7 +89,7 @@ impl Pids {
             return (now.saturating_duration_since(gone) < KEEP).then(|| Arc::clone(&known.workload));
         };
         let workload = place?.owner(owners, pods)?;
-        let known = Known { start, workload: Arc::clone(&workload), looked: now, asked: now, gone: None };
+        let known = KnownPid { start, workload: Arc::clone(&workload), looked: now, asked: now, gone: None };
         self.known.insert(pid, known);
         Some(workload)
     }
@@ -102,18 +102,18 @@ impl Pids {
 }
 
 /// Start time and place of a process that is there; no place where its cgroup is hidden by a namespace.
-fn look(procfs: &Path, pid: u32, veiled: bool) -> Option<(u64, Option<Place>)> {
+fn look(procfs: &Path, pid: u32, veiled: bool) -> Option<(u64, Option<ProcessPlace>)> {
     let folder = procfs.join(pid.to_string());
     let start = start_time(&fs::read_to_string(folder.join("stat")).ok()?)?;
     let cgroup = fs::read_to_string(folder.join("cgroup")).ok()?;
     // The PID may have changed hands between the two.
     let same = start_time(&fs::read_to_string(folder.join("stat")).ok()?) == Some(start);
-    same.then(|| (start, Place::of(&cgroup, veiled)))
+    same.then(|| (start, ProcessPlace::of(&cgroup, veiled)))
 }
 
 /// Where a process is.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum ProcessPlace {
     Seen {
         /// By whichever hierarchy tells most.
         workload: Workload,
@@ -126,7 +126,7 @@ enum Place {
     Hidden(Container),
 }
 
-impl Place {
+impl ProcessPlace {
     /// By the same rules as a cgroup found by its folder; a process that somebody named by PID is never the kernel.
     fn of(proc_cgroup: &str, veiled: bool) -> Option<Self> {
         let root = || (!veiled).then(|| classify("/").into());
@@ -274,7 +274,7 @@ mod tests {
         let pod = Pod { uid: "u".into(), containers: vec![container], ..Pod::default() };
         let mirror = Pod { config_hash: Some("hash".into()), ..pod.clone() };
         let told = |pod: Pod| Pods { by_uid: [(Arc::from("u"), Arc::new(pod))].into(), ..Pods::default() };
-        let owner = |text: &str, veiled, pods: &Pods| Place::of(text, veiled)?.owner(None, pods);
+        let owner = |text: &str, veiled, pods: &Pods| ProcessPlace::of(text, veiled)?.owner(None, pods);
         let sibling = format!("0::/../cri-containerd-{id}.scope\n");
         assert_eq!(owner(&sibling, true, &Pods::default()), None, "never assumed");
         let uid = |pods: &Pods| owner(&sibling, true, pods).and_then(|owner| owner.pod_uid().cloned());
@@ -293,7 +293,7 @@ mod tests {
         let hierarchy = tempfile::tempdir().unwrap();
         fs::create_dir(hierarchy.path().join("a.service")).unwrap();
         let owners = Owners::open(hierarchy.path(), Instant::now()).unwrap();
-        let owner = |text: &str| Place::of(text, false).unwrap().owner(Some(&owners), &Pods::default());
+        let owner = |text: &str| ProcessPlace::of(text, false).unwrap().owner(Some(&owners), &Pods::default());
         let unit = |text: &str| unit(owner(text).as_ref()).map(str::to_owned);
         assert_eq!(unit("3:cpu:/v1.slice\n0::/a.service\n").as_deref(), Some("a.service"));
         assert_eq!(unit("3:cpu:/v1.slice\n0::/\n").as_deref(), Some("/"));
@@ -307,7 +307,7 @@ mod tests {
         let hierarchy = tempfile::tempdir().unwrap();
         fs::create_dir_all(hierarchy.path().join("user.slice/user-1000.slice")).unwrap();
         let owners = Owners::open(hierarchy.path(), Instant::now()).unwrap();
-        let place = Place::of("0::/user.slice/user-1000.slice/session-3.scope (deleted)\n", false).unwrap();
+        let place = ProcessPlace::of("0::/user.slice/user-1000.slice/session-3.scope (deleted)\n", false).unwrap();
         assert_eq!(unit(place.owner(Some(&owners), &Pods::default()).as_ref()), Some("user-1000.slice"));
     }
 }

@@ -43,7 +43,7 @@ pub enum Exe {
 
 /// What events said of a process lately.
 #[derive(Debug, Default)]
-struct Told {
+struct RecentEvents {
     comm: Option<Comm>,
     exe: Option<String>,
     exited: bool,
@@ -54,7 +54,7 @@ struct Told {
 #[derive(Debug)]
 pub struct ProcessNames {
     procfs: PathBuf,
-    told: HashMap<Process, Told>,
+    told: HashMap<Process, RecentEvents>,
     tick: u64,
     /// Some process was found in /proc under the id and start that the kernel side has, so one that is not there is gone.
     proven: bool,

@@ -1,7 +1,7 @@
 //! Divides the active energy of a CPU zone by who ran there: by cycles where every CPU counts them, else by run time.
 
-use super::scope::{Load, Scope};
-use super::usage::Usage;
+use super::scope::{ScopeLoad, ZoneScope};
+use super::usage::CpuUsage;
 use super::{Division, Method, split};
 use crate::units::Microjoules;
 
@@ -15,7 +15,13 @@ pub enum Weight {
 crate::as_str!(Weight { Cycles => "cycles", Runtime => "runtime" });
 
 /// `busy` is the load that the charged time is compared with: what it has more was missed, and belongs to nobody known.
-pub fn divide(usage: &Usage, scope: &Scope, busy: Option<Load>, active: Microjoules, idle: Microjoules) -> Division {
+pub fn divide(
+    usage: &CpuUsage,
+    scope: &ZoneScope,
+    busy: Option<ScopeLoad>,
+    active: Microjoules,
+    idle: Microjoules,
+) -> Division {
     let mut runtimes_ns = Vec::with_capacity(usage.len() + 1);
     let mut cycles = Vec::with_capacity(usage.len() + 1);
     for shares in usage.workloads() {

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::method::IdlePolicy;
-use super::usage::Usage;
+use super::usage::CpuUsage;
 use super::{Attribution, ZoneAttribution, split};
 use crate::units::Microjoules;
 use crate::zone::{Zone, ZoneKind};
 
 /// A pod that was there during the interval, and what its weight is made of.
 #[derive(Clone, Debug)]
-struct Claim {
+struct PodWeight {
     /// On any CPU during the interval.
     runtime_ns: u64,
     /// Thousandths of a CPU; 0 for a pod without a request, or whose request is not known.
@@ -25,8 +25,8 @@ pub struct Claims<'a> {
     /// Ascending by uid.
     pub uids: Vec<&'a Arc<str>>,
     /// Parallel to `uids`.
-    claims: Vec<Claim>,
-    /// Position in `uids` by position in [`Usage::workloads`]; `None` outside pods.
+    claims: Vec<PodWeight>,
+    /// Position in `uids` by position in [`CpuUsage::workloads`]; `None` outside pods.
     of_workload: Vec<Option<usize>>,
 }
 
@@ -34,7 +34,7 @@ impl<'a> Claims<'a> {
     /// All pods that are `running` or worked; `request_milli` says what a pod requests by its uid.
     #[must_use]
     pub fn new(
-        usage: &'a Usage,
+        usage: &'a CpuUsage,
         running: impl Iterator<Item = &'a Arc<str>>,
         request_milli: impl Fn(&str) -> u64,
     ) -> Self {
@@ -47,7 +47,7 @@ impl<'a> Claims<'a> {
             }
         }
         let uids: Vec<_> = pods.keys().copied().collect();
-        let claims = pods.iter().map(|(uid, &runtime_ns)| Claim { runtime_ns, request_milli: request_milli(uid) });
+        let claims = pods.iter().map(|(uid, &runtime_ns)| PodWeight { runtime_ns, request_milli: request_milli(uid) });
         let claims = claims.collect();
         let position = |uid| uids.binary_search(&uid).ok();
         let of_workload = usage.workloads().map(|shares| shares[0].workload.pod_uid().and_then(position)).collect();
@@ -110,7 +110,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::attribution::usage::Share;
+    use crate::attribution::usage::CpuShare;
     use crate::attribution::{Division, Method, Weight};
     use crate::workload::{Runtime, Workload};
     use crate::zone::Source;
@@ -138,14 +138,14 @@ mod tests {
 
         /// What each pod is given, and what is nobody's.
         fn hand_out(&self, policy: IdlePolicy) -> (BTreeMap<String, u64>, u64) {
-            let share = |workload, runtime_ns| Share { workload, domain: None, runtime_ns, cycles: 0, switches: 1 };
+            let share = |workload, runtime_ns| CpuShare { workload, domain: None, runtime_ns, cycles: 0, switches: 1 };
             let mut shares = vec![share(Arc::new(Workload::Unit { unit: "a.service".into() }), 1_000_000)];
             for &(pod, container, runtime_ns, _) in &self.containers {
                 let (uid, id) = (uid(pod).into(), format!("{container:03}").into());
                 let workload = Workload::PodContainer { uid, id, runtime: Runtime::Containerd };
                 shares.push(share(Arc::new(workload), runtime_ns));
             }
-            let usage = Usage::group(shares);
+            let usage = CpuUsage::group(shares);
             let active_of = |workload: &Workload| match workload {
                 Workload::PodContainer { uid: pod, id, .. } => {
                     let same = self

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::scope::Scope;
+use super::scope::ZoneScope;
 use super::split::split;
 use super::usage::order;
 use super::{Attribution, Division, Method, ZoneAttribution};
@@ -16,7 +16,7 @@ use crate::workload::Workload;
 /// What one process ran for one workload on the CPUs of one domain during the interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessShare {
-    /// Position in [`Usage::workloads`].
+    /// Position in [`CpuUsage::workloads`].
     pub workload: usize,
     pub process: Process,
     /// As in [`crate::sample::Work::domain`].
@@ -68,7 +68,7 @@ pub fn divide(
             charge_gpu(division, key, &of_pid, &mut charges);
             continue;
         }
-        let scope = Scope::of(zone, domains);
+        let scope = ZoneScope::of(zone, domains);
         for &(index, energy) in &division.shares {
             let workload = workloads[index];
             if *workload[0].workload == Workload::Kernel {
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::attribution::Weight;
     use crate::attribution::gpu::GpuMethod;
-    use crate::attribution::usage::{Share, Usage};
+    use crate::attribution::usage::{CpuShare, CpuUsage};
     use crate::zone::{Source, Zone, ZoneKind};
 
     const KEY: EnergyKey = EnergyKey { zone: ZoneKind::Package, source: Source::Rapl };
@@ -133,8 +133,8 @@ mod tests {
         Arc::new(Workload::Unit { unit: name.into() })
     }
 
-    fn ran(workload: Arc<Workload>, domain: u32, runtime_ns: u64) -> Share {
-        Share { workload, domain: Some(domain), runtime_ns, cycles: 0, switches: 0 }
+    fn ran(workload: Arc<Workload>, domain: u32, runtime_ns: u64) -> CpuShare {
+        CpuShare { workload, domain: Some(domain), runtime_ns, cycles: 0, switches: 0 }
     }
 
     fn zone(socket: u32, shares: &[(usize, u64)]) -> ZoneAttribution {
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    fn attribution(usage: Usage, zones: Vec<ZoneAttribution>) -> Attribution {
+    fn attribution(usage: CpuUsage, zones: Vec<ZoneAttribution>) -> Attribution {
         Attribution { elapsed: Duration::from_secs(1), usage, zones }
     }
 
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_workloads_energy_is_divided_by_cpu_time_and_what_no_process_ran_is_the_rest() {
-        let usage = Usage::group(vec![ran(Arc::new(Workload::Kernel), 0, 50), ran(unit("a"), 0, 100)]);
+        let usage = CpuUsage::group(vec![ran(Arc::new(Workload::Kernel), 0, 50), ran(unit("a"), 0, 100)]);
         let zones = attribution(usage, vec![zone(0, &[(0, 7), (1, 1000)])]);
         // 60 and 30 of 100 ns are known: 600, 300 and the rest 100.
         let charges = divide(&zones, &[], vec![share(1, B, 0, 30), share(1, A, 0, 20), share(1, A, 0, 40)], nobody);
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_zone_is_divided_by_what_ran_on_its_socket() {
-        let usage = Usage::group(vec![ran(unit("a"), 0, 100), ran(unit("a"), 1, 100)]);
+        let usage = CpuUsage::group(vec![ran(unit("a"), 0, 100), ran(unit("a"), 1, 100)]);
         let domains = [0, 1].map(|socket| Domain { socket: Some(socket), die: None });
         let zones = attribution(usage, vec![zone(0, &[(0, 10)]), zone(1, &[(0, 20)])]);
         let charges = divide(&zones, &domains, vec![share(0, A, 0, 100), share(0, B, 1, 100)], nobody);
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn processes_that_were_seen_to_run_longer_than_their_workload_share_what_it_has() {
-        let usage = Usage::group(vec![ran(unit("a"), 0, 100)]);
+        let usage = CpuUsage::group(vec![ran(unit("a"), 0, 100)]);
         let zones = attribution(usage, vec![zone(0, &[(0, 9)])]);
         let charges = divide(&zones, &[], vec![share(0, A, 0, 200), share(0, B, 0, 100)], nobody);
         assert_eq!(parts(&charges), [(Part::Rest, 0), (Part::Process(A), 6), (Part::Process(B), 3)]);
@@ -202,14 +202,14 @@ mod tests {
 
     #[test]
     fn a_workload_without_known_processes_keeps_its_energy_as_the_rest() {
-        let usage = Usage::group(vec![ran(unit("a"), 0, 100), ran(unit("b"), 0, 0)]);
+        let usage = CpuUsage::group(vec![ran(unit("a"), 0, 100), ran(unit("b"), 0, 0)]);
         let charges = divide(&attribution(usage, vec![zone(0, &[(0, 9), (1, 4)])]), &[], vec![], nobody);
         assert_eq!(parts(&charges), [(Part::Rest, 9), (Part::Rest, 4)]);
     }
 
     #[test]
     fn of_a_gpu_each_known_process_has_its_own_part_and_the_others_parts_are_the_rest() {
-        let usage = Usage::group(vec![Share::none(unit("a"))]);
+        let usage = CpuUsage::group(vec![CpuShare::none(unit("a"))]);
         let mut gpu = zone(0, &[(0, 100)]);
         let division = gpu.division.as_mut().unwrap();
         division.method = Method::Gpu(GpuMethod::Samples);

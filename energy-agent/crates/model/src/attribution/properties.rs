@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::idle::IdleModel;
-use super::usage::{Share, Usage};
+use super::usage::{CpuShare, CpuUsage};
 use super::{Attribution, Idle, Interval, ZoneReading, attribute, learn};
 use crate::cpu::Domain;
 use crate::cpu::DomainLoad;
@@ -29,8 +29,8 @@ fn workload(number: u8) -> Arc<Workload> {
 }
 
 impl World {
-    fn shares(&self) -> Vec<Share> {
-        let share = |&(number, domain, runtime_ns, cycles): &(u8, Option<u32>, u64, u64)| Share {
+    fn shares(&self) -> Vec<CpuShare> {
+        let share = |&(number, domain, runtime_ns, cycles): &(u8, Option<u32>, u64, u64)| CpuShare {
             workload: workload(number),
             domain,
             runtime_ns,
@@ -60,7 +60,7 @@ impl World {
     /// What each zone gave to a workload.
     fn energy(&self, number: u8) -> Vec<u64> {
         let position =
-            Usage::group(self.shares()).workloads().position(|shares| shares[0].workload == workload(number));
+            CpuUsage::group(self.shares()).workloads().position(|shares| shares[0].workload == workload(number));
         let part = |shares: &Vec<(usize, Microjoules)>| {
             shares.iter().find(|(index, _)| Some(*index) == position).map_or(0, |(_, part)| part.0)
         };

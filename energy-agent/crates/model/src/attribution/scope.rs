@@ -17,14 +17,14 @@ const BUSY_NOISE_DIVISOR: u64 = 100;
 
 /// The CPU domains a zone covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum ZoneScope {
     /// All CPUs: the zone has no socket, or nothing is known about sockets.
     Node,
     /// Indices of domains; empty when the zone's socket has no CPU.
     Domains(Vec<usize>),
 }
 
-impl Scope {
+impl ZoneScope {
     /// The die that the zone names where dies are domains, else its socket, else the node.
     #[must_use]
     pub fn of(zone: &Zone, domains: &[Domain]) -> Self {
@@ -52,11 +52,11 @@ impl Scope {
     /// Sums the load of the scope's domains; `None` where it is not known. A node without any CPU is one whose load could
     /// not be read.
     #[must_use]
-    pub fn load(&self, loads: &[DomainLoad]) -> Option<Load> {
+    pub fn load(&self, loads: &[DomainLoad]) -> Option<ScopeLoad> {
         if loads.iter().all(|load| load.cpus == 0) {
             return None;
         }
-        let mut sum = Load { cpus: 0, busy_ns: 0, dropped_ns: 0, cycles: true };
+        let mut sum = ScopeLoad { cpus: 0, busy_ns: 0, dropped_ns: 0, cycles: true };
         let mut add = |load: &DomainLoad| {
             sum.cpus += u64::from(load.cpus);
             sum.busy_ns = sum.busy_ns.saturating_add(load.busy_ns);
@@ -78,14 +78,14 @@ impl Scope {
 
 /// How busy the CPUs of a scope were; fields as in [`DomainLoad`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct ScopeLoad {
     pub cpus: u64,
     pub busy_ns: u64,
     pub dropped_ns: u64,
     pub cycles: bool,
 }
 
-impl Load {
+impl ScopeLoad {
     /// Busy time that nobody was charged for though `charged_ns` were; what clock granularity explains is not missed.
     #[must_use]
     pub(crate) fn missed_ns(&self, charged_ns: u64) -> u64 {
@@ -117,23 +117,23 @@ mod tests {
     #[test]
     fn a_zone_is_divided_over_its_die_else_its_socket() {
         let dies = [domain(0, Some(0)), domain(1, Some(0)), domain(0, Some(1))];
-        assert_eq!(Scope::of(&zone(Some(0), Some(1)), &dies), Scope::Domains(vec![2]));
-        assert_eq!(Scope::of(&zone(Some(0), None), &dies), Scope::Domains(vec![0, 2]));
-        assert_eq!(Scope::of(&zone(Some(0), Some(7)), &dies), Scope::Domains(vec![0, 2]));
-        assert_eq!(Scope::of(&zone(Some(0), Some(3)), &[domain(0, None)]), Scope::Domains(vec![0]));
+        assert_eq!(ZoneScope::of(&zone(Some(0), Some(1)), &dies), ZoneScope::Domains(vec![2]));
+        assert_eq!(ZoneScope::of(&zone(Some(0), None), &dies), ZoneScope::Domains(vec![0, 2]));
+        assert_eq!(ZoneScope::of(&zone(Some(0), Some(7)), &dies), ZoneScope::Domains(vec![0, 2]));
+        assert_eq!(ZoneScope::of(&zone(Some(0), Some(3)), &[domain(0, None)]), ZoneScope::Domains(vec![0]));
     }
 
     #[test]
     fn a_zone_without_socket_or_a_node_without_topology_means_all_cpus() {
-        assert_eq!(Scope::of(&zone(None, None), &[domain(0, None)]), Scope::Node);
-        assert_eq!(Scope::of(&zone(Some(0), None), &[Domain { socket: None, die: None }]), Scope::Node);
-        assert_eq!(Scope::of(&zone(Some(0), None), &[]), Scope::Node);
+        assert_eq!(ZoneScope::of(&zone(None, None), &[domain(0, None)]), ZoneScope::Node);
+        assert_eq!(ZoneScope::of(&zone(Some(0), None), &[Domain { socket: None, die: None }]), ZoneScope::Node);
+        assert_eq!(ZoneScope::of(&zone(Some(0), None), &[]), ZoneScope::Node);
     }
 
     #[test]
     fn a_socket_without_cpus_covers_nobody() {
-        let scope = Scope::of(&zone(Some(2), None), &[domain(0, None), domain(1, None)]);
-        assert_eq!(scope, Scope::Domains(vec![]));
+        let scope = ZoneScope::of(&zone(Some(2), None), &[domain(0, None), domain(1, None)]);
+        assert_eq!(scope, ZoneScope::Domains(vec![]));
         assert!(!scope.covers(None) && !scope.covers(Some(0)));
         assert_eq!(scope.load(&[DomainLoad { cpus: 1, busy_ns: 0, dropped_ns: 0, cycles: true }; 2]), None);
     }
@@ -142,7 +142,7 @@ mod tests {
     fn cpus_that_are_all_offline_have_no_load_and_a_load_that_could_not_be_read_is_not_known() {
         let offline = DomainLoad { cpus: 0, busy_ns: 0, dropped_ns: 0, cycles: false };
         let online = DomainLoad { cpus: 2, busy_ns: 5, ..offline };
-        let (node, socket) = (Scope::Node, Scope::Domains(vec![1]));
+        let (node, socket) = (ZoneScope::Node, ZoneScope::Domains(vec![1]));
         assert_eq!(socket.load(&[online, offline]).map(|load| (load.cpus, load.busy_ns)), Some((0, 0)));
         assert_eq!(node.load(&[online, offline]).map(|load| (load.cpus, load.busy_ns)), Some((2, 5)));
         assert_eq!((node.load(&[offline, offline]), socket.load(&[offline, offline])), (None, None));
@@ -152,10 +152,10 @@ mod tests {
     #[test]
     fn clock_granularity_is_not_missed_time() {
         // 2 CPUs, 1 s busy: 40 ms of jiffies and 10 ms (1 %) are noise.
-        let load = Load { cpus: 2, busy_ns: 1_000_000_000, dropped_ns: 0, cycles: false };
+        let load = ScopeLoad { cpus: 2, busy_ns: 1_000_000_000, dropped_ns: 0, cycles: false };
         assert_eq!(load.missed_ns(950_000_000), 0);
         assert_eq!(load.missed_ns(949_999_999), 1);
         assert_eq!(load.missed_ns(2_000_000_000), 0);
-        assert_eq!(Load { dropped_ns: 3, ..load }.missed_ns(950_000_000), 3);
+        assert_eq!(ScopeLoad { dropped_ns: 3, ..load }.missed_ns(950_000_000), 3);
     }
 }

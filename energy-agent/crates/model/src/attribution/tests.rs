@@ -1,6 +1,6 @@
 //! Rules of attribution by hand-worked examples.
 
-use usage::Share;
+use usage::CpuShare;
 
 use super::*;
 use crate::workload::Workload;
@@ -21,12 +21,12 @@ fn load(cpus: u32, busy_ns: u64) -> DomainLoad {
     DomainLoad { cpus, busy_ns, dropped_ns: 0, cycles: false }
 }
 
-fn share(name: &str, domain: Option<u32>, runtime_ns: u64, cycles: u64) -> Share {
+fn share(name: &str, domain: Option<u32>, runtime_ns: u64, cycles: u64) -> CpuShare {
     let workload = match name {
         "kernel" => Workload::Kernel,
         unit => Workload::Unit { unit: unit.into() },
     };
-    Share { workload: Arc::new(workload), domain, runtime_ns, cycles, switches: 1 }
+    CpuShare { workload: Arc::new(workload), domain, runtime_ns, cycles, switches: 1 }
 }
 
 /// One second.
@@ -34,7 +34,7 @@ fn interval<'a>(
     zones: &'a [ZoneEnergy],
     domains: &'a [Domain],
     loads: &'a [DomainLoad],
-    shares: Vec<Share>,
+    shares: Vec<CpuShare>,
 ) -> Interval<'a> {
     let elapsed = Duration::from_secs(1);
     Interval { elapsed, zones: ZoneReading::of_cpus(zones, elapsed).collect(), domains, loads, shares }
@@ -45,7 +45,7 @@ fn divisions(
     zones: &[ZoneEnergy],
     domains: &[Domain],
     loads: &[DomainLoad],
-    shares: Vec<Share>,
+    shares: Vec<CpuShare>,
     idle: Idle<'_>,
 ) -> Vec<Division> {
     attribute(interval(zones, domains, loads, shares), idle)

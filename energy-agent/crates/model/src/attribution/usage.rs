@@ -8,7 +8,7 @@ use crate::workload::Workload;
 
 /// What one workload did on the CPUs of one domain during the interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct CpuShare {
     pub workload: Arc<Workload>,
     /// As in [`crate::sample::Work::domain`]; `None` weighs in every zone.
     pub domain: Option<u32>,
@@ -17,7 +17,7 @@ pub struct Share {
     pub switches: u64,
 }
 
-impl Share {
+impl CpuShare {
     /// For a workload that need not have run, so that something else can be charged to it.
     #[must_use]
     pub const fn none(workload: Arc<Workload>) -> Self {
@@ -27,18 +27,18 @@ impl Share {
 
 /// All shares of an interval, ascending by workload and domain, each pair once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    shares: Vec<Share>,
+pub struct CpuUsage {
+    shares: Vec<CpuShare>,
     /// Where each workload's shares end.
     ends: Vec<usize>,
 }
 
-impl Usage {
+impl CpuUsage {
     /// Sorts the shares and merges those of the same workload and domain.
     ///
     /// Fast when they come nearly sorted, and when equal workloads are the same `Arc`.
     #[must_use]
-    pub fn group(mut shares: Vec<Share>) -> Self {
+    pub fn group(mut shares: Vec<CpuShare>) -> Self {
         shares.sort_by(|a, b| order(&a.workload, &b.workload).then(a.domain.cmp(&b.domain)));
         shares.dedup_by(|next, kept| {
             let same = next.domain == kept.domain && order(&next.workload, &kept.workload).is_eq();
@@ -61,7 +61,7 @@ impl Usage {
     }
 
     /// The shares of each workload, never empty, ascending by workload.
-    pub fn workloads(&self) -> impl Iterator<Item = &[Share]> {
+    pub fn workloads(&self) -> impl Iterator<Item = &[CpuShare]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, &end)| &self.shares[start..end])
     }
@@ -103,14 +103,14 @@ pub fn order(a: &Arc<Workload>, b: &Arc<Workload>) -> Ordering {
 mod tests {
     use super::*;
 
-    fn share(unit: &str, domain: Option<u32>, runtime_ns: u64) -> Share {
+    fn share(unit: &str, domain: Option<u32>, runtime_ns: u64) -> CpuShare {
         let workload = Arc::new(Workload::Unit { unit: unit.into() });
-        Share { workload, domain, runtime_ns, cycles: runtime_ns * 3, switches: 1 }
+        CpuShare { workload, domain, runtime_ns, cycles: runtime_ns * 3, switches: 1 }
     }
 
     #[test]
     fn shares_of_one_workload_and_domain_are_merged() {
-        let usage = Usage::group(vec![
+        let usage = CpuUsage::group(vec![
             share("b", Some(1), 5),
             share("a", Some(0), 1),
             share("b", Some(0), 2),

@@ -1,15 +1,23 @@
-//! What the controller, the actuator and the sources say has changed, as one kind of news: a line in the log each, and an
-//! event of the cluster.
+//! What people should hear of, as one type: each [`Change`] becomes a line in the log and an event of the cluster.
+//!
+//! ```text
+//! controller      BudgetChange ── of_budget ──┐
+//! managed knobs   KnobChange ──── of_knobs ───┤
+//! policy sources  Problem ─────── of_problem ─┼─ Change ── log, Events
+//! end of agent    knobs left ──── of_end ─────┘
+//! ```
+//!
+//! Each part says what happened in its own terms. The words for people are made here alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::controller::{self, What};
+use super::controller::{BudgetChange, BudgetChangeKind};
 use super::knob::Knob;
-use super::managed_knob::change as knobs;
+use super::managed_knob::change::{KnobChange, KnobChangeKind};
 use super::policy::PolicyName;
 use super::quantity::Quantity;
-use super::status::{Place, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus};
+use super::status::{DocumentPlace, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus};
 
 /// What changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +34,7 @@ pub enum ChangeKind {
     NoActuator,
 }
 
-/// Told once, when it happens.
+/// Something that happened: said once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub kind: ChangeKind,
@@ -68,25 +76,21 @@ impl ChangeKind {
 
 /// What a step of the controller said; `None` where nobody has to hear of it. `policies` are those of the same step, and
 /// `name` completes what is known of a pod.
-pub fn of_controller(
-    change: controller::Change,
-    policies: &[PolicyStatus],
-    name: impl FnOnce(PodId) -> PodId,
-) -> Option<Change> {
-    let controller::Change { policy, pod, what } = change;
-    let (kind, message) = match what {
-        What::State { from, to, reason } => {
+pub fn of_budget(change: BudgetChange, policies: &[PolicyStatus], name: impl FnOnce(PodId) -> PodId) -> Option<Change> {
+    let BudgetChange { policy, pod, kind } = change;
+    let (kind, message) = match kind {
+        BudgetChangeKind::State { from, to, reason } => {
             let mut subjects =
                 policies.iter().filter(|status| status.name == policy).flat_map(|status| &status.subjects);
             let power = subjects.find(|subject| subject.pod == pod).map(power_of_budget).unwrap_or_default();
             of_state(from, to, reason, &power)?
         }
-        What::Gone => (
+        BudgetChangeKind::Gone => (
             ChangeKind::Released,
             "released: the policy or the pod is gone, or another policy now decides about it".to_owned(),
         ),
-        What::End => (ChangeKind::Released, "released: the agent ends".to_owned()),
-        What::Conflict { component, winner } => (
+        BudgetChangeKind::End => (ChangeKind::Released, "released: the agent ends".to_owned()),
+        BudgetChangeKind::Conflict { component, winner } => (
             ChangeKind::Conflict,
             format!(
                 "policy {winner} decides about its {}; give the policies other selectors or priorities",
@@ -136,23 +140,23 @@ fn power_of_budget(subject: &SubjectStatus) -> String {
     format!(": {power} of {budget}{through}")
 }
 
-/// What the actuator said, which is in the log already: of one kind and policy one change.
-pub fn of_knobs(changes: Vec<knobs::Change>) -> Vec<Change> {
+/// What happened to knobs, which is in the log already: one change for each kind and policy.
+pub fn of_knobs(changes: Vec<KnobChange>) -> Vec<Change> {
     let mut messages: BTreeMap<(ChangeKind, Option<PolicyName>), Vec<String>> = BTreeMap::new();
-    for knobs::Change { knob, policy, kind, detail } in changes {
+    for KnobChange { knob, policy, kind, detail } in changes {
         let (kind, words) = match kind {
-            knobs::ChangeKind::Foreign => (ChangeKind::ForeignChange, "another program writes it: "),
+            KnobChangeKind::Foreign => (ChangeKind::ForeignChange, "another program writes it: "),
             // Of a GPU that no policy is about, the log is enough.
-            knobs::ChangeKind::Locked if policy.is_none() => continue,
-            knobs::ChangeKind::Locked => {
+            KnobChangeKind::Locked if policy.is_none() => continue,
+            KnobChangeKind::Locked => {
                 (ChangeKind::ForeignChange, "the agent does not write its clocks as long as it sees this: ")
             }
-            knobs::ChangeKind::Restored => (ChangeKind::Restored, "restored: "),
-            knobs::ChangeKind::RestoreFailed => {
-                (ChangeKind::RestoreFailed, "cannot be restored, the agent tries again: ")
+            KnobChangeKind::Restored => (ChangeKind::Restored, "restored: "),
+            KnobChangeKind::RestoreFailed => (ChangeKind::RestoreFailed, "cannot be restored, the agent tries again: "),
+            KnobChangeKind::Refused(_) => (ChangeKind::NoActuator, "cannot be limited, the agent tries again: "),
+            KnobChangeKind::Resized | KnobChangeKind::Reverted | KnobChangeKind::Recovered => {
+                continue;
             }
-            knobs::ChangeKind::Refused(_) => (ChangeKind::NoActuator, "cannot be limited, the agent tries again: "),
-            knobs::ChangeKind::Resized | knobs::ChangeKind::Reverted | knobs::ChangeKind::Recovered => continue,
         };
         messages.entry((kind, policy)).or_default().push(format!("{knob}: {words}{detail}"));
     }
@@ -189,8 +193,8 @@ pub fn of_problem(problem: &Problem) -> Change {
         kind: ChangeKind::Invalid,
         policy: policy.clone(),
         about: match place {
-            Place::File(_) => About::Node,
-            Place::ConfigMap { namespace, name, key: _ } => {
+            DocumentPlace::File(_) => About::Node,
+            DocumentPlace::ConfigMap { namespace, name, key: _ } => {
                 About::ConfigMap { namespace: namespace.as_str().into(), name: name.as_str().into() }
             }
         },

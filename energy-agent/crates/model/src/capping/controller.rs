@@ -28,13 +28,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::budget::{Budget, Shown, Tick};
-use self::decisions::{Decisions, Share, Won};
-use self::past::{Key, Past};
-use self::view::{Scene, View};
+use self::budget::{Budget, Shown, StepTime};
+use self::decisions::{Decisions, PolicyShare, Won};
+use self::past::{BudgetKey, Past};
+use self::view::{BudgetView, Scene};
 use super::knob::{Knob, Limit, Limits};
 use super::observation::{Observation, PodNow};
-use super::policy::{Component, Mode, Policy, PolicyName, Scope};
+use super::policy::{BudgetScope, Component, Mode, Policy, PolicyName};
 use super::source::{ActivePolicies, Sourced};
 use super::status::{Conflict, PodId, PolicyStatus, SubjectState, SubjectStatus};
 use crate::units::Watts;
@@ -42,7 +42,7 @@ use crate::units::Watts;
 /// For how long a limit of an earlier run waits for the pods and devices it was for.
 const ADOPTION: Duration = Duration::from_secs(30);
 
-type Budgets = BTreeMap<Key, Budget>;
+type Budgets = BTreeMap<BudgetKey, Budget>;
 
 /// Keeps every budget. One for the node.
 #[derive(Debug)]
@@ -67,20 +67,20 @@ pub struct Outcome {
     pub unusable: BTreeSet<Knob>,
     /// Ascending by name.
     pub policies: Vec<PolicyStatus>,
-    pub changes: Vec<Change>,
+    pub changes: Vec<BudgetChange>,
 }
 
 /// Something that is different from the tick before: said once, in events and the log.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct BudgetChange {
     pub policy: PolicyName,
     /// `None`: the node.
     pub pod: Option<PodId>,
-    pub what: What,
+    pub kind: BudgetChangeKind,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum What {
+pub enum BudgetChangeKind {
     /// `from` is `None` for a new budget. A new budget that is open or off is no change.
     State { from: Option<SubjectState>, to: SubjectState, reason: Option<String> },
     /// A capped budget has ended: its policy or pod is gone, or another policy decides. Its limits are restored.
@@ -118,7 +118,7 @@ impl Controller {
         let now = seen.now;
         let elapsed = self.before.map_or(self.interval, |before| now.saturating_sub(before));
         self.before = Some(now);
-        let tick = Tick { now, elapsed, interval: self.interval };
+        let tick = StepTime { now, elapsed, interval: self.interval };
         self.decisions.refresh(in_force, &seen.pods);
         let scene = Scene::new(seen, &self.decisions);
         let mut outcome = Outcome::default();
@@ -127,9 +127,9 @@ impl Controller {
         for (number, (sourced, share)) in self.decisions.policies.iter().zip(&self.decisions.shares).enumerate() {
             let Sourced { policy, source } = sourced;
             let parts: Vec<(Option<&PodNow>, &[Won])> = match policy.budget.scope {
-                Scope::PerPod => share.won.chunks(1).map(|won| (Some(&seen.pods[won[0].pod]), won)).collect(),
-                Scope::PerNode if share.won.is_empty() && !share.lost.is_empty() => Vec::new(),
-                Scope::PerNode => vec![(None, &*share.won)],
+                BudgetScope::PerPod => share.won.chunks(1).map(|won| (Some(&seen.pods[won[0].pod]), won)).collect(),
+                BudgetScope::PerNode if share.won.is_empty() && !share.lost.is_empty() => Vec::new(),
+                BudgetScope::PerNode => vec![(None, &*share.won)],
             };
             let mut subjects = Vec::with_capacity(parts.len());
             for (pod, won) in parts {
@@ -163,11 +163,11 @@ impl Controller {
         for (key, budget) in &earlier {
             self.past.keep(key, budget.excess);
         }
-        outcome.changes.extend(ended(earlier, &What::Gone));
+        outcome.changes.extend(ended(earlier, &BudgetChangeKind::Gone));
         for (policy, conflict) in conflicts.difference(&self.conflicts) {
             let Conflict { pod, component, winner } = conflict.clone();
-            let what = What::Conflict { component, winner };
-            outcome.changes.push(Change { policy: policy.clone(), pod: Some(pod), what });
+            let kind = BudgetChangeKind::Conflict { component, winner };
+            outcome.changes.push(BudgetChange { policy: policy.clone(), pod: Some(pod), kind });
         }
         self.conflicts = conflicts;
         self.wait_for_adoption(in_force, now, &mut outcome.limits);
@@ -175,11 +175,11 @@ impl Controller {
     }
 
     /// The agent has given everything back, and ends.
-    pub fn end(&mut self) -> Vec<Change> {
-        ended(std::mem::take(&mut self.budgets), &What::End).collect()
+    pub fn end(&mut self) -> Vec<BudgetChange> {
+        ended(std::mem::take(&mut self.budgets), &BudgetChangeKind::End).collect()
     }
 
-    fn lost(&self, share: &Share, pods: &[PodNow]) -> Vec<Conflict> {
+    fn lost(&self, share: &PolicyShare, pods: &[PodNow]) -> Vec<Conflict> {
         let conflict = |lost: &decisions::Lost| Conflict {
             pod: pod_id(&pods[lost.pod]),
             component: lost.component,
@@ -209,7 +209,7 @@ impl Controller {
 
 impl Outcome {
     /// Where several budgets want a knob lower, the lowest value holds.
-    fn add_limits(&mut self, policy: &Policy, budget: &mut Budget, view: &View, now: Duration) {
+    fn add_limits(&mut self, policy: &Policy, budget: &mut Budget, view: &BudgetView, now: Duration) {
         for (knob, value) in budget.limits(view, now) {
             if budget.clamped().contains(&knob) {
                 self.clamped.insert(knob.clone());
@@ -226,14 +226,14 @@ impl Outcome {
 }
 
 /// `from` is `None` for a new budget.
-fn changed(policy: &Policy, pod: Option<PodId>, from: Option<SubjectState>, shown: &Shown) -> Option<Change> {
+fn changed(policy: &Policy, pod: Option<PodId>, from: Option<SubjectState>, shown: &Shown) -> Option<BudgetChange> {
     let Shown { state: to, reason, .. } = shown;
     let quiet = from.is_none() && matches!(to, SubjectState::Open | SubjectState::Off);
-    let what = What::State { from, to: *to, reason: reason.clone() };
-    (from != Some(*to) && !quiet).then(|| Change { policy: policy.name.clone(), pod, what })
+    let kind = BudgetChangeKind::State { from, to: *to, reason: reason.clone() };
+    (from != Some(*to) && !quiet).then(|| BudgetChange { policy: policy.name.clone(), pod, kind })
 }
 
-fn status(policy: &Policy, pod: Option<PodId>, budget: &Budget, view: &View) -> SubjectStatus {
+fn status(policy: &Policy, pod: Option<PodId>, budget: &Budget, view: &BudgetView) -> SubjectStatus {
     let Shown { state, reason, budget: watts, power } = &budget.shown;
     let levers = view.devices.iter().flat_map(|device| device.lever.iter().flat_map(|lever| &lever.ranges));
     let limits = view.devices.iter().flat_map(|device| &device.limits);
@@ -251,10 +251,10 @@ fn status(policy: &Policy, pod: Option<PodId>, budget: &Budget, view: &View) -> 
 }
 
 /// The ends of those that were capped.
-fn ended(budgets: Budgets, what: &What) -> impl Iterator<Item = Change> {
+fn ended(budgets: Budgets, kind: &BudgetChangeKind) -> impl Iterator<Item = BudgetChange> {
     budgets.into_iter().filter(|(_, budget)| budget.is_capped()).map(|((policy, uid), _)| {
         let pod = uid.map(|uid| PodId { uid, ..PodId::default() });
-        Change { policy, pod, what: what.clone() }
+        BudgetChange { policy, pod, kind: kind.clone() }
     })
 }
 

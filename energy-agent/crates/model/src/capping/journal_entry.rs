@@ -16,7 +16,7 @@ const OURS: usize = 4;
 
 /// A knob that is or may be written.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct JournalEntry {
     pub knob: Knob,
     /// The kernel's boot id at that time: nothing that was written outlives it.
     pub boot: String,
@@ -54,7 +54,7 @@ struct Line {
     unknown: Map<String, Value>,
 }
 
-impl Entry {
+impl JournalEntry {
     /// Of a knob as it was found, about to be set to `value`.
     #[must_use]
     pub fn new(knob: &Knob, found: &Found, value: u64, policy: &PolicyName, boot: &str, time: u64) -> Self {
@@ -173,8 +173,8 @@ fn knob(actuator: &str, device: &str) -> Option<Knob> {
 mod tests {
     use super::*;
 
-    fn entry() -> Entry {
-        Entry {
+    fn entry() -> JournalEntry {
+        JournalEntry {
             knob: Knob::CpuQuota("kubepods/pod \"x\"\n".into()),
             boot: "b1".to_owned(),
             original: None,
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(json["actuator"], "cpu_quota");
         assert_eq!(json["original_raw"], "max 100000");
         assert!(!line.contains('\n'), "{line}");
-        assert_eq!(Entry::from_line(&line).unwrap(), entry());
+        assert_eq!(JournalEntry::from_line(&line).unwrap(), entry());
     }
 
     #[test]
@@ -219,8 +219,8 @@ mod tests {
             Knob::CpuQuota("a/b".into()),
             Knob::RaplLimit("intel-rapl:0".into()),
         ] {
-            let line = Entry { knob: knob.clone(), ..entry() }.to_line();
-            assert_eq!(Entry::from_line(&line).unwrap().knob, knob);
+            let line = JournalEntry { knob: knob.clone(), ..entry() }.to_line();
+            assert_eq!(JournalEntry::from_line(&line).unwrap().knob, knob);
         }
         assert_eq!(super::knob("fan_speed", "fan0"), None);
         assert_eq!(super::knob("cpu_frequency", "7"), None);
@@ -230,9 +230,9 @@ mod tests {
     fn fields_of_a_newer_version_are_kept() {
         let line = entry().to_line();
         let newer = seal(&format!("{{\"colour\":[1,2],{}", body(&line).unwrap()));
-        let read = Entry::from_line(&newer).unwrap();
+        let read = JournalEntry::from_line(&newer).unwrap();
         assert_eq!(read.unknown["colour"], serde_json::json!([1, 2]));
-        assert_eq!(Entry::from_line(&read.to_line()).unwrap(), read);
+        assert_eq!(JournalEntry::from_line(&read.to_line()).unwrap(), read);
     }
 
     #[test]

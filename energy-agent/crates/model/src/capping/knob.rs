@@ -101,7 +101,7 @@ pub struct KnobError {
 
 /// A value to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum KnobValue {
     /// In the knob's unit, on a step of the device.
     Set(u64),
     /// As [`Found::raw`] was before the first write.

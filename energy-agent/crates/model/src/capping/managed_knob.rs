@@ -15,17 +15,17 @@ mod write;
 
 use std::time::Duration;
 
-use self::change::{Change, ChangeKind};
-use self::fault::Fault;
+use self::change::{KnobChange, KnobChangeKind};
+use self::fault::KnobFault;
 use self::floor::fit;
 use self::lock::LockEvidence;
 use self::obedience::Obedience;
 use self::pace::Pace;
-pub use self::phase::Held;
-use self::phase::{Event, Phase, Theirs};
+pub use self::phase::HeldKnob;
+use self::phase::{KnobEvent, KnobPhase, Theirs};
 use self::rival::Rival;
-use self::view::Standing;
-use super::journal_entry::Entry;
+use self::view::Writability;
+use super::journal_entry::JournalEntry;
 use super::knob::{Found, Knob, KnobError, Limit};
 use super::observation::ClockLook;
 use super::policy::PolicyName;
@@ -45,9 +45,9 @@ pub struct ManagedKnob {
     pub observed: Observed,
     /// Of the last decision; `None`: it is to be as it was.
     wanted: Option<Wanted>,
-    phase: Phase,
+    phase: KnobPhase,
     /// The last write of a limit failed; until one works.
-    refusal: Option<Fault>,
+    refusal: Option<KnobFault>,
     writes: Writes,
     restore_failures: u64,
     pace: Pace,
@@ -95,7 +95,7 @@ impl ManagedKnob {
             knob,
             observed: Observed::default(),
             wanted: None,
-            phase: Phase::Open,
+            phase: KnobPhase::Open,
             refusal: None,
             writes: Writes::default(),
             restore_failures: 0,
@@ -108,8 +108,8 @@ impl ManagedKnob {
 
     /// A knob that an earlier run wrote.
     #[must_use]
-    pub fn adopt(entry: &Entry) -> Self {
-        Self { phase: Phase::adopted(entry), ..Self::new(entry.knob.clone()) }
+    pub fn adopt(entry: &JournalEntry) -> Self {
+        Self { phase: KnobPhase::adopted(entry), ..Self::new(entry.knob.clone()) }
     }
 
     /// It could not be read; what was seen before may have changed.
@@ -122,10 +122,10 @@ impl ManagedKnob {
 
     /// A policy that was changed may write at once, whatever happened.
     pub fn policy_changed(&mut self, changed: &PolicyName) {
-        if let Phase::Yielded(Theirs::Value { policy, .. }) = &self.phase
+        if let KnobPhase::Yielded(Theirs::Value { policy, .. }) = &self.phase
             && policy == changed
         {
-            self.phase.on(Event::Open);
+            self.phase.on(KnobEvent::Open);
         }
         if self.wanted.as_ref().is_none_or(|wanted| wanted.limit.policy == *changed) {
             self.refusal = None;
@@ -133,7 +133,7 @@ impl ManagedKnob {
     }
 
     /// What is to be done so that the knob becomes what `limit` says, or what it was. `now` does not go backwards.
-    pub fn decide(&mut self, now: Duration, limit: Option<&Limit>, changes: &mut Vec<Change>) -> Action {
+    pub fn decide(&mut self, now: Duration, limit: Option<&Limit>, changes: &mut Vec<KnobChange>) -> Action {
         self.wanted = limit.map(|limit| Wanted { limit: limit.clone(), clamped: false });
         self.end_yield(now);
         self.pace.look(now);
@@ -145,16 +145,16 @@ impl ManagedKnob {
             return Action::Nothing;
         }
         let Some(found) = self.observed.found.clone() else { return Action::Nothing };
-        if let Some(since) = self.phase.held().and_then(Held::pending_since) {
+        if let Some(since) = self.phase.held().and_then(HeldKnob::pending_since) {
             if found.state != KnobState::Ok || now.saturating_sub(since) < LOST_AFTER {
                 return Action::Nothing;
             }
-            self.phase.on(Event::Lost);
+            self.phase.on(KnobEvent::Lost);
         }
         let readable = self.knob.is_readable();
         // What the owner of the node states counts for more than what an earlier run knew.
         if !readable && !found.raw.is_empty() {
-            self.phase.on(Event::Stated { original: before(&self.knob, &found), raw: found.raw.clone() });
+            self.phase.on(KnobEvent::Stated { original: before(&self.knob, &found), raw: found.raw.clone() });
         }
         // Where nothing could be read, nothing is known of who wrote it.
         if !(readable && found.raw.is_empty())
@@ -173,7 +173,7 @@ impl ManagedKnob {
         self.pace.deferred = None;
         let Some(held) = self.phase.held() else { return Action::Nothing };
         if !held.may_be_written() || (self.knob.is_readable() && found.raw == held.original_raw) {
-            self.phase.on(Event::Open);
+            self.phase.on(KnobEvent::Open);
             return Action::Forget;
         }
         if held.restore_fault.as_ref().is_some_and(|fault| now < fault.retry) || self.doubts_lock(now) {
@@ -188,9 +188,9 @@ impl ManagedKnob {
         // Nothing is ever set above what it was.
         let value = self.original().map_or(value, |original| value.min(original));
         let refused = match self.standing(now) {
-            Standing::Usable => false,
-            Standing::Refused(_) => true,
-            Standing::Absent | Standing::Yielded | Standing::Unusable(_) => return Action::Nothing,
+            Writability::Usable => false,
+            Writability::Refused(_) => true,
+            Writability::Absent | Writability::Yielded | Writability::Unusable(_) => return Action::Nothing,
         };
         let current = self.current();
         let as_wanted = match self.phase.held() {
@@ -219,17 +219,17 @@ impl ManagedKnob {
     }
 
     /// Writing a limit failed.
-    fn refuse(&mut self, now: Duration, error: KnobError, changes: &mut Vec<Change>) {
+    fn refuse(&mut self, now: Duration, error: KnobError, changes: &mut Vec<KnobChange>) {
         let (state, detail) = (error.state, error.detail.clone());
         let before = self.refusal.as_ref().map(|fault| fault.error.state);
-        self.refusal = Some(Fault::writing(self.refusal.as_ref(), now, error));
+        self.refusal = Some(KnobFault::writing(self.refusal.as_ref(), now, error));
         if before != Some(state) {
-            self.report(ChangeKind::Refused(state), detail, changes);
+            self.report(KnobChangeKind::Refused(state), detail, changes);
         }
     }
 
-    fn report(&self, kind: ChangeKind, detail: String, changes: &mut Vec<Change>) {
-        changes.push(Change { knob: self.knob.clone(), policy: self.policy().cloned(), kind, detail });
+    fn report(&self, kind: KnobChangeKind, detail: String, changes: &mut Vec<KnobChange>) {
+        changes.push(KnobChange { knob: self.knob.clone(), policy: self.policy().cloned(), kind, detail });
     }
 
     /// The policy of the limit that is set or, without one, wanted.

@@ -84,7 +84,7 @@ words! {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BudgetSpec {
     pub amount: Amount,
-    pub scope: Scope,
+    pub scope: BudgetScope,
     pub components: Components,
     /// Power is the mean over this time; at least a tick.
     pub window: Duration,
@@ -102,7 +102,7 @@ pub enum Amount {
 
 words! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Scope {
+    pub enum BudgetScope {
         /// Each selected pod has the budget for itself.
         PerPod = "PerPod",
         /// All selected pods of the node share it.
@@ -199,7 +199,7 @@ impl fmt::Display for PolicyName {
 
 crate::as_str!(Mode { Off => "off", Recommend => "recommend", Enforce => "enforce" });
 
-crate::as_str!(Scope { PerPod => "per_pod", PerNode => "per_node" });
+crate::as_str!(BudgetScope { PerPod => "per_pod", PerNode => "per_node" });
 
 impl Policy {
     /// Whether it selects the pod.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::knob::Knob;
-use super::policy::{Component, Mode, PolicyName, Scope};
+use super::policy::{BudgetScope, Component, Mode, PolicyName};
 use crate::capping::knob::KnobState;
 use crate::meter_state::Reason;
 
@@ -32,12 +32,12 @@ pub struct CappingStatus {
 
 /// Where a document of policies lies. The order decides between two policies of one name: the first one counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum DocumentPlace {
     File(String),
     ConfigMap { namespace: String, name: String, key: String },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DocumentPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "file {path}"),
@@ -51,7 +51,7 @@ impl fmt::Display for Place {
 pub struct Problem {
     /// `None`: the whole document.
     pub policy: Option<PolicyName>,
-    pub place: Place,
+    pub place: DocumentPlace,
     /// With its path, and line where it is known.
     pub message: String,
     /// An earlier version of the policy is still in force.
@@ -62,7 +62,7 @@ pub struct Problem {
 pub struct PolicyStatus {
     pub name: PolicyName,
     pub mode: Mode,
-    pub scope: Scope,
+    pub scope: BudgetScope,
     /// Where it was read.
     pub source: Arc<str>,
     /// One for each selected pod, or one for the node.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::snapshot::{EnergyKey, ProcessKind, ProcessRow, Row, State, WorkloadEnergy, ZoneTotals};
+use crate::snapshot::{EnergyKey, ProcessKind, ProcessRow, WorkloadEnergy, WorkloadRow, WorkloadState, ZoneTotals};
 use crate::units::Watts;
 use crate::workload::Workload;
 use crate::zone::{Source, Zone, ZoneKind};
@@ -59,8 +59,8 @@ impl GpuPowers<'_> {
     }
 
     /// Gives a workload's GPU energies their power. An ended workload draws nothing.
-    pub(super) fn of_row(&self, row: &mut Row) {
-        if self.charged.is_empty() || row.state != State::Running {
+    pub(super) fn of_row(&self, row: &mut WorkloadRow) {
+        if self.charged.is_empty() || row.state != WorkloadState::Running {
             return;
         }
         for energy in row.energy.iter_mut().filter(|energy| energy.key.zone == ZoneKind::Gpu) {
@@ -75,7 +75,7 @@ impl GpuPowers<'_> {
         let (mut rest, mut watts) = (self.charged.clone(), self.processes.clone());
         let gpu = |energy: &&mut WorkloadEnergy| energy.key.zone == ZoneKind::Gpu;
         // An ended process draws nothing, whoever has its pid now.
-        for row in rows.iter_mut().filter(|row| row.state == State::Running) {
+        for row in rows.iter_mut().filter(|row| row.state == WorkloadState::Running) {
             let Some(pid) = row.pid else { continue };
             for energy in row.energy.iter_mut().filter(gpu) {
                 let own = watts.remove(&(energy.key.source, pid)).unwrap_or_default();
@@ -102,7 +102,7 @@ mod tests {
 
     const KEY: EnergyKey = EnergyKey { zone: ZoneKind::Gpu, source: Source::Nvml };
 
-    fn row(pid: Option<u32>, kind: ProcessKind, state: State) -> ProcessRow {
+    fn row(pid: Option<u32>, kind: ProcessKind, state: WorkloadState) -> ProcessRow {
         let energy = Energies::from_iter([WorkloadEnergy { key: KEY, total: Microjoules(1), power: None }]);
         ProcessRow { pid, kind, comm: Arc::from("job"), exe: Arc::from(""), state, energy, runtime_ns: 0 }
     }
@@ -110,9 +110,9 @@ mod tests {
     #[test]
     fn power_is_the_living_processs_of_that_pid_and_the_rest_is_other() {
         let mut rows = [
-            row(None, ProcessKind::Other, State::Running),
-            row(Some(7), ProcessKind::Regular, State::Terminated),
-            row(Some(7), ProcessKind::Regular, State::Running),
+            row(None, ProcessKind::Other, WorkloadState::Running),
+            row(Some(7), ProcessKind::Regular, WorkloadState::Terminated),
+            row(Some(7), ProcessKind::Regular, WorkloadState::Running),
         ];
         let zone = Zone { kind: ZoneKind::Gpu, socket: None, die: None, source: Source::Nvml, path: "GPU-1".into() };
         let power = GpuPower {
@@ -129,8 +129,10 @@ mod tests {
 
     #[test]
     fn without_a_measured_gpu_there_is_no_power() {
-        let mut rows =
-            [row(None, ProcessKind::Other, State::Running), row(Some(7), ProcessKind::Regular, State::Running)];
+        let mut rows = [
+            row(None, ProcessKind::Other, WorkloadState::Running),
+            row(Some(7), ProcessKind::Regular, WorkloadState::Running),
+        ];
         GpuPowers::default().of_processes(&mut rows);
         assert!(rows.iter().all(|row| row.energy[0].power.is_none()));
     }

@@ -12,7 +12,7 @@ use crate::attribution::Attribution;
 use crate::attribution::idle_policy::{Claims, IdleDivision, hand_out};
 use crate::attribution::method::IdlePolicy;
 use crate::meter_state::{MeterName, MeterState, Reason};
-use crate::snapshot::{EnergyKey, IdleEnergies, IdleShares, PodIdle, Row, State};
+use crate::snapshot::{EnergyKey, IdleEnergies, IdleShares, PodIdle, WorkloadRow, WorkloadState};
 use crate::units::Microjoules;
 use crate::workload::names::Pods;
 
@@ -23,15 +23,15 @@ use crate::workload::names::Pods;
 pub struct IdleLedger {
     policy: IdlePolicy,
     /// Ascending by uid.
-    pods: BTreeMap<Arc<str>, Entry>,
+    pods: BTreeMap<Arc<str>, IdleEntry>,
     unassigned: BTreeMap<EnergyKey, Microjoules>,
     retired: BTreeMap<EnergyKey, Microjoules>,
     requests: Requests,
 }
 
 #[derive(Debug)]
-struct Entry {
-    state: State,
+struct IdleEntry {
+    state: WorkloadState,
     energy: IdleEnergies,
 }
 
@@ -59,14 +59,15 @@ impl IdleLedger {
     pub fn apply<'a>(
         &mut self,
         attribution: &Attribution,
-        rows: impl Iterator<Item = &'a Row> + Clone,
+        rows: impl Iterator<Item = &'a WorkloadRow> + Clone,
         pods: &Arc<Pods>,
     ) {
         if self.policy == IdlePolicy::None {
             return;
         }
         self.requests.learn(pods);
-        let running = rows.clone().filter(|row| row.state == State::Running).filter_map(|row| row.workload.pod_uid());
+        let running =
+            rows.clone().filter(|row| row.state == WorkloadState::Running).filter_map(|row| row.workload.pod_uid());
         let claims =
             Claims::new(&attribution.usage, running, |uid| self.requests.milli.get(uid).copied().unwrap_or_default());
         for IdleDivision { zone, parts, idle } in hand_out(self.policy, attribution, &claims) {
@@ -81,7 +82,7 @@ impl IdleLedger {
             for (uid, part) in claims.uids.iter().zip(parts) {
                 let entry = match self.pods.get_mut(*uid) {
                     Some(entry) => entry,
-                    None => self.pods.entry(Arc::clone(uid)).or_insert_with(Entry::new),
+                    None => self.pods.entry(Arc::clone(uid)).or_insert_with(IdleEntry::new),
                 };
                 entry.add(key, part);
             }
@@ -90,8 +91,8 @@ impl IdleLedger {
     }
 
     /// Gives every pod the state of its rows, and retires those that have none.
-    fn settle<'a>(&mut self, rows: impl Iterator<Item = &'a Row>) {
-        let mut states: BTreeMap<&str, State> = BTreeMap::new();
+    fn settle<'a>(&mut self, rows: impl Iterator<Item = &'a WorkloadRow>) {
+        let mut states: BTreeMap<&str, WorkloadState> = BTreeMap::new();
         for row in rows {
             if let Some(uid) = row.workload.pod_uid() {
                 let state = states.entry(uid).or_insert(row.state);
@@ -116,7 +117,7 @@ impl IdleLedger {
     pub fn shares(&self) -> Option<IdleShares> {
         let list =
             |totals: &BTreeMap<EnergyKey, Microjoules>| totals.iter().map(|(&key, &total)| (key, total)).collect();
-        let pod = |(uid, entry): (&Arc<str>, &Entry)| PodIdle {
+        let pod = |(uid, entry): (&Arc<str>, &IdleEntry)| PodIdle {
             uid: Arc::clone(uid),
             state: entry.state,
             energy: entry.energy.clone(),
@@ -143,9 +144,9 @@ impl IdleLedger {
     }
 }
 
-impl Entry {
+impl IdleEntry {
     fn new() -> Self {
-        Self { state: State::Running, energy: IdleEnergies::new() }
+        Self { state: WorkloadState::Running, energy: IdleEnergies::new() }
     }
 
     fn add(&mut self, key: EnergyKey, part: Microjoules) {

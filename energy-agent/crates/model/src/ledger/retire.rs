@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::retention::Retention;
-use super::{Entry, Ledger, cover, key_index};
-use crate::snapshot::{Row, State};
+use super::{Ledger, LedgerEntry, cover, key_index};
+use crate::snapshot::{WorkloadRow, WorkloadState};
 use crate::workload::names::Names;
 use crate::workload::{POD_OVERHEAD, Workload};
 
 /// What a workload is summed under: the series that outlives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Group<'a> {
+enum Successor<'a> {
     Pod(&'a str),
     Unit(&'a str),
 }
 
-impl<'a> Group<'a> {
+impl<'a> Successor<'a> {
     fn of(workload: &'a Workload) -> Self {
         match workload {
             Workload::Kernel => Self::Unit("kernel"),
@@ -71,7 +71,7 @@ impl Ledger {
 
     /// Which rows have been kept long enough.
     fn due(&self, now: Duration) -> Vec<bool> {
-        let is_folded = |entry: &Entry| matches!(*entry.row.workload, Workload::PodEnded { .. });
+        let is_folded = |entry: &LedgerEntry| matches!(*entry.row.workload, Workload::PodEnded { .. });
         let ended = self.rows.iter().enumerate().filter(|(_, entry)| !is_folded(entry));
         let ended = ended.filter_map(|(index, entry)| Some((entry.ended?, index)));
         let is_pods = |(_, index): &(Duration, usize)| self.rows[*index].row.workload.pod_uid().is_some();
@@ -85,15 +85,15 @@ impl Ledger {
     }
 
     fn fates(&self, due: &[bool]) -> Vec<Fate> {
-        let ended = |entry: &Entry| matches!(*entry.row.workload, Workload::PodEnded { .. });
+        let ended = |entry: &LedgerEntry| matches!(*entry.row.workload, Workload::PodEnded { .. });
         let rows = || self.rows.iter().zip(due);
-        let living: HashSet<Group<'_>> = rows()
+        let living: HashSet<Successor<'_>> = rows()
             .filter(|(entry, due)| !**due && !ended(entry))
-            .map(|(entry, _)| Group::of(&entry.row.workload))
+            .map(|(entry, _)| Successor::of(&entry.row.workload))
             .collect();
         rows()
             .map(|(entry, &due)| match &*entry.row.workload {
-                workload if !living.contains(&Group::of(workload)) => Fate::Retires,
+                workload if !living.contains(&Successor::of(workload)) => Fate::Retires,
                 Workload::PodOverhead { .. } | Workload::PodContainer { .. } | Workload::Container { .. } if due => {
                     Fate::Folds
                 }
@@ -103,7 +103,7 @@ impl Ledger {
             .collect()
     }
 
-    fn fold(&mut self, ended: Row, names: &Names, now: Duration) {
+    fn fold(&mut self, ended: WorkloadRow, names: &Names, now: Duration) {
         let heir = match &*ended.workload {
             Workload::PodContainer { uid, id, .. } => {
                 Workload::PodEnded { uid: Arc::clone(uid), name: names.container(uid, id).cloned() }
@@ -116,8 +116,8 @@ impl Ledger {
             Workload::Kernel => Workload::Kernel,
         };
         let index = self.rows.binary_search_by(|entry| (*entry.row.workload).cmp(&heir)).unwrap_or_else(|index| {
-            let mut entry = Entry::new(Arc::new(heir));
-            (entry.row.state, entry.ended) = (State::Terminated, Some(now));
+            let mut entry = LedgerEntry::new(Arc::new(heir));
+            (entry.row.state, entry.ended) = (WorkloadState::Terminated, Some(now));
             self.rows.insert(index, entry);
             index
         });

@@ -65,7 +65,7 @@ impl Node {
         work: &[(&Arc<Workload>, u64)],
         alive: &BTreeSet<Arc<Workload>>,
     ) -> Snapshot {
-        let share = |(workload, ms): &(&Arc<Workload>, u64)| Share {
+        let share = |(workload, ms): &(&Arc<Workload>, u64)| CpuShare {
             workload: Arc::clone(workload),
             domain: None,
             runtime_ns: ms * 1_000_000,
@@ -125,12 +125,12 @@ fn check_identities(snapshot: &Snapshot) {
     assert!(snapshot.rows.is_sorted_by(|a, b| a.workload < b.workload));
 }
 
-fn row<'a>(snapshot: &'a Snapshot, workload: &Arc<Workload>) -> Option<&'a Row> {
+fn row<'a>(snapshot: &'a Snapshot, workload: &Arc<Workload>) -> Option<&'a WorkloadRow> {
     snapshot.rows.iter().find(|row| row.workload == *workload)
 }
 
 /// State, microjoules and watts of a workload's package energy.
-fn read(snapshot: &Snapshot, workload: &Arc<Workload>) -> Option<(State, u64, Option<Watts>)> {
+fn read(snapshot: &Snapshot, workload: &Arc<Workload>) -> Option<(WorkloadState, u64, Option<Watts>)> {
     let row = row(snapshot, workload)?;
     let energy = row.energy.iter().find(|energy| energy.key == PACKAGE)?;
     Some((row.state, energy.total.0, energy.power))
@@ -153,8 +153,8 @@ fn totals_grow_by_each_interval() {
     let both = alive(&[&a, &b]);
     node.tick(&[package(4_000_000)], &[(&a, 750), (&b, 250)], &both);
     let snapshot = node.tick(&[package(2_000_000)], &[(&a, 500)], &both);
-    assert_eq!(read(&snapshot, &a), Some((State::Running, 5_000_000, Some(Watts(2.0)))));
-    assert_eq!(read(&snapshot, &b), Some((State::Running, 1_000_000, Some(Watts(0.0)))));
+    assert_eq!(read(&snapshot, &a), Some((WorkloadState::Running, 5_000_000, Some(Watts(2.0)))));
+    assert_eq!(read(&snapshot, &b), Some((WorkloadState::Running, 1_000_000, Some(Watts(0.0)))));
     let row = row(&snapshot, &a).unwrap();
     assert_eq!((row.runtime_ns, row.cycles, row.switches), (1_250_000_000, 0, 2));
     let zone = &snapshot.zones[0];
@@ -168,11 +168,11 @@ fn faults_2_a_zone_that_shows_no_energy_for_once_keeps_all_totals() {
     node.tick(&[package(138)], &[(&a, 1)], &running);
     // The counter stands still; then nobody runs; then the zone cannot be read.
     let still = node.tick(&[package(0)], &[(&a, 1)], &running);
-    assert_eq!(read(&still, &a), Some((State::Running, 138, Some(Watts(0.0)))));
+    assert_eq!(read(&still, &a), Some((WorkloadState::Running, 138, Some(Watts(0.0)))));
     let nobody = node.tick(&[package(5)], &[], &running);
     assert_eq!(read(&nobody, &a).map(|(_, total, _)| total), Some(138));
     let unread = node.tick(&[], &[(&a, 1)], &running);
-    assert_eq!(read(&unread, &a), Some((State::Running, 138, None)));
+    assert_eq!(read(&unread, &a), Some((WorkloadState::Running, 138, None)));
     assert_eq!((unread.zones[0].measured.0, unread.zones[0].power), (143, None));
     let again = node.tick(&[package(82)], &[(&a, 1)], &running);
     assert_eq!(read(&again, &a).map(|(_, total, _)| total), Some(220));
@@ -198,7 +198,7 @@ fn faults_11_a_workload_that_lived_within_one_interval_keeps_its_energy_for_the_
     let first = node.tick(&[package(100)], &[(&a, 700), (&pod, 300)], &others);
     let last = node.wait(119, &others);
     for snapshot in [first, last] {
-        assert_eq!(read(&snapshot, &pod), Some((State::Terminated, 30, None)));
+        assert_eq!(read(&snapshot, &pod), Some((WorkloadState::Terminated, 30, None)));
         assert_eq!(snapshot.retired, [(PACKAGE, Microjoules(0))]);
     }
     let after = node.wait(1, &others);
@@ -211,9 +211,9 @@ fn the_last_work_of_a_vanished_workload_counts() {
     let (mut node, a) = (Node::new(), unit("a"));
     node.tick(&[package(10)], &[(&a, 1)], &alive(&[&a]));
     let last = node.tick(&[package(7)], &[(&a, 1)], &alive(&[]));
-    assert_eq!(read(&last, &a), Some((State::Terminated, 17, None)));
+    assert_eq!(read(&last, &a), Some((WorkloadState::Terminated, 17, None)));
     let late = node.tick(&[package(2)], &[(&a, 1)], &alive(&[]));
-    assert_eq!(read(&late, &a), Some((State::Terminated, 19, None)));
+    assert_eq!(read(&late, &a), Some((WorkloadState::Terminated, 19, None)));
     // Kept for the retention from its last work.
     assert!(read(&node.wait(119, &alive(&[])), &a).is_some());
     assert_eq!(node.wait(1, &alive(&[])).retired, [(PACKAGE, Microjoules(19))]);
@@ -225,7 +225,7 @@ fn a_workload_whose_cgroup_returns_runs_again() {
     node.tick(&[package(10)], &[(&a, 1)], &alive(&[&a]));
     node.wait(60, &alive(&[]));
     node.wait(60, &alive(&[&a]));
-    assert_eq!(read(&node.wait(200, &alive(&[&a])), &a), Some((State::Running, 10, None)));
+    assert_eq!(read(&node.wait(200, &alive(&[&a])), &a), Some((WorkloadState::Running, 10, None)));
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn an_idle_workload_has_a_row_from_its_first_moment_and_keeps_it() {
     let (mut node, a, b) = (Node::new(), unit("a"), unit("b"));
     let both = alive(&[&a, &b]);
     let first = node.tick(&[package(10)], &[(&a, 1)], &both);
-    assert_eq!(read(&first, &b), Some((State::Running, 0, Some(Watts(0.0)))));
+    assert_eq!(read(&first, &b), Some((WorkloadState::Running, 0, Some(Watts(0.0)))));
     assert!(read(&node.wait(10_000, &both), &b).is_some());
 }
 
@@ -247,7 +247,7 @@ fn who_neither_lives_nor_works_has_no_row() {
 fn the_kernel_never_ends() {
     let (mut node, kernel) = (Node::new(), Arc::new(Workload::Kernel));
     node.tick(&[package(10)], &[(&kernel, 1)], &alive(&[]));
-    assert_eq!(read(&node.wait(10_000, &alive(&[])), &kernel), Some((State::Running, 10, None)));
+    assert_eq!(read(&node.wait(10_000, &alive(&[])), &kernel), Some((WorkloadState::Running, 10, None)));
 }
 
 #[test]
@@ -280,11 +280,14 @@ fn sockets_are_added_up_and_one_without_a_reading_leaves_no_power() {
     let work = [(&a, 1)];
     let mut power = |zones: &[ZoneEnergy]| read(&node.tick(zones, &work, &running), &a).unwrap();
     let (one, two) = (1_000_000, 2_000_000);
-    assert_eq!(power(&[zone(0, one, false), zone(1, two, false)]), (State::Running, 3_000_000, Some(Watts(3.0))));
-    assert_eq!(power(&[zone(0, one, false), zone(1, two, true)]), (State::Running, 6_000_000, None));
-    assert_eq!(power(&[zone(0, one, false)]), (State::Running, 7_000_000, None));
+    assert_eq!(
+        power(&[zone(0, one, false), zone(1, two, false)]),
+        (WorkloadState::Running, 3_000_000, Some(Watts(3.0)))
+    );
+    assert_eq!(power(&[zone(0, one, false), zone(1, two, true)]), (WorkloadState::Running, 6_000_000, None));
+    assert_eq!(power(&[zone(0, one, false)]), (WorkloadState::Running, 7_000_000, None));
     // It stays away: the power is that of the zones there are.
-    assert_eq!(power(&[zone(0, one, false)]), (State::Running, 8_000_000, Some(Watts(1.0))));
+    assert_eq!(power(&[zone(0, one, false)]), (WorkloadState::Running, 8_000_000, Some(Watts(1.0))));
     let gone = &node.snapshot().zones[1];
     assert_eq!((gone.measured.0, gone.power), (4_000_000, None));
 }
@@ -329,7 +332,7 @@ fn a_pod_total_does_not_fall_when_a_container_of_it_ends() {
     node.tick(&[package(5)], &[(&main, 1)], &alive(&[&main]));
     let folded = node.wait(120, &alive(&[&main]));
     assert_eq!(read(&folded, &init), None);
-    assert_eq!(read(&folded, &ended), Some((State::Terminated, 10, None)));
+    assert_eq!(read(&folded, &ended), Some((WorkloadState::Terminated, 10, None)));
     assert_eq!(row(&folded, &ended).unwrap().runtime_ns, 1_000_000);
     assert_eq!(folded.retired, [(PACKAGE, Microjoules(0))]);
     // The last container goes: the pod's whole total retires at once, after the retention.
@@ -369,7 +372,7 @@ fn a_unit_total_does_not_fall_when_a_container_of_it_ends() {
     node.tick(&[package(10)], &[(&first, 1)], &alive(&[&second]));
     let folded = node.wait(120, &alive(&[&second]));
     assert_eq!(read(&folded, &first), None);
-    assert_eq!(read(&folded, &unit("docker.service")), Some((State::Terminated, 10, None)));
+    assert_eq!(read(&folded, &unit("docker.service")), Some((WorkloadState::Terminated, 10, None)));
     node.wait(1, &alive(&[]));
     assert_eq!(node.wait(120, &alive(&[])).retired, [(PACKAGE, Microjoules(10))]);
 }
@@ -414,7 +417,7 @@ fn live(seconds: Vec<Second>, max: usize) {
         check_growth(&before, &after);
         for row in &after.rows {
             let lives = living.contains(&row.workload) || *row.workload == Workload::Kernel;
-            assert_eq!(row.state == State::Running, lives);
+            assert_eq!(row.state == WorkloadState::Running, lives);
         }
         before = after;
     }

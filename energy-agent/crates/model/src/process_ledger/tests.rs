@@ -17,7 +17,7 @@ const fn process(pid: u64, start_ns: u64) -> Process {
 impl World {
     fn new(living: usize, terminated: usize) -> Self {
         let ended = Retention { time: Duration::from_secs(120), max: terminated };
-        let limits = Limits { living, ended };
+        let limits = RowLimits { living, ended };
         Self { ledger: ProcessLedger::new(limits), charged: 0, seconds: 0 }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::device_id::DeviceId;
 use super::holder::Uuids;
-use super::holder::{Holder, Resources};
+use super::holder::{Holder, KubeletResources};
 use super::names::{Pod, Pods};
 use super::{Runtime, Workload};
 
@@ -16,7 +16,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Who has each device.
 #[derive(Debug, Default)]
 pub struct Allocations {
-    resources: Arc<Resources>,
+    resources: Arc<KubeletResources>,
     uuids: Arc<Uuids>,
     pods: Arc<Pods>,
     looked: Option<Instant>,
@@ -35,7 +35,7 @@ impl Allocations {
     /// Takes in what is known now.
     pub fn refresh(
         &mut self,
-        resources: &Arc<Resources>,
+        resources: &Arc<KubeletResources>,
         uuids: &Arc<Uuids>,
         pods: &Arc<Pods>,
         alive: &BTreeSet<Arc<Workload>>,
@@ -75,7 +75,7 @@ impl Allocations {
 }
 
 fn resolve(
-    resources: &Resources,
+    resources: &KubeletResources,
     uuids: &Uuids,
     pods: &Pods,
     alive: &BTreeSet<Arc<Workload>>,
@@ -175,7 +175,7 @@ mod tests {
         ids: &[DeviceId],
     ) -> Vec<Arc<Workload>> {
         let doubles = doubles.iter().map(|(namespace, pod)| ((*namespace).to_owned(), (*pod).to_owned())).collect();
-        let resources = Resources { devices: devices.iter().cloned().collect(), doubles };
+        let resources = KubeletResources { devices: devices.iter().cloned().collect(), doubles };
         let pods = Pods { by_uid: pods.iter().cloned().collect(), ..Pods::default() };
         let mut allocations = Allocations::default();
         let alive = alive.iter().cloned().collect();
@@ -188,7 +188,7 @@ mod tests {
         let pods = Pods { by_uid: [pod("uid-1", "c1")].into(), ..Pods::default() };
         let train = || holder("ml", "train");
         let devices = [(gpu("GPU-1"), vec![train()]), (gpu("GPU-2"), vec![train(), holder("ml", "other")])];
-        let resources = Resources { devices: devices.into(), ..Resources::default() };
+        let resources = KubeletResources { devices: devices.into(), ..KubeletResources::default() };
         let (resources, uuids, pods) = (Arc::new(resources), Arc::default(), Arc::new(pods));
         let now = Instant::now();
         let mut allocations = Allocations::default();

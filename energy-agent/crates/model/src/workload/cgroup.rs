@@ -55,7 +55,7 @@ pub const KATA_OVERHEAD: &str = "/kata_overhead/";
 /// container. Leading `..` components (a view from inside a cgroup namespace) are allowed.
 #[must_use]
 pub fn classify(path: &str) -> Placement {
-    let reading = Reading::of(path);
+    let reading = PathReading::of(path);
     reading.placement(reading.pods.first(), true)
 }
 
@@ -74,7 +74,7 @@ impl Spot {
     /// pod or container, which make cgroups below their own.
     #[must_use]
     pub(crate) fn is_in_plain_folders(&self) -> bool {
-        let (folders, reading) = (components(&self.holder), Reading::of(&self.holder));
+        let (folders, reading) = (components(&self.holder), PathReading::of(&self.holder));
         let is_unit = |at: usize| unit::is_unit(&folders, at);
         reading.pods.is_empty() && reading.container.is_none() && !(0..folders.len()).any(is_unit)
     }
@@ -91,7 +91,7 @@ pub struct PodOnPath {
 /// All that a path names. Which of it counts can depend on other paths and on the pods that are told; see
 /// [`super::places::Places`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct PathReading {
     /// Outermost first; a few.
     pub pods: Vec<PodOnPath>,
     /// The outermost container that is not in any of them.
@@ -109,7 +109,7 @@ pub struct Reading {
 /// Most pods of a path that are looked at: nobody runs a node in a node in a node in a node.
 const MAX_PODS: usize = 4;
 
-impl Reading {
+impl PathReading {
     #[must_use]
     pub fn of(path: &str) -> Self {
         let mut all = components(path);

@@ -7,7 +7,7 @@ use super::device_id::{Claimed, DeviceId};
 
 /// What the kubelet says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resources {
+pub struct KubeletResources {
     /// The containers that have each device of NVIDIA's.
     pub devices: BTreeMap<DeviceId, Vec<Holder>>,
     /// Namespace and name of pods that the answer has twice, as of one that is ending and the next of that name: nothing
@@ -15,7 +15,7 @@ pub struct Resources {
     pub doubles: BTreeSet<(String, String)>,
 }
 
-impl Resources {
+impl KubeletResources {
     /// Whether a GPU was given by a claim, whose names say nothing to the driver.
     #[must_use]
     pub fn has_claims(&self) -> bool {

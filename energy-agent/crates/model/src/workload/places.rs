@@ -10,7 +10,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::cgroup::{Placement, PodOnPath, Reading, Spot};
+use super::cgroup::{PathReading, Placement, PodOnPath, Spot};
 use super::names::Pods;
 use crate::sample::CgroupId;
 use crate::table;
@@ -18,7 +18,7 @@ use crate::table;
 /// The place of every pod and container that a known cgroup's path names.
 #[derive(Debug, Default)]
 pub struct Places {
-    by_name: HashMap<Arc<str>, Place>,
+    by_name: HashMap<Arc<str>, NamePlace>,
     told: Arc<Pods>,
     /// What static pods' cgroups are named by.
     hashes: BTreeSet<Arc<str>>,
@@ -28,7 +28,7 @@ pub struct Places {
 
 /// Where a name counts. It never moves to a greater depth while any path names it.
 #[derive(Debug)]
-struct Place {
+struct NamePlace {
     spot: Spot,
     /// The first cgroup there; numbers of cgroups ascend in the order in which they are made.
     since: CgroupId,
@@ -38,12 +38,12 @@ struct Place {
 
 impl Places {
     /// Takes in the names of a cgroup's path; whether that changes what others are.
-    pub fn mention(&mut self, cgroup: CgroupId, reading: &Reading) -> bool {
+    pub fn mention(&mut self, cgroup: CgroupId, reading: &PathReading) -> bool {
         let mut changed = false;
         for (name, spot) in names(reading) {
             let place = match self.by_name.get_mut(name) {
                 Some(place) => place,
-                None => self.by_name.entry(name.into()).or_insert_with(|| Place {
+                None => self.by_name.entry(name.into()).or_insert_with(|| NamePlace {
                     spot: spot.clone(),
                     since: cgroup,
                     paths: 0,
@@ -88,7 +88,7 @@ impl Places {
 
     /// What the path belongs to.
     #[must_use]
-    pub fn place(&self, reading: &Reading) -> Placement {
+    pub fn place(&self, reading: &PathReading) -> Placement {
         let told = |pod: &&PodOnPath| {
             Some(pod.spot.level) == self.level && self.is_told(&pod.uid) && self.is_place(&pod.uid, &pod.spot)
         };
@@ -129,7 +129,7 @@ fn rank(spot: &Spot) -> (usize, bool) {
 }
 
 /// The names that can count: the pods', without any the container's.
-pub fn names(reading: &Reading) -> impl Iterator<Item = (&str, &Spot)> {
+pub fn names(reading: &PathReading) -> impl Iterator<Item = (&str, &Spot)> {
     let pods = reading.pods.iter().map(|pod| (pod.uid.as_str(), &pod.spot));
     let container = reading.container.iter().filter(|_| reading.pods.is_empty());
     pods.chain(container.map(|(container, spot)| (container.id.as_str(), spot)))
@@ -154,7 +154,7 @@ mod tests {
     fn places(paths: &[&str], told: &[&str]) -> Places {
         let mut places = Places::default();
         for (id, path) in (1..).zip(paths) {
-            places.mention(id, &Reading::of(path));
+            places.mention(id, &PathReading::of(path));
         }
         places.tell(&pods(told));
         places
@@ -162,7 +162,7 @@ mod tests {
 
     /// The pod's uid, the container's id or the unit.
     fn whose(places: &Places, path: &str) -> String {
-        match places.place(&Reading::of(path)) {
+        match places.place(&PathReading::of(path)) {
             Placement::Pod { uid, .. } => uid,
             Placement::System { container: Some(container), .. } => container.id,
             Placement::System { unit, .. } | Placement::Unresolved { unit, .. } => unit,
@@ -215,7 +215,7 @@ mod tests {
         let by_user = format!("/user.slice/user-1000.slice/user@1000.service/docker-{ID}.scope/x");
         let mut places = places(&[&by_user], &[]);
         assert_eq!(whose(&places, &by_user), ID);
-        assert!(places.mention(9, &Reading::of(&own)), "it takes the name from the other");
+        assert!(places.mention(9, &PathReading::of(&own)), "it takes the name from the other");
         assert_eq!(whose(&places, &own), ID);
         assert_eq!(whose(&places, &by_user), format!("user@1000.service/docker-{ID}.scope"));
     }
@@ -226,7 +226,7 @@ mod tests {
         let mut places = places(&[&own, &below], &[]);
         for path in [&below, &own] {
             assert!(!places.by_name.is_empty());
-            let reading = Reading::of(path);
+            let reading = PathReading::of(path);
             places.release(names(&reading).map(|(name, _)| name));
         }
         assert!(places.by_name.is_empty());

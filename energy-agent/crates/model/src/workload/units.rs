@@ -8,7 +8,7 @@ use std::sync::Arc;
 use regex::{Regex, RegexBuilder};
 
 use super::Workload;
-use super::cgroup::{Placement, PodOnPath, Reading};
+use super::cgroup::{PathReading, Placement, PodOnPath};
 
 /// The row of all units that the pattern leaves out. No systemd unit and no path is called so.
 pub const OTHER_UNIT: &str = "other";
@@ -149,7 +149,7 @@ fn holder_of_scope<'a>(scope: &str, above: &'a str) -> Option<&'a str> {
 
 /// What a path is without pods and containers; it holds something that is in neither.
 fn unit_at(path: &str) -> Arc<str> {
-    match Reading::of(path).placement(None, false) {
+    match PathReading::of(path).placement(None, false) {
         Placement::System { unit, .. } | Placement::Unresolved { unit, .. } => Arc::from(unit),
         Placement::Pod { .. } | Placement::Kernel => Arc::from("/"),
     }
@@ -197,11 +197,11 @@ impl Units {
 /// tree, or a job of Slurm. Units right below the node's slices are made by its systemd alone, and are not counted, nor are
 /// the pods of the node's kubelet.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldWorkloads {
     living: HashMap<Arc<str>, usize>,
 }
 
-impl Held {
+impl HeldWorkloads {
     /// Whether there is no room below the holder for one that has no row yet.
     #[must_use]
     pub fn is_full(&self, holder: &str) -> bool {
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn a_holder_is_full_until_one_below_it_goes() {
         let (user, other) = (Arc::from("user@1000.service"), Arc::from("user@1001.service"));
-        let mut held = Held::default();
+        let mut held = HeldWorkloads::default();
         for _ in 0..MAX_HELD {
             assert!(!held.is_full(&user));
             held.came(&user);

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use energy_model::capping::knob::Knob;
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::policy::{Component, Mode, Scope};
-use energy_model::capping::status::{Conflict, Place, Problem, SubjectState, Writes};
+use energy_model::capping::policy::{BudgetScope, Component, Mode};
+use energy_model::capping::status::{Conflict, DocumentPlace, Problem, SubjectState, Writes};
 use energy_model::meter_state::Reason;
 
 use super::*;
@@ -58,7 +58,7 @@ fn over_budget() -> CappingStatus {
         policies: vec![PolicyStatus {
             name: name("ml", "train"),
             mode: Mode::Enforce,
-            scope: Scope::PerPod,
+            scope: BudgetScope::PerPod,
             source: "file /p.yaml".into(),
             subjects: vec![subject],
             lost: vec![lost(Component::Gpu), lost(Component::Cpu)],
@@ -74,7 +74,7 @@ fn over_budget() -> CappingStatus {
         ],
         problems: vec![Problem {
             policy: None,
-            place: Place::File("/q.yaml".to_owned()),
+            place: DocumentPlace::File("/q.yaml".to_owned()),
             message: "line 3: no colon".to_owned(),
             kept: false,
         }],

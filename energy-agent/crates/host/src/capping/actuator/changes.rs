@@ -1,12 +1,12 @@
 //! What happened to knobs: a line in the log at once, and a list for whom it concerns.
 
-use energy_model::capping::managed_knob::change::{Change, ChangeKind};
+use energy_model::capping::managed_knob::change::{KnobChange, KnobChangeKind};
 use tracing::{info, warn};
 
 /// Changes since they were last taken.
 #[derive(Debug, Default)]
 pub struct Changes {
-    pub all: Vec<Change>,
+    pub all: Vec<KnobChange>,
     /// How many of them are in the log.
     logged: usize,
 }
@@ -19,30 +19,30 @@ impl Changes {
     }
 
     /// All since the last call; the log has them.
-    pub fn take(&mut self) -> Vec<Change> {
+    pub fn take(&mut self) -> Vec<KnobChange> {
         self.log();
         self.logged = 0;
         std::mem::take(&mut self.all)
     }
 }
 
-fn log(change: &Change) {
-    let Change { knob, policy, kind, detail } = change;
+fn log(change: &KnobChange) {
+    let KnobChange { knob, policy, kind, detail } = change;
     let policy = policy.as_ref().map(ToString::to_string).unwrap_or_default();
     match kind {
-        ChangeKind::Foreign => warn!(%knob, policy, "another program writes it: {detail}"),
-        ChangeKind::Locked => warn!(%knob, policy, "its clocks are left alone while this shows: {detail}"),
-        ChangeKind::Resized => {
+        KnobChangeKind::Foreign => warn!(%knob, policy, "another program writes it: {detail}"),
+        KnobChangeKind::Locked => warn!(%knob, policy, "its clocks are left alone while this shows: {detail}"),
+        KnobChangeKind::Resized => {
             info!(%knob, policy, "the pod was resized, its new limit is restored later: {detail}")
         }
-        ChangeKind::Reverted => info!(%knob, policy, "set again: {detail}"),
-        ChangeKind::Restored => info!(%knob, policy, "restored: {detail}"),
-        ChangeKind::RestoreFailed => {
+        KnobChangeKind::Reverted => info!(%knob, policy, "set again: {detail}"),
+        KnobChangeKind::Restored => info!(%knob, policy, "restored: {detail}"),
+        KnobChangeKind::RestoreFailed => {
             warn!(%knob, policy, error = detail, "cannot be restored, it stays in the journal and the agent tries again");
         }
-        ChangeKind::Refused(state) => {
+        KnobChangeKind::Refused(state) => {
             warn!(%knob, policy, reason = state.as_str(), error = detail, "cannot be limited, the agent tries again later");
         }
-        ChangeKind::Recovered => info!(%knob, policy, "can be limited again: {detail}"),
+        KnobChangeKind::Recovered => info!(%knob, policy, "can be limited again: {detail}"),
     }
 }

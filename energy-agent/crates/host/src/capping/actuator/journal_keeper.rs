@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use energy_model::capping::journal_entry::Entry;
+use energy_model::capping::journal_entry::JournalEntry;
 use energy_model::capping::knob::Knob;
 use tracing::{info, warn};
 
-use super::super::journal::known::{Known, Loss};
+use super::super::journal::known::{KnownKnobs, Loss};
 use super::super::journal::{Intent, Journal, Refused};
 use crate::boot::boot_id;
 use crate::config::{Folders, HostConfig};
@@ -76,17 +76,17 @@ impl JournalKeeper {
 
     /// What the journal says, which may be another process's; it is never opened.
     #[must_use]
-    pub fn peek(config: &HostConfig) -> (Self, Vec<Entry>) {
+    pub fn peek(config: &HostConfig) -> (Self, Vec<JournalEntry>) {
         let keeper = Self::new(config);
-        let Known { entries, loss, .. } = Journal::peek(&keeper.folders, &keeper.boot_id);
+        let KnownKnobs { entries, loss, .. } = Journal::peek(&keeper.folders, &keeper.boot_id);
         (Self { loss, next_try: Duration::MAX, ..keeper }, entries.into_values().collect())
     }
 
     /// Takes the journal. Returns what an earlier run left in it.
-    pub fn open(&mut self) -> Vec<Entry> {
+    pub fn open(&mut self) -> Vec<JournalEntry> {
         match Journal::open(&self.folders, &self.boot_id) {
             Ok(journal) => {
-                let entries: Vec<Entry> = journal.entries().values().cloned().collect();
+                let entries: Vec<JournalEntry> = journal.entries().values().cloned().collect();
                 if !entries.is_empty() {
                     info!(knobs = entries.len(), "limits of an earlier run are adopted from the journal");
                 }
@@ -104,7 +104,7 @@ impl JournalKeeper {
 
     /// Takes the journal once it is free, tries again where writing failed, and repairs what others have done to it. Returns
     /// what an earlier run left in it, where it was taken now.
-    pub(crate) fn look_after(&mut self, now: Duration) -> Vec<Entry> {
+    pub(crate) fn look_after(&mut self, now: Duration) -> Vec<JournalEntry> {
         let due = now >= self.next_try;
         if due && self.next_try != Duration::MAX {
             self.next_try = now + TRY_EVERY;

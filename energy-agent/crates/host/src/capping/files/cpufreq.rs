@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::{Found, KnobError, Value};
+use energy_model::capping::knob::{Found, KnobError, KnobValue};
 
 use super::attribute;
 
@@ -101,16 +101,16 @@ impl Cpufreq {
     ///
     /// # Errors
     /// As [`Self::read`]; also when the file may not be written or what is to be restored is no clock.
-    pub fn write(&self, policy: u32, value: &Value) -> Result<Found, KnobError> {
+    pub fn write(&self, policy: u32, value: &KnobValue) -> Result<Found, KnobError> {
         let (this, value) = (self.clone(), value.clone());
         attribute::by_errand(&self.file(policy), move || this.write_now(policy, &value))
     }
 
-    fn write_now(&self, policy: u32, value: &Value) -> Result<Found, KnobError> {
+    fn write_now(&self, policy: u32, value: &KnobValue) -> Result<Found, KnobError> {
         let before = self.read_now(policy)?;
         let (khz, restoring) = match value {
-            Value::Set(khz) => ((*khz).min(before.max).max(before.min), false),
-            Value::Restore(raw) => (super::number(raw)?, true),
+            KnobValue::Set(khz) => ((*khz).min(before.max).max(before.min), false),
+            KnobValue::Restore(raw) => (super::number(raw)?, true),
         };
         attribute::write(&self.file(policy), &khz.to_string())?;
         let mut found = self.read_now(policy)?;
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn a_minimum_that_somebody_raised_is_the_least_that_is_written() {
         let (_root, cpufreq) = policy(&[("scaling_min_freq", "1500000")]);
-        let found = cpufreq.write(0, &Value::Set(1_000_000)).unwrap();
+        let found = cpufreq.write(0, &KnobValue::Set(1_000_000)).unwrap();
         assert_eq!((found.min, found.value, found.state), (1_500_000, Some(1_500_000), KnobState::Ok));
         assert_eq!(attribute::read(&cpufreq.attribute(0, "scaling_min_freq")).unwrap(), "1500000");
     }
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_clock_above_the_hardware_is_written_as_its_highest() {
         let (_root, cpufreq) = policy(&[]);
-        assert_eq!(cpufreq.write(0, &Value::Set(9_000_000)).unwrap().value, Some(3_000_000));
+        assert_eq!(cpufreq.write(0, &KnobValue::Set(9_000_000)).unwrap().value, Some(3_000_000));
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
     fn what_is_no_clock_is_not_restored() {
         let (_root, cpufreq) = policy(&[]);
         for raw in ["", "max", "-1", "1 2"] {
-            assert_eq!(cpufreq.write(0, &Value::Restore(raw.to_owned())).unwrap_err().state, KnobState::Rejected);
+            assert_eq!(cpufreq.write(0, &KnobValue::Restore(raw.to_owned())).unwrap_err().state, KnobState::Rejected);
         }
         assert_eq!(attribute::read(&cpufreq.file(0)).unwrap(), "3000000");
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::{Found, KnobError, Value};
+use energy_model::capping::knob::{Found, KnobError, KnobValue};
 use energy_model::zone::ZoneKind;
 
 use super::attribute;
@@ -23,13 +23,13 @@ const REFRESHES_PER_SCAN: u32 = 60;
 #[derive(Debug)]
 pub struct PowerLimits {
     sysfs: PathBuf,
-    zones: BTreeMap<Arc<str>, Zone>,
+    zones: BTreeMap<Arc<str>, LimitedZone>,
     refreshes: u32,
 }
 
 /// Constraints go by number in the names of their files and by what they are in the file `constraint_N_name`.
 #[derive(Clone, Debug)]
-struct Zone {
+struct LimitedZone {
     folder: PathBuf,
     long_term: u32,
     short_term: Option<u32>,
@@ -59,7 +59,7 @@ impl PowerLimits {
     /// # Errors
     /// When there is no such zone.
     pub fn file(&self, name: &str) -> Result<PathBuf, KnobError> {
-        self.zone(name).map(Zone::file)
+        self.zone(name).map(LimitedZone::file)
     }
 
     /// The range ends at the zone's `max_power_uw`, where it is known, and at the `short_term` limit, which the long one
@@ -86,12 +86,12 @@ impl PowerLimits {
     /// # Errors
     /// As [`Self::read`]; also when the file may not be written (a limit that the firmware has locked answers with EACCES),
     /// or what is to be restored is no limit.
-    pub fn write(&self, name: &str, value: &Value) -> Result<Found, KnobError> {
+    pub fn write(&self, name: &str, value: &KnobValue) -> Result<Found, KnobError> {
         let (zone, value) = (self.zone(name)?.clone(), value.clone());
         attribute::by_errand(&zone.file(), move || zone.write(&value))
     }
 
-    fn zone(&self, name: &str) -> Result<&Zone, KnobError> {
+    fn zone(&self, name: &str) -> Result<&LimitedZone, KnobError> {
         self.zones.get(name).ok_or_else(|| KnobError {
             state: KnobState::Unreachable,
             detail: format!("powercap zone {name}: does not exist, or has no long_term constraint"),
@@ -102,7 +102,7 @@ impl PowerLimits {
 /// Ends the text of a limit that was not in force.
 const DISABLED: &str = "disabled";
 
-impl Zone {
+impl LimitedZone {
     fn open(folder: PathBuf) -> Option<Self> {
         let whole = folder.clone();
         attribute::by_errand(&whole, move || Ok(Self::open_now(folder))).ok().flatten()
@@ -141,17 +141,17 @@ impl Zone {
         })
     }
 
-    fn write(&self, value: &Value) -> Result<Found, KnobError> {
+    fn write(&self, value: &KnobValue) -> Result<Found, KnobError> {
         let file = self.file();
         let enabled = self.folder.join("enabled");
         let before = self.read()?;
         let (wanted, disabled) = match value {
-            Value::Set(_) if before.state != KnobState::Ok => {
+            KnobValue::Set(_) if before.state != KnobState::Ok => {
                 let detail = format!("setting {}: neither its maximum nor its current value is known", file.display());
                 return Err(KnobError { state: before.state, detail });
             }
-            Value::Set(limit) => ((*limit).min(before.max).max(before.min), false),
-            Value::Restore(raw) => match raw.split_once(' ') {
+            KnobValue::Set(limit) => ((*limit).min(before.max).max(before.min), false),
+            KnobValue::Restore(raw) => match raw.split_once(' ') {
                 Some((limit, DISABLED)) => (super::number(limit)?, true),
                 _ => (super::number(raw)?, false),
             },
@@ -188,14 +188,14 @@ impl Zone {
 
 /// One zone for each package or die, of its copies the first that has a limit: the hardware keeps to the lower of both, so
 /// that lowering one is enough, and the first is the one that is metered (FC-002).
-fn zones(entries: Vec<PowercapZone>) -> BTreeMap<Arc<str>, Zone> {
+fn zones(entries: Vec<PowercapZone>) -> BTreeMap<Arc<str>, LimitedZone> {
     let mut packages = Vec::new();
     let mut zones = BTreeMap::new();
     for PowercapZone { kind, socket, die, dir, name, source: _ } in entries {
         if kind != ZoneKind::Package || packages.contains(&(socket, die)) {
             continue;
         }
-        if let Some(zone) = Zone::open(dir) {
+        if let Some(zone) = LimitedZone::open(dir) {
             packages.push((socket, die));
             zones.insert(name.into(), zone);
         }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread;
 
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::{Found, KnobError, Value};
+use energy_model::capping::knob::{Found, KnobError, KnobValue};
 
 use super::attribute;
 use super::hierarchy::Hierarchy;
@@ -126,16 +126,16 @@ impl Quotas {
     ///
     /// # Errors
     /// As [`Self::read`]; also when the kernel refuses it or what is to be restored is no quota.
-    pub fn write(&mut self, cgroup: &str, value: &Value) -> Result<Found, KnobError> {
+    pub fn write(&mut self, cgroup: &str, value: &KnobValue) -> Result<Found, KnobError> {
         let file = self.file(cgroup)?;
         let now = self.quota(&file)?;
         let bounds = self.bounds(cgroup, &file);
         let wanted = match value {
-            Value::Set(millicpus) => {
+            KnobValue::Set(millicpus) => {
                 let range = self.found(now, bounds);
                 now.with((*millicpus).min(range.max).max(range.min))
             }
-            Value::Restore(raw) => Quota::parse(raw).ok_or_else(|| KnobError {
+            KnobValue::Restore(raw) => Quota::parse(raw).ok_or_else(|| KnobError {
                 state: KnobState::Rejected,
                 detail: format!("restoring {}: {raw:?} is not a quota", file.display()),
             })?,

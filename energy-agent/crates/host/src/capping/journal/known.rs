@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use anyhow::Error;
 use energy_files::private;
-use energy_model::capping::journal_entry::Entry;
+use energy_model::capping::journal_entry::JournalEntry;
 use energy_model::capping::knob::Knob;
 
-use super::record::{Head, Read, Record};
-use super::{Content, FILE, MAX_BYTES};
+use super::record::{Head, Record, RecordRead};
+use super::{FILE, JournalContent, MAX_BYTES};
 use crate::config::Folders;
 
 /// Both files, put together.
 #[derive(Debug, Default)]
-pub struct Known {
-    pub entries: BTreeMap<Knob, Entry>,
+pub struct KnownKnobs {
+    pub entries: BTreeMap<Knob, JournalEntry>,
     /// Whole lines that only a newer version understands.
     pub kept: Vec<String>,
     /// Lines of another boot.
@@ -43,7 +43,7 @@ impl Loss {
     }
 }
 
-impl Known {
+impl KnownKnobs {
     /// Reads both; never fails. What cannot be read is lost.
     #[must_use]
     pub fn read(folders: &Folders, boot: &str) -> Self {
@@ -56,10 +56,10 @@ impl Known {
             None
         });
         let bytes = bytes.unwrap_or_default();
-        let journal = Content::parse(&bytes, boot);
+        let journal = JournalContent::parse(&bytes, boot);
         let record = Record::read(&folders.run, boot).unwrap_or_else(|error| {
             causes.push(unused(&error));
-            Read::default()
+            RecordRead::default()
         });
         let covered = record.head.as_ref().is_some_and(|head| head.covers(&folders.state));
         let recovered = if covered { missing(&record.content, &journal) } else { Vec::new() };
@@ -97,12 +97,15 @@ impl Known {
 }
 
 /// Knobs that the record names and the journal does not.
-fn missing(record: &Content, journal: &Content) -> Vec<Knob> {
+fn missing(record: &JournalContent, journal: &JournalContent) -> Vec<Knob> {
     record.entries.keys().filter(|knob| !journal.entries.contains_key(*knob)).cloned().collect()
 }
 
 /// Both together; of a knob that two agents have limited, what was before the first of them.
-fn earliest(mut entries: BTreeMap<Knob, Entry>, more: BTreeMap<Knob, Entry>) -> BTreeMap<Knob, Entry> {
+fn earliest(
+    mut entries: BTreeMap<Knob, JournalEntry>,
+    more: BTreeMap<Knob, JournalEntry>,
+) -> BTreeMap<Knob, JournalEntry> {
     for (knob, mut entry) in more {
         match entries.get_mut(&knob) {
             Some(known) => {

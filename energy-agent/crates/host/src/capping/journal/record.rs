@@ -14,7 +14,7 @@ use energy_files::private;
 use energy_model::capping::journal_entry::seal;
 use serde::{Deserialize, Serialize};
 
-use super::{Content, MAX_BYTES, text};
+use super::{JournalContent, MAX_BYTES, text};
 use crate::capping::lock::FILES;
 
 const FILE: &str = "capping-record.jsonl";
@@ -31,10 +31,10 @@ pub struct Head {
 
 /// What is in the file.
 #[derive(Debug, Default)]
-pub struct Read {
+pub struct RecordRead {
     /// `None`: there is no record of this boot, or its first line is damaged.
     pub head: Option<Head>,
-    pub content: Content,
+    pub content: JournalContent,
 }
 
 /// Where it is.
@@ -54,14 +54,14 @@ impl Record {
     ///
     /// # Errors
     /// When it is there and cannot be used.
-    pub fn read(folder: &Path, boot: &str) -> Result<Read> {
+    pub fn read(folder: &Path, boot: &str) -> Result<RecordRead> {
         private::check_folder(folder)?;
         let bytes = private::read(&Self::path(folder), MAX_BYTES)?.unwrap_or_default();
-        let mut content = Content::parse(&bytes, boot);
+        let mut content = JournalContent::parse(&bytes, boot);
         let mut heads = content.kept.iter().filter_map(|line| serde_json::from_str::<Head>(line).ok());
         let head = heads.find(|head| head.boot == boot);
         content.kept.retain(|line| serde_json::from_str::<Head>(line).is_err());
-        Ok(Read { head, content })
+        Ok(RecordRead { head, content })
     }
 
     /// That of an agent whose journal is in `state`, and of those whose folders `before` stands for.

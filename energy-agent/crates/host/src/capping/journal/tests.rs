@@ -18,7 +18,7 @@ fn open(node: &Path, boot: &str) -> Journal {
     Journal::open(&at(node, "state"), boot).unwrap()
 }
 
-fn peek(node: &Path) -> BTreeMap<Knob, Entry> {
+fn peek(node: &Path) -> BTreeMap<Knob, JournalEntry> {
     Journal::peek(&at(node, "state"), "b").entries
 }
 
@@ -177,7 +177,7 @@ fn a_journal_of_a_version_that_kept_no_record_is_taken_over() {
     let knob = Knob::RaplLimit("intel-rapl:0".into());
     let [one, two] = ["one", "two"].map(|state| at(folder.path(), state));
     fs::create_dir(&one.state).unwrap();
-    let entry = Entry::new(&knob, &found(145), 95, &policy("p"), "b", 1_700_000_000);
+    let entry = JournalEntry::new(&knob, &found(145), 95, &policy("p"), "b", 1_700_000_000);
     fs::write(one.state.join(FILE), entry.to_line() + "\n").unwrap();
     // Another one has begun a record since, and took what it found for what was before.
     intend(&mut Journal::open(&two, "b").unwrap(), &knob, 95, 57);
@@ -362,11 +362,11 @@ proptest! {
     #[test]
     fn every_beginning_of_a_journal_gives_its_whole_lines(count in 1_u32..5, cut: prop::sample::Index) {
         let lines: Vec<String> = (0..count)
-            .map(|number| Entry::new(&Knob::CpuFrequency(number), &found(3000), 1, &policy("p"), "b", 0).to_line())
+            .map(|number| JournalEntry::new(&Knob::CpuFrequency(number), &found(3000), 1, &policy("p"), "b", 0).to_line())
             .collect();
         let text = lines.join("\n") + "\n";
         let cut = cut.index(text.len() + 1);
-        let content = Content::parse(&text.as_bytes()[..cut], "b");
+        let content = JournalContent::parse(&text.as_bytes()[..cut], "b");
         // A line is whole with its last brace, with or without the line feed.
         let mut end = 0;
         let whole = lines.iter().take_while(|line| { end += line.len() + 1; end - 1 <= cut }).count();
@@ -377,6 +377,6 @@ proptest! {
 
     #[test]
     fn no_content_makes_the_journal_panic(bytes: Vec<u8>) {
-        let _ = Content::parse(&bytes, "b");
+        let _ = JournalContent::parse(&bytes, "b");
     }
 }

@@ -12,11 +12,11 @@ use super::maps;
 use crate::config::CyclesEvent;
 use crate::meter::cpu::Topology;
 use crate::meter::denial::{self, Need};
-use crate::meter::perf_event::{Counter, CounterReading, Event};
+use crate::meter::perf_event::{CounterReading, PerfCounter, PerfEvent};
 
 /// `CPU_CLK_UNHALTED.DISTRIBUTED` (event 0xec, umask 0x02, `PERF_TYPE_RAW`): unhalted cycles shared out between the two
 /// threads of a core, so that two busy siblings do not count as two cores.
-const DISTRIBUTED: Event = Event { kind: 4, config: 0x02ec };
+const DISTRIBUTED: PerfEvent = PerfEvent { kind: 4, config: 0x02ec };
 
 /// Intel parts (family 6) that have [`DISTRIBUTED`]: Ice Lake, Tiger Lake and Rocket Lake, and the servers from Ice Lake
 /// to Granite Rapids. Hybrid parts are left out, their small cores lack it.
@@ -25,9 +25,9 @@ const DISTRIBUTED_MODELS: [u32; 11] = [0x6a, 0x6c, 0x7d, 0x7e, 0x8c, 0x8d, 0x8f,
 
 /// The event that cycles are counted by, and the counters.
 pub struct Cycles {
-    pub event: Event,
+    pub event: PerfEvent,
     pub unit: WeightUnit,
-    counters: BTreeMap<u32, Counter>,
+    counters: BTreeMap<u32, PerfCounter>,
     /// The kernel's map, once the object is loaded.
     array: Option<OwnedFd>,
     /// CPUs that have no counter although they are online, said once.
@@ -43,21 +43,23 @@ impl Cycles {
     /// # Errors
     /// A reason and an explanation with the remedy, when any CPU refuses: a mix of units is no use.
     pub fn open(choice: CyclesEvent, topology: &Topology, intel_model: Option<u32>) -> Result<Self, NoCycles> {
-        let candidates: &[(Event, WeightUnit)] = match choice {
+        let candidates: &[(PerfEvent, WeightUnit)] = match choice {
             CyclesEvent::None => return Err((Reason::Off, "switched off by --ebpf.cycles-event=none".to_owned())),
-            CyclesEvent::CpuClock => &[(Event::CPU_CLOCK, WeightUnit::CpuClock)],
-            CyclesEvent::Cycles => &[(Event::CPU_CYCLES, WeightUnit::Cycles)],
+            CyclesEvent::CpuClock => &[(PerfEvent::CPU_CLOCK, WeightUnit::CpuClock)],
+            CyclesEvent::Cycles => &[(PerfEvent::CPU_CYCLES, WeightUnit::Cycles)],
             CyclesEvent::Auto if intel_model.is_some_and(|model| DISTRIBUTED_MODELS.contains(&model)) => {
-                &[(DISTRIBUTED, WeightUnit::DistributedCycles), (Event::CPU_CYCLES, WeightUnit::Cycles)]
+                &[(DISTRIBUTED, WeightUnit::DistributedCycles), (PerfEvent::CPU_CYCLES, WeightUnit::Cycles)]
             }
-            CyclesEvent::Auto => &[(Event::CPU_CYCLES, WeightUnit::Cycles)],
+            CyclesEvent::Auto => &[(PerfEvent::CPU_CYCLES, WeightUnit::Cycles)],
         };
         let mut refusal = (Reason::Absent, "no online CPU".to_owned());
         for (event, unit) in candidates {
             let opened: Result<BTreeMap<_, _>, _> = topology
                 .online()
                 .iter()
-                .map(|cpu| Counter::open(*event, *cpu).map(|counter| (*cpu, counter)).map_err(|error| (*cpu, error)))
+                .map(|cpu| {
+                    PerfCounter::open(*event, *cpu).map(|counter| (*cpu, counter)).map_err(|error| (*cpu, error))
+                })
                 .collect();
             match opened {
                 Ok(counters) if !counters.is_empty() => {
@@ -72,7 +74,7 @@ impl Cycles {
 
     /// Value of the kernel side's global `CYCLES`.
     pub fn mode(&self) -> u64 {
-        if self.event == Event::CPU_CLOCK { cycles::RUNNING } else { cycles::HALTING }
+        if self.event == PerfEvent::CPU_CLOCK { cycles::RUNNING } else { cycles::HALTING }
     }
 
     /// Hands the counters to the kernel side.
@@ -93,7 +95,7 @@ impl Cycles {
             if self.counters.contains_key(cpu) {
                 continue;
             }
-            let installed = Counter::open(self.event, *cpu)
+            let installed = PerfCounter::open(self.event, *cpu)
                 .and_then(|counter| maps::set_counter(array.as_fd(), *cpu, counter.as_fd()).map(|()| counter));
             match installed {
                 Ok(counter) => {

@@ -17,9 +17,9 @@ use super::cycles::Cycles;
 use super::loader::loader;
 use super::maps::{self, Slots};
 use super::process_level::ProcessPrograms;
-use super::tally::Tally;
+use super::tally::CgroupTally;
 use super::visit::Visits;
-use super::{Drops, Ebpf, EbpfOptions, Seen, set_domains};
+use super::{Drops, Ebpf, EbpfOptions, SlotSeen, set_domains};
 use crate::clock::monotonic_ns;
 use crate::memory;
 use crate::meter::btf;
@@ -31,10 +31,10 @@ static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../energy-ebpf/energy-ebpf.bpf.o"));
 
 /// A global of the programs, and the struct and field whose offset it is.
-type Field = (&'static str, &'static str, &'static str);
+type KernelField = (&'static str, &'static str, &'static str);
 
 /// For `sched_switch`, besides [`CGROUP_FIELDS`].
-const SWITCH_FIELDS: [Field; 6] = [
+const SWITCH_FIELDS: [KernelField; 6] = [
     ("TASK_PID", "task_struct", "pid"),
     ("TASK_FLAGS", "task_struct", "flags"),
     ("TASK_EXEC", "task_struct", "se.sum_exec_runtime"),
@@ -43,24 +43,25 @@ const SWITCH_FIELDS: [Field; 6] = [
     ("CSS_SET_DFL_CGRP", "css_set", "dfl_cgrp"),
 ];
 /// For all programs that are typed.
-const CGROUP_FIELDS: [Field; 2] = [("CGROUP_KN", "cgroup", "kn"), ("KN_ID", "kernfs_node", "id")];
+const CGROUP_FIELDS: [KernelField; 2] = [("CGROUP_KN", "cgroup", "kn"), ("KN_ID", "kernfs_node", "id")];
 /// For the cgroup events, besides [`CGROUP_FIELDS`].
-const EVENT_FIELDS: [Field; 2] =
+const EVENT_FIELDS: [KernelField; 2] =
     [("CGROUP_ROOT", "cgroup", "root"), ("ROOT_HIERARCHY_ID", "cgroup_root", "hierarchy_id")];
 /// For `cgroup_attach_task`, besides all others.
-const MOVE_FIELDS: [Field; 1] = [("TASK_ON_CPU", "task_struct", "on_cpu")];
+const MOVE_FIELDS: [KernelField; 1] = [("TASK_ON_CPU", "task_struct", "on_cpu")];
 
 /// For `sched_switch_processes`, besides those for `sched_switch`.
-const PROCESS_FIELDS: [Field; 4] = [
+const PROCESS_FIELDS: [KernelField; 4] = [
     ("TASK_TGID", "task_struct", "tgid"),
     ("TASK_LEADER", "task_struct", "group_leader"),
     ("TASK_START", "task_struct", "start_boottime"),
     ("TASK_COMM", "task_struct", "comm"),
 ];
 /// For `sched_process_exit`, besides [`PROCESS_FIELDS`].
-const EXIT_FIELDS: [Field; 2] = [("TASK_SIGNAL", "task_struct", "signal"), ("SIGNAL_LIVE", "signal_struct", "live")];
+const EXIT_FIELDS: [KernelField; 2] =
+    [("TASK_SIGNAL", "task_struct", "signal"), ("SIGNAL_LIVE", "signal_struct", "live")];
 /// For `sched_process_exec`, besides [`PROCESS_FIELDS`].
-const EXEC_FIELDS: [Field; 1] = [("BINPRM_INTERP", "linux_binprm", "interp")];
+const EXEC_FIELDS: [KernelField; 1] = [("BINPRM_INTERP", "linux_binprm", "interp")];
 /// Bytes of the ring buffer of process events: a few thousand processes that start and end between two ticks.
 const PROCESS_EVENT_BYTES: u32 = 1 << 20;
 
@@ -78,13 +79,13 @@ struct Offsets {
 impl Offsets {
     fn look_up(types: &btf::Types<'_>) -> Self {
         let mut known = Vec::new();
-        let mut find = |fields: &[Field]| -> Result<()> {
+        let mut find = |fields: &[KernelField]| -> Result<()> {
             for (global, name, field) in fields {
                 known.push((*global, types.offset_of(name, field)?));
             }
             Ok(())
         };
-        let mut all = |own: &[Field]| find(&CGROUP_FIELDS).and_then(|()| find(own));
+        let mut all = |own: &[KernelField]| find(&CGROUP_FIELDS).and_then(|()| find(own));
         let (switch, events) = (all(&SWITCH_FIELDS), all(&EVENT_FIELDS));
         let moves = if switch.is_err() || events.is_err() {
             Err(anyhow!("without the typed programs"))
@@ -217,7 +218,7 @@ impl Ebpf {
                 unloaded_ns: 0,
                 missed_twice: 0,
             },
-            seen: vec![Seen::default(); slots.count()],
+            seen: vec![SlotSeen::default(); slots.count()],
             last_ns: monotonic_ns(),
             moves: 0,
             visits,
@@ -225,7 +226,7 @@ impl Ebpf {
             events,
             logger,
             cycles,
-            tally: Tally::default(),
+            tally: CgroupTally::default(),
             states,
             drops: Drops::default(),
             bpf_stats: procfs.join("sys/kernel/bpf_stats_enabled"),

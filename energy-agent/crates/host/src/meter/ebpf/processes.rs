@@ -24,7 +24,7 @@ pub struct ProcessMap {
     pub events: Option<RingBuf<MapData>>,
     /// None of the programs was refused.
     pub all_events: bool,
-    tally: Tally,
+    tally: ProcessTally,
     /// `None` before the first reading: what happened until then is not known.
     event_drops: Option<u64>,
     removal_failed: bool,
@@ -32,7 +32,14 @@ pub struct ProcessMap {
 
 impl ProcessMap {
     pub fn new(map: maps::HashMap<ProcessKey, ProcessUsage>) -> Self {
-        Self { map, events: None, all_events: false, tally: Tally::default(), event_drops: None, removal_failed: false }
+        Self {
+            map,
+            events: None,
+            all_events: false,
+            tally: ProcessTally::default(),
+            event_drops: None,
+            removal_failed: false,
+        }
     }
 
     /// Begins a reading: what the map holds. The slots are read after this.
@@ -107,16 +114,16 @@ fn key(slot: &Slot) -> ProcessKey {
 
 /// The arithmetic of it (pure).
 #[derive(Debug, Default)]
-struct Tally {
+struct ProcessTally {
     /// Number of the reading in progress.
     reading: u64,
-    entries: HashMap<ProcessKey, Entry>,
+    entries: HashMap<ProcessKey, ProcessCount>,
     /// Processes that ended, and the last reading in which that was not sure to be all.
     gone: HashMap<Process, u64>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ProcessCount {
     comm: Comm,
     charged_ns: u64,
     /// As of the reading with the number `read`.
@@ -126,10 +133,10 @@ struct Entry {
     worked: u64,
 }
 
-impl Tally {
-    fn entry(&mut self, key: ProcessKey, comm: Comm) -> &mut Entry {
+impl ProcessTally {
+    fn entry(&mut self, key: ProcessKey, comm: Comm) -> &mut ProcessCount {
         let reading = self.reading;
-        let new = || Entry { comm, charged_ns: 0, total_ns: 0, read: 0, worked: reading };
+        let new = || ProcessCount { comm, charged_ns: 0, total_ns: 0, read: 0, worked: reading };
         let entry = self.entries.entry(key).or_insert_with(new);
         if entry.read != reading {
             (entry.read, entry.total_ns) = (reading, 0);
@@ -205,7 +212,7 @@ mod tests {
     const SHELL: ProcessKey = ProcessKey { start_ns: 77, cgroup: 5, pid: 4242, domain: 0 };
 
     /// One reading in which the map holds so much for the shell, and slots so much besides.
-    fn read(tally: &mut Tally, map_ns: u64, slots_ns: u64) -> u64 {
+    fn read(tally: &mut ProcessTally, map_ns: u64, slots_ns: u64) -> u64 {
         tally.reading += 1;
         tally.set(SHELL, ProcessUsage { runtime_ns: map_ns, comm: [1, 0] });
         if slots_ns > 0 {
@@ -216,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_moves_from_a_slot_to_the_map_is_charged_once_and_never_taken_back() {
-        let mut tally = Tally::default();
+        let mut tally = ProcessTally::default();
         assert_eq!(read(&mut tally, 100, 7), 107);
         assert_eq!(read(&mut tally, 100, 9), 2);
         // The slot was emptied after the map was read: 109 are charged, 100 are seen.
@@ -226,7 +233,7 @@ mod tests {
 
     #[test]
     fn an_ended_process_is_given_up_once_it_rests_and_no_slot_holds_it() {
-        let mut tally = Tally::default();
+        let mut tally = ProcessTally::default();
         read(&mut tally, 100, 0);
         tally.ended(process(&SHELL));
         for _ in 0..5 {
@@ -250,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_nearly_full_map_gives_up_who_has_not_worked_for_long_and_starts_him_anew() {
-        let mut tally = Tally::default();
+        let mut tally = ProcessTally::default();
         read(&mut tally, 100, 0);
         for _ in 0..30 {
             assert_eq!(tally.give_up(true, |_| false), []);
@@ -264,7 +271,7 @@ mod tests {
     #[test]
     fn a_pid_that_is_used_again_is_another_process() {
         // FC-038: pid 4242 ran 900 s and ended; another process with that pid starts and runs 0.5 s, then 2 s.
-        let mut tally = Tally::default();
+        let mut tally = ProcessTally::default();
         assert_eq!(read(&mut tally, 900_000_000_000, 0), 900_000_000_000);
         let next = ProcessKey { start_ns: 78, cgroup: 6, ..SHELL };
         for (total_ns, done_ns) in [(500_000_000, 500_000_000), (2_500_000_000, 2_000_000_000)] {

@@ -15,20 +15,20 @@ const SETTLE_ROUNDS: u32 = 4;
 
 /// What has been charged so far, per map key.
 #[derive(Debug, Default)]
-pub struct Tally {
-    entries: HashMap<Key, Entry>,
+pub struct CgroupTally {
+    entries: HashMap<Key, CgroupCount>,
     /// Removed cgroups, and for how many readings they have done nothing.
     gone: HashMap<CgroupId, u32>,
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct CgroupCount {
     charged: Usage,
     /// As it is found in the reading in progress; nothing between readings.
     total: Usage,
 }
 
-impl Tally {
+impl CgroupTally {
     /// What the map holds for a key, in the reading in progress; a later value replaces an earlier one.
     pub fn set(&mut self, key: Key, usage: Usage) {
         self.entries.entry(key).or_default().total = usage;
@@ -69,7 +69,7 @@ impl Tally {
 
     /// Adds what a slot holds to the total of the reading in progress.
     pub fn add(&mut self, key: Key, usage: Usage) {
-        let Entry { total, charged: _ } = self.entries.entry(key).or_default();
+        let CgroupCount { total, charged: _ } = self.entries.entry(key).or_default();
         total.runtime_ns += usage.runtime_ns;
         total.cycles += usage.cycles;
         total.switches += usage.switches;
@@ -79,7 +79,7 @@ impl Tally {
     /// caught on its way into the map) charges nothing now, and the rest when it shows up.
     pub fn close(&mut self) -> Vec<Work> {
         let mut work = Vec::new();
-        for (key, Entry { charged, total }) in &mut self.entries {
+        for (key, CgroupCount { charged, total }) in &mut self.entries {
             let total = std::mem::take(total);
             let done = Work {
                 cgroup: key.cgroup,
@@ -149,7 +149,7 @@ mod tests {
         Usage { runtime_ns, cycles: 2 * runtime_ns, switches: 1 }
     }
 
-    fn charged(tally: &mut Tally, parts: &[u64]) -> u64 {
+    fn charged(tally: &mut CgroupTally, parts: &[u64]) -> u64 {
         for part in parts {
             tally.add(POD, ran(*part));
         }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_total_that_dips_charges_nothing_and_then_only_what_is_new() {
-        let mut tally = Tally::default();
+        let mut tally = CgroupTally::default();
         assert_eq!(charged(&mut tally, &[100, 20]), 120);
         // The slot's 20 were caught on their way into the map.
         assert_eq!(charged(&mut tally, &[100]), 0);
@@ -172,7 +172,7 @@ mod tests {
                 .map(|(seq, ran_ns)| Slot { seq, closed: ran(ran_ns), cgroup: POD.cgroup, ..Slot::default() })
                 .to_vec()
         };
-        let mut tally = Tally::default();
+        let mut tally = CgroupTally::default();
         tally.set(POD, ran(map.get()));
         let settled = tally
             .settle(slots(before), || slots(read()), |key| Ok((*key == POD).then(|| ran(map.get()))), |_| Ok(()))
@@ -200,7 +200,7 @@ mod tests {
         // The slot is another's; it kept 5 of the pod's, which move into the map after that was read.
         let before = Slot { parked_cgroup: POD.cgroup, parked: ran(5), cgroup: 8, ..Slot::default() };
         let after = Slot { seq: 2, parked_cgroup: 8, cgroup: 9, ..Slot::default() };
-        let mut tally = Tally::default();
+        let mut tally = CgroupTally::default();
         tally.set(POD, ran(100));
         let map = |key: &Key| Ok((*key == POD).then(|| ran(105)));
         assert_eq!(tally.settle(vec![before], || vec![after], map, |_| Ok(())).unwrap()[0].seq, 2);
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_removed_cgroup_is_given_up_once_it_rests_and_no_slot_holds_it() {
-        let mut tally = Tally::default();
+        let mut tally = CgroupTally::default();
         charged(&mut tally, &[100]);
         tally.follow(&[CgroupEvent::Removed { id: POD.cgroup }]);
         for _ in 0..10 {
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn two_cpus_of_a_package_add_up_and_packages_stay_apart() {
-        let mut tally = Tally::default();
+        let mut tally = CgroupTally::default();
         tally.add(POD, ran(5));
         tally.add(POD, ran(6));
         tally.add(Key { domain: 1, ..POD }, ran(7));

@@ -9,19 +9,19 @@ use energy_model::gpu::{Gpu, GpuReading};
 use energy_model::zone::Source;
 use tracing::warn;
 
-use super::fault::{Failure, Fault};
+use super::fault::{GpuFailure, GpuFault};
 use super::pending::Pending;
-use super::worker::Request;
+use super::worker::GpuRequest;
 use crate::meter::deadline::Deadline;
 use crate::meter::state_log::StateLog;
 
 /// A GPU that was readable at some time.
-pub struct Device {
+pub struct MeteredGpu {
     pub gpu: Arc<Gpu>,
     pub worker: Option<WorkerHandle>,
-    pub fault: Option<Fault>,
+    pub fault: Option<GpuFault>,
     /// The fault as the log has it.
-    pub told: StateLog<Option<Fault>>,
+    pub told: StateLog<Option<GpuFault>>,
     /// It is read, and its energy can't be right.
     pub doubtful: bool,
     pub source: Option<Source>,
@@ -37,12 +37,12 @@ pub struct Device {
 pub struct WorkerHandle {
     pub id: u64,
     /// `None` once the library was closed while a request was out.
-    pub requests: Option<Sender<Request>>,
+    pub requests: Option<Sender<GpuRequest>>,
     pub thread: JoinHandle<()>,
     pub watch: Deadline,
 }
 
-impl Device {
+impl MeteredGpu {
     /// Whether it was read the last time, and can be asked again.
     pub(crate) fn is_in_reach(&self) -> bool {
         self.reachable && !self.hangs() && self.worker.as_ref().is_some_and(|worker| worker.requests.is_some())
@@ -59,7 +59,7 @@ impl Device {
         self.worker.take_if(|worker| worker.requests.is_none() && !worker.watch.is_waiting() && !waits).is_some()
     }
 
-    pub(crate) fn set_fault(&mut self, failure: &Failure) {
+    pub(crate) fn set_fault(&mut self, failure: &GpuFailure) {
         self.reachable = false;
         self.fault = Some(failure.fault);
         if self.told.due(self.fault, Instant::now()).is_some() {

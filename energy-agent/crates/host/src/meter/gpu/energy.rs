@@ -10,10 +10,10 @@ use nvml_wrapper::enum_wrappers::device::Sampling;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 
-use super::fault::{Calls, Failure};
-use super::integral::{Integral, PowerSample};
+use super::fault::{Calls, GpuFailure};
+use super::integral::{GpuIntegral, PowerSample};
 use super::samples::AHEAD_US;
-use super::superchip::{self, Scope};
+use super::superchip::{self, PowerScope};
 use crate::meter::counter::{Counter, Delta, ZoneCounts};
 
 /// Power samples are never joined by a line over more than this, or three intervals.
@@ -32,9 +32,9 @@ enum Way {
     Undecided,
     Counter(Counter),
     /// Samples that the driver buffers, with its time stamps.
-    Buffered(Integral),
+    Buffered(GpuIntegral),
     /// Power as it is at each reading, on this machine's clock since `Instant`.
-    Polled(Integral, Instant),
+    Polled(GpuIntegral, Instant),
     /// The GPU tells neither.
     Nothing,
 }
@@ -81,7 +81,7 @@ impl EnergyWay {
         last: Option<Instant>,
         now_us: u64,
         counts: &mut ZoneCounts,
-    ) -> Result<(Option<GpuEnergy>, Instant), Failure> {
+    ) -> Result<(Option<GpuEnergy>, Instant), GpuFailure> {
         if matches!(self.way, Way::Undecided) {
             self.decide(device, calls)?;
         }
@@ -120,7 +120,7 @@ impl EnergyWay {
         Ok((delta.map(|Delta { energy, gap }| GpuEnergy { energy, source, gap }), now))
     }
 
-    fn decide(&mut self, device: &Device<'_>, calls: &mut Calls) -> Result<(), Failure> {
+    fn decide(&mut self, device: &Device<'_>, calls: &mut Calls) -> Result<(), GpuFailure> {
         if self.chosen != Some(Source::NvmlIntegrated) && !self.superchip {
             match calls.judge(TOTAL_ENERGY, device.total_energy_consumption())? {
                 Some(_) => {
@@ -135,9 +135,9 @@ impl EnergyWay {
         }
         let buffered = if self.superchip { None } else { calls.ask(POWER_SAMPLES, || power_samples(device, 0))? };
         if buffered.is_some_and(|samples| !samples.is_empty()) {
-            self.way = Way::Buffered(Integral::new(self.hole));
+            self.way = Way::Buffered(GpuIntegral::new(self.hole));
         } else if calls.ask(POWER_USAGE, || gpu_power(device, self.superchip))?.is_some() {
-            self.way = Way::Polled(Integral::new(self.hole), Instant::now());
+            self.way = Way::Polled(GpuIntegral::new(self.hole), Instant::now());
         } else if calls.refuses(POWER_USAGE) {
             self.way = Way::Nothing;
             return Ok(());
@@ -151,7 +151,7 @@ impl EnergyWay {
 
 /// The GPU's own power; milliwatts. Of a superchip's GPU by its scope, where the driver has scopes.
 fn gpu_power(device: &Device<'_>, superchip: bool) -> Result<u32, NvmlError> {
-    match superchip.then(|| superchip::power_mw(device, Scope::Gpu)) {
+    match superchip.then(|| superchip::power_mw(device, PowerScope::Gpu)) {
         Some(Ok(power_mw)) => Ok(power_mw),
         Some(Err(_)) | None => device.power_usage(),
     }
@@ -159,14 +159,14 @@ fn gpu_power(device: &Device<'_>, superchip: bool) -> Result<u32, NvmlError> {
 
 /// Energy of the module around a superchip's GPU: its power integrated, or where that is not told, the GPU's counter.
 pub enum ModuleWay {
-    Power(Integral, Instant),
+    Power(GpuIntegral, Instant),
     Counter(Counter),
 }
 
 impl ModuleWay {
     pub fn new(device: &Device<'_>) -> Self {
-        match superchip::power_mw(device, Scope::Module) {
-            Ok(_) => Self::Power(Integral::new(HOLE), Instant::now()),
+        match superchip::power_mw(device, PowerScope::Module) {
+            Ok(_) => Self::Power(GpuIntegral::new(HOLE), Instant::now()),
             Err(_) => Self::Counter(Counter::new(None)),
         }
     }
@@ -175,7 +175,7 @@ impl ModuleWay {
     pub fn read(&mut self, device: &Device<'_>, elapsed: Duration) -> Option<GpuEnergy> {
         let (delta, source) = match self {
             Self::Power(integral, since) => {
-                let power_mw = superchip::power_mw(device, Scope::Module).ok()?;
+                let power_mw = superchip::power_mw(device, PowerScope::Module).ok()?;
                 let mut sample = [PowerSample { at_us: micros(since.elapsed()), power_mw }];
                 (integral.advance(&mut sample), Source::NvmlIntegrated)
             }
@@ -196,7 +196,7 @@ fn late(delta: Option<Delta>, missed: &mut bool) -> Option<Delta> {
 }
 
 /// The time after which samples are asked for; begins anew where the clock was set back.
-fn set_forward(integral: &mut Integral, now_us: u64) -> u64 {
+fn set_forward(integral: &mut GpuIntegral, now_us: u64) -> u64 {
     if integral.last_us() > now_us.saturating_add(AHEAD_US) {
         integral.restart();
     }

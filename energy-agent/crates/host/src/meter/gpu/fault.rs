@@ -12,7 +12,7 @@ use crate::meter::state_log::StateLog;
 
 /// Why a GPU, or all of NVML, cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fault {
+pub enum GpuFault {
     /// No library, no driver, no GPU, or a GPU that was there before and is not any more.
     Absent,
     Permission,
@@ -32,7 +32,7 @@ pub enum Fault {
     Error,
 }
 
-impl Fault {
+impl GpuFault {
     /// What to do about it; begins with `; `, or is empty.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
@@ -53,44 +53,44 @@ impl Fault {
     }
 }
 
-impl From<Fault> for Reason {
-    fn from(fault: Fault) -> Self {
+impl From<GpuFault> for Reason {
+    fn from(fault: GpuFault) -> Self {
         match fault {
-            Fault::Absent => Self::Absent,
-            Fault::Permission => Self::Permission,
-            Fault::VersionMismatch => Self::VersionMismatch,
-            Fault::StaticBuild => Self::StaticBuild,
-            Fault::Symbol => Self::Symbol,
-            Fault::Lost => Self::Lost,
-            Fault::ResetRequired => Self::ResetRequired,
-            Fault::Hanging => Self::Hanging,
-            Fault::Frozen => Self::Frozen,
-            Fault::Error => Self::Error,
+            GpuFault::Absent => Self::Absent,
+            GpuFault::Permission => Self::Permission,
+            GpuFault::VersionMismatch => Self::VersionMismatch,
+            GpuFault::StaticBuild => Self::StaticBuild,
+            GpuFault::Symbol => Self::Symbol,
+            GpuFault::Lost => Self::Lost,
+            GpuFault::ResetRequired => Self::ResetRequired,
+            GpuFault::Hanging => Self::Hanging,
+            GpuFault::Frozen => Self::Frozen,
+            GpuFault::Error => Self::Error,
         }
     }
 }
 
 /// A fault with what NVML said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    pub fault: Fault,
+pub struct GpuFailure {
+    pub fault: GpuFault,
     pub detail: String,
     /// The library has to be opened again before anything works.
     pub reopen: bool,
 }
 
-impl Failure {
+impl GpuFailure {
     #[must_use]
     pub fn new(call: &str, error: &NvmlError) -> Self {
         let (fault, reopen) = match error {
-            NvmlError::LibloadingError(_) => (Fault::Absent, true),
-            NvmlError::DriverNotLoaded | NvmlError::Uninitialized => (Fault::Absent, true),
-            NvmlError::LibRmVersionMismatch => (Fault::VersionMismatch, true),
-            NvmlError::NoPermission | NvmlError::OperatingSystem => (Fault::Permission, false),
-            NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound => (Fault::Symbol, false),
-            NvmlError::GpuLost => (Fault::Lost, false),
-            NvmlError::ResetRequired => (Fault::ResetRequired, false),
-            _ => (Fault::Error, false),
+            NvmlError::LibloadingError(_) => (GpuFault::Absent, true),
+            NvmlError::DriverNotLoaded | NvmlError::Uninitialized => (GpuFault::Absent, true),
+            NvmlError::LibRmVersionMismatch => (GpuFault::VersionMismatch, true),
+            NvmlError::NoPermission | NvmlError::OperatingSystem => (GpuFault::Permission, false),
+            NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound => (GpuFault::Symbol, false),
+            NvmlError::GpuLost => (GpuFault::Lost, false),
+            NvmlError::ResetRequired => (GpuFault::ResetRequired, false),
+            _ => (GpuFault::Error, false),
         };
         let remedy = match error {
             NvmlError::LibloadingError(_) => "; no NVIDIA driver, or name its library with --nvml.library",
@@ -103,11 +103,11 @@ impl Failure {
     #[must_use]
     pub(crate) fn of_static_build(procfs: &Path) -> Self {
         let (fault, driver) = if procfs.join("driver/nvidia/version").exists() {
-            (Fault::StaticBuild, "the NVIDIA driver is loaded")
+            (GpuFault::StaticBuild, "the NVIDIA driver is loaded")
         } else {
-            (Fault::Absent, "no NVIDIA driver is loaded")
+            (GpuFault::Absent, "no NVIDIA driver is loaded")
         };
-        let remedy = Fault::StaticBuild.remedy();
+        let remedy = GpuFault::StaticBuild.remedy();
         let detail = format!("{driver}, and this is the static build, which cannot load its library{remedy}");
         Self { fault, detail, reopen: true }
     }
@@ -115,7 +115,7 @@ impl Failure {
     /// Whether the device as a whole is out of reach, so that asking on makes no sense.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
-        self.reopen || matches!(self.fault, Fault::Lost | Fault::ResetRequired)
+        self.reopen || matches!(self.fault, GpuFault::Lost | GpuFault::ResetRequired)
     }
 }
 
@@ -129,8 +129,8 @@ pub struct Calls {
     /// Refused since the last [`take_news`](Self::take_news).
     refused_now: Vec<&'static str>,
     /// Failed the last time, for another reason.
-    failing: BTreeMap<&'static str, Fault>,
-    told: BTreeMap<&'static str, StateLog<Option<Fault>>>,
+    failing: BTreeMap<&'static str, GpuFault>,
+    told: BTreeMap<&'static str, StateLog<Option<GpuFault>>>,
     failing_now: Vec<String>,
 }
 
@@ -143,7 +143,7 @@ impl Calls {
         &mut self,
         call: &'static str,
         make: impl FnOnce() -> Result<T, NvmlError>,
-    ) -> Result<Option<T>, Failure> {
+    ) -> Result<Option<T>, GpuFailure> {
         if self.refused.contains(call) { Ok(None) } else { self.judge(call, make()) }
     }
 
@@ -151,7 +151,7 @@ impl Calls {
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
-    pub fn judge<T>(&mut self, call: &'static str, result: Result<T, NvmlError>) -> Result<Option<T>, Failure> {
+    pub fn judge<T>(&mut self, call: &'static str, result: Result<T, NvmlError>) -> Result<Option<T>, GpuFailure> {
         let error = match result {
             Ok(value) => {
                 self.refused.remove(call);
@@ -172,7 +172,7 @@ impl Calls {
                 }
             }
             error => {
-                let failure = Failure::new(call, &error);
+                let failure = GpuFailure::new(call, &error);
                 if failure.is_whole() {
                     return Err(failure);
                 }
@@ -198,7 +198,7 @@ impl Calls {
 
     /// Why `call` failed the last time, where it did for another reason than not being offered.
     #[must_use]
-    pub fn failed(&self, call: &'static str) -> Option<Fault> {
+    pub fn failed(&self, call: &'static str) -> Option<GpuFault> {
         self.failing.get(call).copied()
     }
 
@@ -221,12 +221,12 @@ mod tests {
     #[test]
     fn a_static_build_says_so_and_complains_only_where_a_driver_is_loaded() {
         let procfs = tempfile::tempdir().unwrap();
-        let without = Failure::of_static_build(procfs.path());
+        let without = GpuFailure::of_static_build(procfs.path());
         let folder = procfs.path().join("driver/nvidia");
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("version"), "NVRM version: 570.124.06\n").unwrap();
-        let with = Failure::of_static_build(procfs.path());
-        assert_eq!((without.fault, with.fault), (Fault::Absent, Fault::StaticBuild));
+        let with = GpuFailure::of_static_build(procfs.path());
+        assert_eq!((without.fault, with.fault), (GpuFault::Absent, GpuFault::StaticBuild));
         for (failure, driver) in [(without, "no NVIDIA driver"), (with, "the NVIDIA driver")] {
             assert!(failure.detail.starts_with(driver), "{}", failure.detail);
             assert!(
@@ -288,9 +288,9 @@ mod tests {
     #[test]
     fn a_lost_gpu_and_a_gone_driver_end_the_reading() {
         let failure = |error| Calls::default().ask("x", || Err::<u32, _>(error)).unwrap_err();
-        assert_eq!((failure(NvmlError::GpuLost).fault, failure(NvmlError::GpuLost).reopen), (Fault::Lost, false));
+        assert_eq!((failure(NvmlError::GpuLost).fault, failure(NvmlError::GpuLost).reopen), (GpuFault::Lost, false));
         let mismatch = failure(NvmlError::LibRmVersionMismatch);
-        assert_eq!((mismatch.fault, mismatch.reopen), (Fault::VersionMismatch, true));
+        assert_eq!((mismatch.fault, mismatch.reopen), (GpuFault::VersionMismatch, true));
         assert!(failure(NvmlError::Uninitialized).reopen);
     }
 }

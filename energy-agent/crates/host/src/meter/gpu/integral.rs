@@ -21,14 +21,14 @@ pub struct PowerSample {
 
 /// The running integral.
 #[derive(Debug)]
-pub struct Integral {
+pub struct GpuIntegral {
     /// The longest time between two samples over which a straight line is drawn; a longer one charges nothing.
     hole: Duration,
     last: Option<PowerSample>,
     sum: Trapezoid,
 }
 
-impl Integral {
+impl GpuIntegral {
     #[must_use]
     pub const fn new(hole: Duration) -> Self {
         Self { hole, last: None, sum: Trapezoid::new(NANOJOULES) }
@@ -79,8 +79,8 @@ mod tests {
         PowerSample { at_us, power_mw }
     }
 
-    fn integral() -> Integral {
-        Integral::new(Duration::from_secs(10))
+    fn integral() -> GpuIntegral {
+        GpuIntegral::new(Duration::from_secs(10))
     }
 
     fn clean(energy: u64) -> Option<Delta> {

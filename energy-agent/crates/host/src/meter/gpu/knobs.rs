@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::{Found, Knob, KnobError, Value};
+use energy_model::capping::knob::{Found, Knob, KnobError, KnobValue};
 use energy_model::capping::stated::{ClockRange, Stated};
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, GpuVirtualizationMode, PerformanceState};
@@ -13,7 +13,7 @@ use nvml_wrapper::enums::device::{DeviceArchitecture, GpuLockedClocksSetting};
 use nvml_wrapper::error::NvmlError;
 
 use super::clocks::{self, Clocks};
-use super::fault::{Failure, Fault};
+use super::fault::{GpuFailure, GpuFault};
 
 pub const LIMIT: &str = "nvmlDeviceGetPowerManagementLimit";
 const SET_LIMIT: &str = "nvmlDeviceSetPowerManagementLimit";
@@ -54,7 +54,7 @@ impl Knobs {
     ///
     /// # Errors
     /// When the device as a whole is out of reach.
-    pub fn probe(device: &Device<'_>, uuid: &Arc<str>, stated: Option<Stated>) -> Result<Self, Failure> {
+    pub fn probe(device: &Device<'_>, uuid: &Arc<str>, stated: Option<Stated>) -> Result<Self, GpuFailure> {
         let mode = judge("nvmlDeviceGetVirtualizationMode", device.virtualization_mode())?;
         let (clocks, limit) = if matches!(mode, Ok(GpuVirtualizationMode::Vgpu)) {
             let error = unsupported("this is a vGPU, which only its host can cap".to_owned());
@@ -98,17 +98,17 @@ impl Knobs {
     ///
     /// # Errors
     /// When the value is out of range, or the driver refuses it or does not reach the GPU.
-    pub fn write(&mut self, device: &mut Device<'_>, knob: &Knob, value: &Value) -> Result<Found, KnobError> {
+    pub fn write(&mut self, device: &mut Device<'_>, knob: &Knob, value: &KnobValue) -> Result<Found, KnobError> {
         match (knob, value) {
-            (Knob::GpuClock(_), Value::Set(ceiling_mhz)) => self.lock(device, *ceiling_mhz),
-            (Knob::GpuClock(_), Value::Restore(raw)) if raw.is_empty() => self.reset(device),
-            (Knob::GpuClock(_), Value::Restore(raw)) => match raw.parse() {
+            (Knob::GpuClock(_), KnobValue::Set(ceiling_mhz)) => self.lock(device, *ceiling_mhz),
+            (Knob::GpuClock(_), KnobValue::Restore(raw)) if raw.is_empty() => self.reset(device),
+            (Knob::GpuClock(_), KnobValue::Restore(raw)) => match raw.parse() {
                 Ok(Stated::Open) => self.reset(device),
                 Ok(Stated::Locked(range)) => self.lock_again(device, range),
                 Err(_) => Err(stray(knob, raw)),
             },
-            (Knob::GpuPower(_), Value::Set(limit_mw)) => self.set_limit(device, *limit_mw),
-            (Knob::GpuPower(_), Value::Restore(raw)) => {
+            (Knob::GpuPower(_), KnobValue::Set(limit_mw)) => self.set_limit(device, *limit_mw),
+            (Knob::GpuPower(_), KnobValue::Restore(raw)) => {
                 let default = self.limit.as_ref().map_err(Clone::clone)?.default.filter(|_| raw.is_empty());
                 match default.map(u64::from).or_else(|| raw.parse().ok()) {
                     Some(limit_mw) => self.set_limit(device, limit_mw),
@@ -215,7 +215,7 @@ fn possible(clocks: Clocks, stated: Option<Stated>) -> Result<Clocks, KnobError>
 }
 
 /// The clocks that the GPU can be locked to.
-fn lockable(device: &Device<'_>) -> Result<Result<Clocks, KnobError>, Failure> {
+fn lockable(device: &Device<'_>) -> Result<Result<Clocks, KnobError>, GpuFailure> {
     let library = device.nvml().lib();
     // What could not be taken back is not locked.
     for (call, missing) in [
@@ -223,7 +223,7 @@ fn lockable(device: &Device<'_>) -> Result<Result<Clocks, KnobError>, Failure> {
         (RESET, library.nvmlDeviceResetGpuLockedClocks.is_err()),
     ] {
         if missing {
-            return Ok(Err(unsupported(format!("{call} is not in the library{}", Fault::Symbol.remedy()))));
+            return Ok(Err(unsupported(format!("{call} is not in the library{}", GpuFault::Symbol.remedy()))));
         }
     }
     // Older ones list clocks, for applications, and cannot lock them.
@@ -253,9 +253,9 @@ fn lockable(device: &Device<'_>) -> Result<Result<Clocks, KnobError>, Failure> {
     }))
 }
 
-fn limit(device: &Device<'_>) -> Result<Result<PowerLimit, KnobError>, Failure> {
+fn limit(device: &Device<'_>) -> Result<Result<PowerLimit, KnobError>, GpuFailure> {
     if device.nvml().lib().nvmlDeviceSetPowerManagementLimit.is_err() {
-        return Ok(Err(unsupported(format!("{SET_LIMIT} is not in the library{}", Fault::Symbol.remedy()))));
+        return Ok(Err(unsupported(format!("{SET_LIMIT} is not in the library{}", GpuFault::Symbol.remedy()))));
     }
     let constraints = device.power_management_limit_constraints();
     let constraints = judge("nvmlDeviceGetPowerManagementLimitConstraints", constraints)?;
@@ -271,16 +271,16 @@ fn limit(device: &Device<'_>) -> Result<Result<PowerLimit, KnobError>, Failure> 
 }
 
 /// Takes the result of a call that knobs are probed by.
-fn judge<T>(call: &str, result: Result<T, NvmlError>) -> Result<Result<T, KnobError>, Failure> {
-    match result.map_err(|error| (Failure::new(call, &error), error)) {
+fn judge<T>(call: &str, result: Result<T, NvmlError>) -> Result<Result<T, KnobError>, GpuFailure> {
+    match result.map_err(|error| (GpuFailure::new(call, &error), error)) {
         Ok(value) => Ok(Ok(value)),
         Err((failure, _)) if failure.is_whole() => Err(failure),
         Err((_, error)) => Ok(Err(refusal(call, &error))),
     }
 }
 
-impl From<Failure> for KnobError {
-    fn from(failure: Failure) -> Self {
+impl From<GpuFailure> for KnobError {
+    fn from(failure: GpuFailure) -> Self {
         Self { state: KnobState::Unreachable, detail: failure.detail }
     }
 }
@@ -290,13 +290,13 @@ fn refusal(call: &str, error: &NvmlError) -> KnobError {
     let (state, detail) = match error {
         NvmlError::NotSupported => (KnobState::Unsupported, format!("{call}: {error}")),
         NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => {
-            (KnobState::Unsupported, format!("{call}: {error}{}", Fault::Symbol.remedy()))
+            (KnobState::Unsupported, format!("{call}: {error}{}", GpuFault::Symbol.remedy()))
         }
         NvmlError::NoPermission => {
             let remedy = "; run as root with CAP_SYS_ADMIN, in Kubernetes with capabilities.add: [SYS_ADMIN]";
             (KnobState::NoPermission, format!("{call}: {error}{remedy}"))
         }
-        NvmlError::OperatingSystem => (KnobState::NoPermission, Failure::new(call, error).detail),
+        NvmlError::OperatingSystem => (KnobState::NoPermission, GpuFailure::new(call, error).detail),
         NvmlError::InvalidArg => (KnobState::Rejected, format!("{call}: {error}")),
         NvmlError::GpuLost
         | NvmlError::ResetRequired
@@ -305,7 +305,7 @@ fn refusal(call: &str, error: &NvmlError) -> KnobError {
         | NvmlError::DriverNotLoaded
         | NvmlError::LibRmVersionMismatch
         | NvmlError::Timeout
-        | NvmlError::IrqIssue => (KnobState::Unreachable, Failure::new(call, error).detail),
+        | NvmlError::IrqIssue => (KnobState::Unreachable, GpuFailure::new(call, error).detail),
         _ => (KnobState::Error, format!("{call}: {error}")),
     };
     KnobError { state, detail }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::{Found, Knob, KnobError, Value};
+use energy_model::capping::knob::{Found, Knob, KnobError, KnobValue};
 
 use super::knobs::Probed;
 use crate::meter::deadline::Deadline;
@@ -13,7 +13,7 @@ use crate::meter::deadline::Deadline;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     pub knob: Knob,
-    pub value: Value,
+    pub value: KnobValue,
     /// The knob as it was read back. As [`Found::state`] says, the driver may have kept the old value.
     pub result: Result<Found, KnobError>,
 }
@@ -23,7 +23,7 @@ pub struct Written {
 pub struct Pending {
     found: BTreeMap<Knob, Found>,
     /// At most one for each knob.
-    outstanding: BTreeMap<Knob, Value>,
+    outstanding: BTreeMap<Knob, KnobValue>,
     /// Of the oldest of them.
     pub watch: Deadline,
 }
@@ -74,7 +74,7 @@ impl Pending {
     }
 
     /// A write was sent.
-    pub fn sent(&mut self, knob: &Knob, value: Value, now: Instant) {
+    pub fn sent(&mut self, knob: &Knob, value: KnobValue, now: Instant) {
         self.outstanding.insert(knob.clone(), value);
         if !self.watch.is_waiting() {
             self.watch.ask(now);

@@ -10,7 +10,7 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::Sampling;
 use nvml_wrapper::error::NvmlError;
 
-use super::fault::Fault;
+use super::fault::GpuFault;
 use super::{mig, session};
 
 /// How long all calls together may take.
@@ -25,7 +25,7 @@ pub fn probe(library: &str, procfs: &Path) -> Vec<MeterState> {
     match (thread, found.recv_timeout(DEADLINE)) {
         (Ok(_), Ok(states)) => states,
         _ => {
-            let detail = format!("{library}: no answer within {} s{}", DEADLINE.as_secs(), Fault::Hanging.remedy());
+            let detail = format!("{library}: no answer within {} s{}", DEADLINE.as_secs(), GpuFault::Hanging.remedy());
             vec![MeterState::down(MeterName::Nvml, Reason::Hanging, detail)]
         }
     }
@@ -51,14 +51,14 @@ fn look(library: &str, procfs: &Path) -> Vec<MeterState> {
 
 fn gpu(nvml: &Nvml, index: u32) -> MeterState {
     let failed =
-        |detail: String, fault: Fault| MeterState::down(MeterName::Gpu, fault.into(), format!("{index}: {detail}"));
+        |detail: String, fault: GpuFault| MeterState::down(MeterName::Gpu, fault.into(), format!("{index}: {detail}"));
     let gpu = match session::identify(nvml, index) {
         Ok(gpu) => gpu,
         Err(failure) => return failed(failure.detail, failure.fault),
     };
     let device = match nvml.device_by_index(index) {
         Ok(device) => device,
-        Err(error) => return failed(error.to_string(), Fault::Error),
+        Err(error) => return failed(error.to_string(), GpuFault::Error),
     };
     let mig = mig::is_on(&device).unwrap_or(false);
     let energy = match (device.total_energy_consumption(), device.samples(Sampling::Power, 0), device.power_usage()) {

@@ -10,7 +10,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
-use super::fault::{Calls, Failure};
+use super::fault::{Calls, GpuFailure};
 use crate::workload::pid_namespace;
 
 /// `nvidia-cuda-mps-server` as `/proc/PID/comm` shows it, cut after 15 bytes.
@@ -20,14 +20,14 @@ const MPS_SERVER: &str = "nvidia-cuda-mps";
 const TRIES: usize = 3;
 
 /// The lists of one GPU, with what was found out about each process once.
-pub struct Processes {
+pub struct GpuProcesses {
     /// Where the host's processes are seen; `None` where none are (FC-107).
     procfs: Option<PathBuf>,
     /// Whether a process is an MPS server.
     servers: BTreeMap<u32, bool>,
 }
 
-impl Processes {
+impl GpuProcesses {
     #[must_use]
     pub fn new(procfs: PathBuf) -> Self {
         let procfs = Some(procfs).filter(|procfs| pid_namespace::is_hosts(procfs));
@@ -43,7 +43,7 @@ impl Processes {
         device: &Device<'_>,
         mig: bool,
         calls: &mut Calls,
-    ) -> Result<Option<Vec<GpuProcess>>, Failure> {
+    ) -> Result<Option<Vec<GpuProcess>>, GpuFailure> {
         let compute = calls
             .ask("nvmlDeviceGetComputeRunningProcesses_v3", || patiently(|| device.running_compute_processes()))?;
         let graphics = calls
@@ -161,7 +161,7 @@ mod tests {
             fs::create_dir(procfs.path().join(pid)).unwrap();
             fs::write(procfs.path().join(pid).join("comm"), comm).unwrap();
         }
-        let mut processes = Processes::new(procfs.path().to_owned());
+        let mut processes = GpuProcesses::new(procfs.path().to_owned());
         let process =
             |pid| GpuProcess { pid, work: 0, memory_bytes: None, kind: GpuProcessKind::Compute, instance: None };
         let mut found = [process(17), process(18), process(19)];
@@ -171,7 +171,7 @@ mod tests {
         // In a namespace of its own 17 is another process.
         namespace("4026532900");
         let mut found = [process(17)];
-        Processes::new(procfs.path().to_owned()).mark_servers(&mut found);
+        GpuProcesses::new(procfs.path().to_owned()).mark_servers(&mut found);
         assert_eq!(found.map(|process| process.kind), [Compute]);
     }
 }

@@ -20,10 +20,10 @@ use tracing::{info, warn};
 use super::clocks;
 use super::doubt::{Doubt, Verdict};
 use super::energy::{EnergyWay, ModuleWay, POWER_SAMPLES, POWER_USAGE, TOTAL_ENERGY};
-use super::fault::{Calls, Failure, Fault};
+use super::fault::{Calls, GpuFailure, GpuFault};
 use super::knobs::{self, Knobs, Probed};
 use super::mig;
-use super::processes::Processes;
+use super::processes::GpuProcesses;
 use super::samples::{Cursor, UtilSample};
 use super::superchip;
 use crate::meter::counter::ZoneCounts;
@@ -39,7 +39,7 @@ const ASK_ALL_EVERY: Duration = Duration::from_secs(300);
 const UTILIZATION: &str = "nvmlDeviceGetProcessUtilization";
 
 /// What is read, and how.
-pub struct Target {
+pub struct GpuTarget {
     pub gpu: Arc<Gpu>,
     /// What the GPU's energy series began with.
     pub chosen: Option<Source>,
@@ -52,12 +52,12 @@ pub struct Target {
 }
 
 /// A GPU that can be read.
-pub struct Reader<'n> {
+pub struct GpuReader<'n> {
     device: Device<'n>,
     calls: Calls,
     energy: EnergyWay,
     cursor: Cursor,
-    processes: Processes,
+    processes: GpuProcesses,
     /// Of the previous reading, for those that end.
     kinds: Vec<GpuProcess>,
     events: Option<EventSet<'n>>,
@@ -82,18 +82,18 @@ pub struct Reader<'n> {
 
 /// What outlives the handle.
 #[derive(Default)]
-pub struct Memory {
+pub struct ReaderMemory {
     /// The last failure, and when it was.
-    pub failed: Option<(Failure, Instant)>,
+    pub failed: Option<(GpuFailure, Instant)>,
     /// Critical XID errors since the last answer.
     pub xids: u64,
     /// Those that the log has named.
     named: BTreeSet<u64>,
 }
 
-impl<'n> Reader<'n> {
+impl<'n> GpuReader<'n> {
     /// By a handle that was just fetched.
-    pub fn new(device: Device<'n>, target: &Target) -> Self {
+    pub fn new(device: Device<'n>, target: &GpuTarget) -> Self {
         let mut calls = Calls::default();
         let superchip = superchip::is_part_of_one(&device, &target.gpu.name).unwrap_or(false);
         let module = superchip.then(|| ModuleWay::new(&device));
@@ -103,7 +103,7 @@ impl<'n> Reader<'n> {
             calls,
             energy: EnergyWay::new(target.chosen, target.interval, superchip),
             cursor: Cursor::default(),
-            processes: Processes::new(target.procfs.clone()),
+            processes: GpuProcesses::new(target.procfs.clone()),
             kinds: Vec::new(),
             mig: false,
             instances: Vec::new(),
@@ -124,11 +124,11 @@ impl<'n> Reader<'n> {
     /// When the GPU or its driver does not answer as it should; what it does not offer is left out.
     pub fn read(
         &mut self,
-        target: &Target,
-        memory: &mut Memory,
+        target: &GpuTarget,
+        memory: &mut ReaderMemory,
         counts: &mut ZoneCounts,
         ignored: &mut Ignored,
-    ) -> Result<GpuReading, Failure> {
+    ) -> Result<GpuReading, GpuFailure> {
         let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros);
         let Self { device, calls, .. } = self;
         let (energy, now) = self.energy.read(device, calls, self.last, now_us, counts)?;
@@ -160,14 +160,14 @@ impl<'n> Reader<'n> {
         self.take_events(&target.gpu, memory)?;
         if self.calls.any_failed() {
             // After a reload of the driver every call on an old handle fails somehow; then the handle is of no use.
-            self.device.uuid().map_err(|error| Failure::new("nvmlDeviceGetUUID", &error))?;
+            self.device.uuid().map_err(|error| GpuFailure::new("nvmlDeviceGetUUID", &error))?;
         }
         let (refused, failing) = self.calls.take_news();
         if !refused.is_empty() {
             info!(gpu = target.gpu.index, uuid = %target.gpu.uuid, calls = refused.join(", "), "not supported by this GPU or driver");
         }
         if let Some(news) = self.doubt.news(now) {
-            let remedy = if self.doubt.verdict() == Verdict::Plausible { "" } else { Fault::Frozen.remedy() };
+            let remedy = if self.doubt.verdict() == Verdict::Plausible { "" } else { GpuFault::Frozen.remedy() };
             warn!(gpu = target.gpu.index, uuid = %target.gpu.uuid, "{news}{remedy}");
         }
         for error in failing {
@@ -190,7 +190,7 @@ impl<'n> Reader<'n> {
     ///
     /// # Errors
     /// When the GPU cannot be asked for its knobs.
-    pub fn knobs(&mut self, target: &Target) -> Result<(&mut Device<'n>, &mut Knobs), Failure> {
+    pub fn knobs(&mut self, target: &GpuTarget) -> Result<(&mut Device<'n>, &mut Knobs), GpuFailure> {
         self.probe(target)?;
         Ok((&mut self.device, self.knobs.as_mut().expect("it was probed")))
     }
@@ -201,8 +201,8 @@ impl<'n> Reader<'n> {
     }
 
     /// Why energy could not be read although the GPU offers it.
-    pub fn trouble(&self) -> Option<Fault> {
-        let frozen = (self.doubt.verdict() == Verdict::Frozen).then_some(Fault::Frozen);
+    pub fn trouble(&self) -> Option<GpuFault> {
+        let frozen = (self.doubt.verdict() == Verdict::Frozen).then_some(GpuFault::Frozen);
         [TOTAL_ENERGY, POWER_SAMPLES, POWER_USAGE].iter().find_map(|call| self.calls.failed(call)).or(frozen)
     }
 
@@ -217,7 +217,7 @@ impl<'n> Reader<'n> {
         elapsed: Duration,
         now_us: u64,
         ignored: &mut Ignored,
-    ) -> Result<(Vec<GpuProcess>, Evidence), Failure> {
+    ) -> Result<(Vec<GpuProcess>, Evidence), GpuFailure> {
         let Self { device, calls, .. } = self;
         let idle = |result| if matches!(result, Err(NvmlError::NotFound)) { Ok(Vec::new()) } else { result };
         // In MIG mode the samples are not those of the instances.
@@ -259,7 +259,7 @@ impl<'n> Reader<'n> {
     }
 
     /// Looks for what can be lowered; once, or again where that failed.
-    fn probe(&mut self, target: &Target) -> Result<(), Failure> {
+    fn probe(&mut self, target: &GpuTarget) -> Result<(), GpuFailure> {
         let anew = self.knobs.is_none();
         if self.knobs.as_ref().is_none_or(|knobs| knobs.is_doubtful(target.retry)) {
             let knobs = Knobs::probe(&self.device, &target.gpu.uuid, target.stated)?;
@@ -278,7 +278,7 @@ impl<'n> Reader<'n> {
     }
 
     /// Counts critical XID errors, and names each kind the first time.
-    fn take_events(&mut self, gpu: &Gpu, memory: &mut Memory) -> Result<(), Failure> {
+    fn take_events(&mut self, gpu: &Gpu, memory: &mut ReaderMemory) -> Result<(), GpuFailure> {
         let Some(events) = &self.events else { return Ok(()) };
         for _ in 0..MAX_EVENTS {
             let event = match events.wait(EVENT_WAIT_MS) {
@@ -319,7 +319,7 @@ fn xid_events<'n>(device: &Device<'n>, calls: &mut Calls) -> Option<EventSet<'n>
     calls.ask("nvmlDeviceRegisterEvents", register).ok()?
 }
 
-fn state(device: &Device<'_>, calls: &mut Calls) -> Result<GpuState, Failure> {
+fn state(device: &Device<'_>, calls: &mut Calls) -> Result<GpuState, GpuFailure> {
     const HERTZ: u64 = 1_000_000;
     let megahertz = |clock: Option<u32>| clock.map(|megahertz| u64::from(megahertz) * HERTZ);
     let watts = |power_mw: u32| Watts(ratio(power_mw.into(), 1000));

@@ -15,9 +15,9 @@ use energy_model::zone::Source;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::fault::{Failure, Fault};
-use super::reader::Target;
-use super::worker::{Answer, Request, Worker, WriteAnswer};
+use super::fault::{GpuFailure, GpuFault};
+use super::reader::GpuTarget;
+use super::worker::{GpuAnswer, GpuRequest, Worker, WriteAnswer};
 use crate::static_build::IS_STATIC;
 
 /// How long the threads of a library that is closed may take to end, in steps.
@@ -25,17 +25,17 @@ const CLOSING_STEPS: u32 = 50;
 const CLOSING_STEP: Duration = Duration::from_millis(10);
 
 /// What the meter asks for.
-pub enum Command {
+pub enum SessionCommand {
     /// Close what is open, load the library and look for GPUs.
-    Open(Known),
+    Open(KnownGpus),
     /// Look for GPUs that are not read yet.
-    Look(Known),
+    Look(KnownGpus),
     /// The same, if the driver lists another number of GPUs than before.
-    Count(Known),
+    Count(KnownGpus),
 }
 
 /// The GPUs that were seen before.
-pub type Known = BTreeMap<Arc<str>, KnownGpu>;
+pub type KnownGpus = BTreeMap<Arc<str>, KnownGpu>;
 
 #[derive(Clone, Copy, Debug)]
 pub struct KnownGpu {
@@ -45,19 +45,19 @@ pub struct KnownGpu {
 }
 
 /// What comes back from all threads.
-pub enum Message {
-    Session(Result<Session, Failure>),
-    Device(Box<Answer>),
+pub enum GpuMessage {
+    Session(Result<Session, GpuFailure>),
+    Device(Box<GpuAnswer>),
     Written(Box<WriteAnswer>),
 }
 
-impl From<Answer> for Message {
-    fn from(answer: Answer) -> Self {
+impl From<GpuAnswer> for GpuMessage {
+    fn from(answer: GpuAnswer) -> Self {
         Self::Device(Box::new(answer))
     }
 }
 
-impl From<WriteAnswer> for Message {
+impl From<WriteAnswer> for GpuMessage {
     fn from(answer: WriteAnswer) -> Self {
         Self::Written(Box::new(answer))
     }
@@ -70,13 +70,13 @@ pub struct Session {
     /// GPUs for which a thread was started.
     pub started: Vec<Started>,
     /// GPUs by index that cannot be read.
-    pub failed: Vec<(u32, Failure)>,
+    pub failed: Vec<(u32, GpuFailure)>,
 }
 
 pub struct Started {
     pub gpu: Arc<Gpu>,
     pub worker: u64,
-    pub requests: Sender<Request>,
+    pub requests: Sender<GpuRequest>,
     pub thread: JoinHandle<()>,
 }
 
@@ -87,7 +87,7 @@ pub struct Opener {
     pub interval: Duration,
     pub stated: StatedClocks,
     pub retry: Duration,
-    pub answers: Sender<Message>,
+    pub answers: Sender<GpuMessage>,
     pub nvml: Option<Arc<Nvml>>,
     /// Driver and number of GPUs at the last look.
     pub found: Option<(String, u32)>,
@@ -96,24 +96,24 @@ pub struct Opener {
 
 impl Opener {
     /// Follows commands until their sender is gone.
-    pub fn run(mut self, commands: &Receiver<Command>) {
+    pub fn run(mut self, commands: &Receiver<SessionCommand>) {
         while let Ok(command) = commands.recv() {
             let result = match command {
-                Command::Open(known) => {
+                SessionCommand::Open(known) => {
                     self.close();
                     open(&self.library, &self.procfs).and_then(|nvml| {
                         self.nvml = Some(Arc::new(nvml));
                         self.look(&known)
                     })
                 }
-                Command::Look(known) => self.look(&known),
-                Command::Count(known) => match self.recount() {
+                SessionCommand::Look(known) => self.look(&known),
+                SessionCommand::Count(known) => match self.recount() {
                     Ok(Some(same)) => Ok(same),
                     Ok(None) => self.look(&known),
                     Err(failure) => Err(failure),
                 },
             };
-            if self.answers.send(Message::Session(result)).is_err() {
+            if self.answers.send(GpuMessage::Session(result)).is_err() {
                 return;
             }
         }
@@ -134,9 +134,9 @@ impl Opener {
     }
 
     /// What is known, where the driver lists as many GPUs as before.
-    fn recount(&self) -> Result<Option<Session>, Failure> {
+    fn recount(&self) -> Result<Option<Session>, GpuFailure> {
         let Some(nvml) = &self.nvml else { return Ok(None) };
-        let count = nvml.device_count().map_err(|error| Failure::new("nvmlDeviceGetCount_v2", &error))?;
+        let count = nvml.device_count().map_err(|error| GpuFailure::new("nvmlDeviceGetCount_v2", &error))?;
         let same = self.found.as_ref().filter(|(_, before)| *before == count);
         Ok(same.map(|(driver, count)| Session {
             driver: driver.clone(),
@@ -146,12 +146,16 @@ impl Opener {
         }))
     }
 
-    fn look(&mut self, known: &Known) -> Result<Session, Failure> {
+    fn look(&mut self, known: &KnownGpus) -> Result<Session, GpuFailure> {
         let Some(nvml) = self.nvml.clone() else {
-            return Err(Failure { fault: Fault::Error, detail: "the library is not open".to_owned(), reopen: true });
+            return Err(GpuFailure {
+                fault: GpuFault::Error,
+                detail: "the library is not open".to_owned(),
+                reopen: true,
+            });
         };
         let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
-        let count = nvml.device_count().map_err(|error| Failure::new("nvmlDeviceGetCount_v2", &error))?;
+        let count = nvml.device_count().map_err(|error| GpuFailure::new("nvmlDeviceGetCount_v2", &error))?;
         self.found = Some((driver.clone(), count));
         let mut session = Session { driver, count, started: Vec::new(), failed: Vec::new() };
         for index in 0..count {
@@ -173,11 +177,11 @@ impl Opener {
         Ok(session)
     }
 
-    fn start(&mut self, nvml: Arc<Nvml>, gpu: Gpu, chosen: Option<Source>) -> Result<Started, Failure> {
+    fn start(&mut self, nvml: Arc<Nvml>, gpu: Gpu, chosen: Option<Source>) -> Result<Started, GpuFailure> {
         let gpu = Arc::new(gpu);
         self.workers += 1;
         let stated = self.stated.of(&gpu.uuid);
-        let target = Target {
+        let target = GpuTarget {
             gpu: Arc::clone(&gpu),
             chosen,
             stated,
@@ -191,7 +195,11 @@ impl Opener {
         let thread = thread::Builder::new()
             .name(format!("gpu{}", gpu.index))
             .spawn(move || worker.run(&incoming, &answers))
-            .map_err(|error| Failure { fault: Fault::Error, detail: format!("thread: {error}"), reopen: false })?;
+            .map_err(|error| GpuFailure {
+                fault: GpuFault::Error,
+                detail: format!("thread: {error}"),
+                reopen: false,
+            })?;
         Ok(Started { gpu, worker: self.workers, requests, thread })
     }
 }
@@ -200,23 +208,23 @@ impl Opener {
 ///
 /// # Errors
 /// When it is not there, lacks a function that is needed in any case, or the driver refuses; in a static build always.
-pub fn open(library: &str, procfs: &Path) -> Result<Nvml, Failure> {
+pub fn open(library: &str, procfs: &Path) -> Result<Nvml, GpuFailure> {
     if IS_STATIC {
-        return Err(Failure::of_static_build(procfs));
+        return Err(GpuFailure::of_static_build(procfs));
     }
     let nvml = Nvml::builder().lib_path(OsStr::new(library)).init().map_err(|error| {
-        let failure = Failure::new("nvmlInit_v2", &error);
+        let failure = GpuFailure::new("nvmlInit_v2", &error);
         let detail = match error {
             NvmlError::LibloadingError(_) => failure.detail.trim_start_matches("nvmlInit_v2: ").to_owned(),
             _ => format!("{library}: {}", failure.detail),
         };
-        Failure { detail, ..failure }
+        GpuFailure { detail, ..failure }
     })?;
     if nvml.lib().nvmlShutdown.is_err() {
         // Dropping it would panic.
         std::mem::forget(nvml);
-        let detail = format!("{library}: nvmlShutdown is missing{}", Fault::Symbol.remedy());
-        return Err(Failure { fault: Fault::Symbol, detail, reopen: true });
+        let detail = format!("{library}: nvmlShutdown is missing{}", GpuFault::Symbol.remedy());
+        return Err(GpuFailure { fault: GpuFault::Symbol, detail, reopen: true });
     }
     Ok(nvml)
 }
@@ -225,9 +233,10 @@ pub fn open(library: &str, procfs: &Path) -> Result<Nvml, Failure> {
 ///
 /// # Errors
 /// As NVML says.
-pub fn identify(nvml: &Nvml, index: u32) -> Result<Gpu, Failure> {
-    let device = nvml.device_by_index(index).map_err(|error| Failure::new("nvmlDeviceGetHandleByIndex_v2", &error))?;
-    let uuid = device.uuid().map_err(|error| Failure::new("nvmlDeviceGetUUID", &error))?;
+pub fn identify(nvml: &Nvml, index: u32) -> Result<Gpu, GpuFailure> {
+    let device =
+        nvml.device_by_index(index).map_err(|error| GpuFailure::new("nvmlDeviceGetHandleByIndex_v2", &error))?;
+    let uuid = device.uuid().map_err(|error| GpuFailure::new("nvmlDeviceGetUUID", &error))?;
     let name = device.name().unwrap_or_else(|_| "NVIDIA GPU".to_owned());
     Ok(Gpu { uuid: Arc::from(uuid), index, minor: device.minor_number().ok(), name: Arc::from(name) })
 }

@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlValueType_enum_NVML_VALUE
 
 /// What a field of power covers; `NVML_POWER_SCOPE_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum PowerScope {
     Gpu,
     Module,
 }
@@ -16,11 +16,11 @@ pub enum Scope {
 ///
 /// # Errors
 /// As NVML says; `NotSupported` for the module of a GPU that has none.
-pub fn power_mw(device: &Device<'_>, scope: Scope) -> Result<u32, NvmlError> {
+pub fn power_mw(device: &Device<'_>, scope: PowerScope) -> Result<u32, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetFieldValues.as_ref())?;
     let scope_id = match scope {
-        Scope::Gpu => 0,
-        Scope::Module => 1,
+        PowerScope::Gpu => 0,
+        PowerScope::Module => 1,
     };
     // SAFETY: all fields are numbers, or a union of numbers.
     let mut value: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
@@ -43,7 +43,7 @@ pub(crate) fn is_part_of_one(device: &Device<'_>, name: &str) -> Result<bool, Nv
     if ["GH200", "GB200", "GB300"].iter().any(|chip| name.contains(chip)) {
         return Ok(true);
     }
-    match power_mw(device, Scope::Module) {
+    match power_mw(device, PowerScope::Module) {
         Ok(_) => Ok(true),
         Err(NvmlError::NotSupported | NvmlError::InvalidArg | NvmlError::FunctionNotFound | NvmlError::NotFound) => {
             Ok(false)

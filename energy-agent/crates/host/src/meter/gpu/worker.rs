@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use energy_model::capping::knob::{Found, Knob, KnobError, Value};
+use energy_model::capping::knob::{Found, Knob, KnobError, KnobValue};
 use energy_model::gpu::{Gpu, GpuReading, Ignored};
 use energy_model::zone::Source;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::fault::{Failure, Fault};
+use super::fault::{GpuFailure, GpuFault};
 use super::knobs::Probed;
-use super::reader::{Memory, Reader, Target};
+use super::reader::{GpuReader, GpuTarget, ReaderMemory};
 use crate::meter::counter::ZoneCounts;
 
 /// What the thread is asked for.
-pub enum Request {
+pub enum GpuRequest {
     Read,
-    Write(Knob, Value),
+    Write(Knob, KnobValue),
 }
 
 /// The thread of one GPU.
@@ -26,19 +26,19 @@ pub struct Worker {
     /// Tells this thread's answers from those of one before it for the same GPU.
     pub id: u64,
     pub nvml: Arc<Nvml>,
-    pub target: Target,
+    pub target: GpuTarget,
 }
 
 /// What a reading led to.
-pub struct Answer {
+pub struct GpuAnswer {
     pub worker: u64,
     pub gpu: Arc<Gpu>,
     /// From the request to the answer.
     pub took: Duration,
-    pub reading: Result<GpuReading, Failure>,
+    pub reading: Result<GpuReading, GpuFailure>,
     pub source: Option<Source>,
     /// Why energy could not be read although the GPU offers it.
-    pub trouble: Option<Fault>,
+    pub trouble: Option<GpuFault>,
     /// The energy can't be right, measured against the GPU's power.
     pub doubtful: bool,
     /// Noticed since the last answer.
@@ -62,13 +62,13 @@ pub struct WriteAnswer {
 
 impl Worker {
     /// Answers requests until their sender is gone.
-    pub fn run<T: From<Answer> + From<WriteAnswer>>(self, requests: &Receiver<Request>, answers: &Sender<T>) {
-        let mut reader: Option<Reader<'_>> = None;
-        let mut memory = Memory::default();
+    pub fn run<T: From<GpuAnswer> + From<WriteAnswer>>(self, requests: &Receiver<GpuRequest>, answers: &Sender<T>) {
+        let mut reader: Option<GpuReader<'_>> = None;
+        let mut memory = ReaderMemory::default();
         while let Ok(request) = requests.recv() {
             let answer = match request {
-                Request::Read => self.read(&mut reader, &mut memory).into(),
-                Request::Write(knob, value) => self.write(&mut reader, &mut memory, knob, &value).into(),
+                GpuRequest::Read => self.read(&mut reader, &mut memory).into(),
+                GpuRequest::Write(knob, value) => self.write(&mut reader, &mut memory, knob, &value).into(),
             };
             if answers.send(answer).is_err() {
                 break;
@@ -76,19 +76,19 @@ impl Worker {
         }
     }
 
-    fn read<'n>(&'n self, reader: &mut Option<Reader<'n>>, memory: &mut Memory) -> Answer {
+    fn read<'n>(&'n self, reader: &mut Option<GpuReader<'n>>, memory: &mut ReaderMemory) -> GpuAnswer {
         let began = Instant::now();
         let (mut counts, mut ignored) = (ZoneCounts::default(), Ignored::default());
         let reading =
             self.with(reader, memory, |reader, memory| reader.read(&self.target, memory, &mut counts, &mut ignored));
-        Answer {
+        GpuAnswer {
             worker: self.id,
             gpu: Arc::clone(&self.target.gpu),
             took: began.elapsed(),
             reading,
-            source: reader.as_ref().and_then(Reader::source),
-            trouble: reader.as_ref().and_then(Reader::trouble),
-            doubtful: reader.as_ref().is_some_and(Reader::is_doubtful),
+            source: reader.as_ref().and_then(GpuReader::source),
+            trouble: reader.as_ref().and_then(GpuReader::trouble),
+            doubtful: reader.as_ref().is_some_and(GpuReader::is_doubtful),
             counts,
             ignored,
             xids: std::mem::take(&mut memory.xids),
@@ -100,10 +100,10 @@ impl Worker {
     /// Does something with the GPU, which is left alone for a while after a failure.
     pub(super) fn with<'n, T>(
         &'n self,
-        reader: &mut Option<Reader<'n>>,
-        memory: &mut Memory,
-        act: impl FnOnce(&mut Reader<'n>, &mut Memory) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        reader: &mut Option<GpuReader<'n>>,
+        memory: &mut ReaderMemory,
+        act: impl FnOnce(&mut GpuReader<'n>, &mut ReaderMemory) -> Result<T, GpuFailure>,
+    ) -> Result<T, GpuFailure> {
         if let Some((failure, at)) = &memory.failed
             && at.elapsed() < self.target.retry
         {
@@ -119,9 +119,9 @@ impl Worker {
     }
 
     /// The handle, fetched anew where there is none.
-    fn handle<'r, 'n>(&'n self, reader: &'r mut Option<Reader<'n>>) -> Result<&'r mut Reader<'n>, Failure> {
+    fn handle<'r, 'n>(&'n self, reader: &'r mut Option<GpuReader<'n>>) -> Result<&'r mut GpuReader<'n>, GpuFailure> {
         if reader.is_none() {
-            let failure = |call: &'static str| move |error: NvmlError| Failure::new(call, &error);
+            let failure = |call: &'static str| move |error: NvmlError| GpuFailure::new(call, &error);
             let device = self.nvml.device_by_index(self.target.gpu.index).map_err(|error| match error {
                 NvmlError::InvalidArg | NvmlError::NotFound => moved("the driver does not list it any more".to_owned()),
                 error => failure("nvmlDeviceGetHandleByIndex_v2")(error),
@@ -130,13 +130,13 @@ impl Worker {
             if uuid != *self.target.gpu.uuid {
                 return Err(moved(format!("index {} is now {uuid}", self.target.gpu.index)));
             }
-            *reader = Some(Reader::new(device, &self.target));
+            *reader = Some(GpuReader::new(device, &self.target));
         }
         Ok(reader.as_mut().expect("just made"))
     }
 }
 
 /// The GPU is not where it was: gone, or under another index.
-const fn moved(detail: String) -> Failure {
-    Failure { fault: Fault::Absent, detail, reopen: false }
+const fn moved(detail: String) -> GpuFailure {
+    GpuFailure { fault: GpuFault::Absent, detail, reopen: false }
 }

@@ -7,10 +7,10 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::knob::{Found, Knob, Value};
+use energy_model::capping::knob::{Found, Knob, KnobValue};
 
-use super::reader::{Memory, Reader};
-use super::worker::{Request, Worker, WriteAnswer};
+use super::reader::{GpuReader, ReaderMemory};
+use super::worker::{GpuRequest, Worker, WriteAnswer};
 use super::{GpuMeter, Written};
 
 impl GpuMeter {
@@ -36,13 +36,13 @@ impl GpuMeter {
     ///
     /// `false` where it cannot take one now (not read yet, hanging, gone, or a write of the same knob is outstanding): try
     /// at the next tick.
-    pub fn write(&mut self, knob: &Knob, value: Value) -> bool {
+    pub fn write(&mut self, knob: &Knob, value: KnobValue) -> bool {
         let (Knob::GpuClock(uuid) | Knob::GpuPower(uuid)) = knob else { return false };
         let Some(device) = self.devices.get_mut(uuid).filter(|device| device.is_in_reach()) else { return false };
         let requests = device.worker.as_ref().and_then(|worker| worker.requests.as_ref());
         let Some(requests) = requests.filter(|_| device.pending.is_free(knob)) else { return false };
         // `Worker::write` below takes it.
-        let sent = requests.send(Request::Write(knob.clone(), value.clone())).is_ok();
+        let sent = requests.send(GpuRequest::Write(knob.clone(), value.clone())).is_ok();
         if sent {
             device.pending.sent(knob, value, Instant::now());
         }
@@ -94,10 +94,10 @@ impl Worker {
     /// Makes a write, on the GPU's thread: the call that may hang.
     pub(super) fn write<'n>(
         &'n self,
-        reader: &mut Option<Reader<'n>>,
-        memory: &mut Memory,
+        reader: &mut Option<GpuReader<'n>>,
+        memory: &mut ReaderMemory,
         knob: Knob,
-        value: &Value,
+        value: &KnobValue,
     ) -> WriteAnswer {
         let written = self.with(reader, memory, |reader, _| {
             let (device, knobs) = reader.knobs(&self.target)?;

@@ -16,12 +16,12 @@ pub struct SlowFile {
     pub path: PathBuf,
     patience: Duration,
     requests: Sender<()>,
-    answers: Receiver<Answer>,
+    answers: Receiver<SlowAnswer>,
     watch: Deadline,
 }
 
 #[derive(Debug)]
-struct Answer {
+struct SlowAnswer {
     value: io::Result<u64>,
     took: Duration,
 }
@@ -36,7 +36,7 @@ impl SlowFile {
             while incoming.recv().is_ok() {
                 let began = Instant::now();
                 let value = number(&file);
-                if send.send(Answer { value, took: began.elapsed() }).is_err() {
+                if send.send(SlowAnswer { value, took: began.elapsed() }).is_err() {
                     break;
                 }
             }
@@ -78,8 +78,8 @@ impl SlowFile {
         self.watch.is_hanging()
     }
 
-    fn answered(&mut self, answer: Answer) -> io::Result<u64> {
-        let Answer { value, took } = answer;
+    fn answered(&mut self, answer: SlowAnswer) -> io::Result<u64> {
+        let SlowAnswer { value, took } = answer;
         self.watch.answered(if took < self.patience { Duration::ZERO } else { took.max(PATIENCE) });
         value
     }

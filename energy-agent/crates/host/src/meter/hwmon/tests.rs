@@ -77,7 +77,7 @@ fn power_is_integrated_between_readings() {
 
 #[test]
 fn an_integral_loses_no_part_of_a_microjoule() {
-    let mut integral = Integral::new();
+    let mut integral = HwmonIntegral::new();
     integral.advance(1, SECOND);
     // 1 uW for 0.4 s, five times, is 2 uJ.
     let parts: Vec<u64> = (0..5).map(|_| integral.advance(1, Duration::from_millis(400)).unwrap().0.0).collect();
@@ -86,7 +86,7 @@ fn an_integral_loses_no_part_of_a_microjoule() {
 
 #[test]
 fn time_without_an_answer_is_spanned_and_gives_no_power() {
-    let mut integral = Integral::new();
+    let mut integral = HwmonIntegral::new();
     assert_eq!(integral.advance(10_000_000, SECOND), None);
     integral.missed += 2 * SECOND;
     // 10 W, three seconds later 20 W: 45 J, and not those of the last second alone.

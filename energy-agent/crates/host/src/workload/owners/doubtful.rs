@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use energy_model::sample::CgroupId;
 use energy_model::table;
-use energy_model::workload::cgroup::Reading;
+use energy_model::workload::cgroup::PathReading;
 
 /// Most cgroups to look at again when other paths or told pods change what theirs means; a node in a container has about as
 /// many as pods and containers.
@@ -37,15 +37,15 @@ impl Doubtful {
         self.hypervisors.contains_key(sandbox)
     }
 
-    pub fn insert(&mut self, id: CgroupId, path: &str, reading: &Reading) {
+    pub fn insert(&mut self, id: CgroupId, path: &str, reading: &PathReading) {
         if let Some(sandbox) = reading.hypervisor_of() {
             *self.hypervisors.entry(sandbox.into()).or_default() += 1;
         }
         self.paths.insert(id, Arc::from(path));
     }
 
-    pub fn remove(&mut self, id: CgroupId) -> Option<Reading> {
-        let reading = Reading::of(&self.paths.remove(&id)?);
+    pub fn remove(&mut self, id: CgroupId) -> Option<PathReading> {
+        let reading = PathReading::of(&self.paths.remove(&id)?);
         if let Some(sandbox) = reading.hypervisor_of()
             && let Some(count) = self.hypervisors.get_mut(sandbox)
         {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use energy_model::sample::CgroupId;
 use energy_model::workload::Workload;
-use energy_model::workload::cgroup::{KATA_OVERHEAD, Reading};
+use energy_model::workload::cgroup::{KATA_OVERHEAD, PathReading};
 use energy_model::workload::units::{Claim, Units};
 use tracing::warn;
 
@@ -29,7 +29,7 @@ impl Owners {
         for folder in folders {
             let Some(cgroup) = self.cgroups.get(&folder.id) else { continue };
             let path = folder.cgroup_path();
-            let claim = self.claim(&Reading::of(&path), &path);
+            let claim = self.claim(&PathReading::of(&path), &path);
             if claim.row != *cgroup.workload {
                 moved.push((folder.id, Arc::from(path), claim));
             }
@@ -40,22 +40,22 @@ impl Owners {
     /// The workload in whose row the work of `workload`, whose cgroup is at `path`, is shown.
     #[must_use]
     pub fn row(&self, workload: Workload, path: &str) -> Workload {
-        self.roster.admit(&self.claim_of(workload, &Reading::of(path), path)).0
+        self.roster.admit(&self.claim_of(workload, &PathReading::of(path), path)).0
     }
 
     /// What the cgroup at `path` asks for.
-    pub(super) fn claim(&self, reading: &Reading, path: &str) -> Claim {
+    pub(super) fn claim(&self, reading: &PathReading, path: &str) -> Claim {
         self.claim_of(self.belongs(reading), reading, path)
     }
 
-    fn claim_of(&self, workload: Workload, reading: &Reading, path: &str) -> Claim {
+    fn claim_of(&self, workload: Workload, reading: &PathReading, path: &str) -> Claim {
         let uid = workload.pod_uid().filter(|uid| !self.places.is_nodes(uid));
         let pod = uid.and_then(|uid| reading.pods.iter().find(|pod| *pod.uid == **uid));
         self.roster.units.claim(workload, path, pod)
     }
 
     /// What a path belongs to by now.
-    fn belongs(&self, reading: &Reading) -> Workload {
+    fn belongs(&self, reading: &PathReading) -> Workload {
         let sandbox = reading.hypervisor_of().and_then(|sandbox| {
             // In cgroups that only root makes: elsewhere anybody makes one of this name.
             let is_it = |it: &&Arc<Workload>| match &***it {
@@ -108,7 +108,7 @@ impl Owners {
         let (mut moved, mut free) = (Vec::new(), Vec::new());
         for (id, path) in self.doubtful.paths() {
             let Some(cgroup) = self.cgroups.get(&id) else { continue };
-            let claim = self.claim(&Reading::of(path), path);
+            let claim = self.claim(&PathReading::of(path), path);
             if claim.row != *cgroup.workload {
                 moved.push((id, Arc::clone(path), claim));
             } else if claim.holder.is_none() {

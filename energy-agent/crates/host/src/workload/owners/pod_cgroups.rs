@@ -6,7 +6,7 @@ use std::sync::Arc;
 use energy_model::sample::CgroupId;
 use energy_model::table;
 use energy_model::workload::Workload;
-use energy_model::workload::cgroup::Reading;
+use energy_model::workload::cgroup::PathReading;
 use energy_model::workload::places::Places;
 
 /// A pod's own cgroup.
@@ -41,10 +41,10 @@ impl PodCgroups {
     }
 
     /// What was taken for the own cgroup of a pod is not if the pod's place is on this path and not there.
-    pub(crate) fn drop_misplaced(&mut self, reading: &Reading, places: &Places) {
+    pub(crate) fn drop_misplaced(&mut self, reading: &PathReading, places: &Places) {
         for pod in &reading.pods {
             let is_here = |known: &PodCgroup| {
-                let known = Reading::of(&known.path);
+                let known = PathReading::of(&known.path);
                 known.pods.iter().any(|known| known.uid == pod.uid && known.spot == pod.spot)
             };
             if places.is_place(&pod.uid, &pod.spot) && self.0.get(&*pod.uid).is_some_and(|it| !is_here(it)) {

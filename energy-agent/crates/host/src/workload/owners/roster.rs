@@ -6,11 +6,11 @@ use std::sync::Arc;
 use energy_model::table;
 use energy_model::workload::Workload;
 use energy_model::workload::cgroup::UNKNOWN_UNIT;
-use energy_model::workload::units::{Claim, Held, OTHER_UNIT, Units, holder};
+use energy_model::workload::units::{Claim, HeldWorkloads, OTHER_UNIT, Units, holder};
 
 /// How many cgroups of a workload are in the table, and how many of these exist.
 #[derive(Debug, Default)]
-struct Count {
+struct WorkloadCount {
     known: usize,
     live: usize,
     /// It takes room below this unit while it lives.
@@ -22,12 +22,12 @@ struct Count {
 /// The workloads of all cgroups. Equal workloads are one `Arc`.
 #[derive(Debug)]
 pub struct Roster {
-    workloads: HashMap<Arc<Workload>, Count>,
+    workloads: HashMap<Arc<Workload>, WorkloadCount>,
     /// The workloads whose `live` is not 0.
     alive: BTreeSet<Arc<Workload>>,
     /// Which of the units have rows.
     pub units: Units,
-    pub(super) held: Held,
+    pub(super) held: HeldWorkloads,
     /// The rows of living containers outside pods, by what their paths alone have.
     containers: HashMap<Workload, Arc<Workload>>,
     /// Something was charged by now.
@@ -42,14 +42,14 @@ impl Roster {
         let (kernel, unknown_unit) = (Arc::new(Workload::Kernel), unit(UNKNOWN_UNIT));
         // These have no cgroup and never end.
         let endless = [Arc::clone(&kernel), Arc::clone(&unknown_unit), unit(OTHER_UNIT)];
-        let count = || Count { known: 1, live: 1, ..Count::default() };
+        let count = || WorkloadCount { known: 1, live: 1, ..WorkloadCount::default() };
         Self {
             workloads: endless.into_iter().map(|workload| (workload, count())).collect(),
             // They are alive once something is charged to them: a meter that cannot tell the kernel's threads apart must
             // not show work of theirs as a measured zero.
             alive: BTreeSet::new(),
             units: Units::default(),
-            held: Held::default(),
+            held: HeldWorkloads::default(),
             containers: HashMap::new(),
             in_use: false,
             kernel,

@@ -1,4 +1,4 @@
-use energy_model::workload::units::{Held, OTHER_UNIT, Units};
+use energy_model::workload::units::{HeldWorkloads, OTHER_UNIT, Units};
 
 use super::*;
 
@@ -258,7 +258,7 @@ fn below_one_holder_five_hundred_units_have_rows_and_the_rest_is_the_holders() {
     assert_eq!(owners.owner(600).unit(), Some("user@1.service"));
     let all: Vec<_> = (1..=703).map(removed).collect();
     owners.apply(start, &all, true);
-    assert_eq!(owners.roster.held, Held::default(), "nothing is counted any more");
+    assert_eq!(owners.roster.held, HeldWorkloads::default(), "nothing is counted any more");
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn containers_and_pods_that_nobody_tells_of_are_bounded_below_their_holder_too()
             assert_eq!(*owners.owner(600), Workload::Unit { unit: Arc::from(overflow) }, "{form} {pattern}");
             let all: Vec<_> = (1..=600).map(removed).collect();
             owners.apply(owners.now, &all, true);
-            assert_eq!(owners.roster.held, Held::default(), "nothing is counted any more");
+            assert_eq!(owners.roster.held, HeldWorkloads::default(), "nothing is counted any more");
         }
     }
 }
@@ -414,7 +414,7 @@ fn pods_of_a_node_in_a_container_are_not_bounded_once_they_are_told() {
     for n in 1..=600 {
         assert_eq!(owners.owner(n).pod_uid().map(|it| &**it), Some(&*uid(n)));
     }
-    assert_eq!(owners.roster.held, Held::default(), "those that came before they were told take no room");
+    assert_eq!(owners.roster.held, HeldWorkloads::default(), "those that came before they were told take no room");
 }
 
 /// Their cgroups are made by the kubelet alone, however many there are.

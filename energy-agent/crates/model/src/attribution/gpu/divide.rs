@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{GpuMethod, GpuUse};
 use crate::attribution::split::split;
-use crate::attribution::usage::Usage;
+use crate::attribution::usage::CpuUsage;
 use crate::attribution::{Division, Method};
 use crate::gpu::{Evidence, GpuProcess, GpuProcessKind};
 use crate::units::Microjoules;
@@ -60,7 +60,7 @@ pub fn divide(used: &GpuUse<'_>, active: Microjoules) -> Parts {
 
 impl Parts {
     /// The GPU's energy in the terms of all zones. Every workload charged is in `usage`.
-    pub fn division(self, usage: &Usage, active: Microjoules, idle: Microjoules) -> Division {
+    pub fn division(self, usage: &CpuUsage, active: Microjoules, idle: Microjoules) -> Division {
         let Self { unattributed, method, shares, processes } = self;
         let place = |owner| usage.position(&owner).expect("each workload charged has a share");
         let shares = shares.into_iter().map(|(owner, part)| (place(owner), part)).collect();

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::tests::{GpuDivision, energy, zone};
 use super::*;
 use crate::attribution::idle::IdleModel;
-use crate::attribution::{Idle, Interval, Users, ZoneReading};
+use crate::attribution::{Idle, Interval, ZoneReading, ZoneUsers};
 use crate::gpu::{Gpu, GpuInstance, GpuProcess, GpuProcessKind, GpuState};
 use crate::workload::Runtime;
 
@@ -52,7 +52,7 @@ impl World {
         self.idle_uw.iter().for_each(|&idle_uw| model.set_known(&zone(), idle_uw));
         let used = GpuUse { reading: &reading, owners: &owners, allocation: &allocation };
         let (energy, elapsed) = (energy(self.energy), reading.elapsed);
-        let zones = vec![ZoneReading { energy: &energy, elapsed, users: Users::Gpu(used) }];
+        let zones = vec![ZoneReading { energy: &energy, elapsed, users: ZoneUsers::Gpu(used) }];
         let interval = Interval { elapsed, zones, domains: &[], loads: &[], shares: Vec::new() };
         GpuDivision::of(interval, Idle::Learned(&model))
     }

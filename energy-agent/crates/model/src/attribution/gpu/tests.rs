@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::attribution::idle::IdleModel;
-use crate::attribution::{Attribution, Division, Idle, Interval, Method, Users, ZoneReading, attribute, learn};
+use crate::attribution::{Attribution, Division, Idle, Interval, Method, ZoneReading, ZoneUsers, attribute, learn};
 use crate::gpu::{Gpu, GpuInstance, GpuProcess, GpuProcessKind, GpuState};
 use crate::workload::Runtime;
 use crate::zone::{Source, Zone, ZoneEnergy, ZoneKind};
@@ -108,7 +108,7 @@ impl World {
     fn interval<'a>(&'a self, energy: &'a ZoneEnergy) -> Interval<'a> {
         let used = GpuUse { reading: &self.reading, owners: &self.owners, allocation: &self.allocation };
         let elapsed = self.reading.elapsed;
-        let zones = vec![ZoneReading { energy, elapsed, users: Users::Gpu(used) }];
+        let zones = vec![ZoneReading { energy, elapsed, users: ZoneUsers::Gpu(used) }];
         Interval { elapsed, zones, domains: &[], loads: &[], shares: Vec::new() }
     }
 }

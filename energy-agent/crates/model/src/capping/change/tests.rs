@@ -1,6 +1,6 @@
 use super::*;
 use crate::capping::knob::Knob;
-use crate::capping::policy::{Mode, Scope};
+use crate::capping::policy::{BudgetScope, Mode};
 use crate::units::Watts;
 
 fn name() -> PolicyName {
@@ -26,14 +26,14 @@ fn told(from: Option<SubjectState>, to: SubjectState) -> Option<(ChangeKind, Str
     let policies = [PolicyStatus {
         name: name(),
         mode: Mode::Enforce,
-        scope: Scope::PerPod,
+        scope: BudgetScope::PerPod,
         source: "file /p.yaml".into(),
         subjects: vec![subject],
         lost: Vec::new(),
     }];
-    let what = What::State { from, to, reason: None };
-    let change = controller::Change { policy: name(), pod: Some(pod("train-0")), what };
-    of_controller(change, &policies, |pod| pod).map(|change| {
+    let kind = BudgetChangeKind::State { from, to, reason: None };
+    let change = BudgetChange { policy: name(), pod: Some(pod("train-0")), kind };
+    of_budget(change, &policies, |pod| pod).map(|change| {
         assert_eq!((change.policy, change.about), (Some(name()), About::Pod(pod("train-0"))));
         (change.kind, change.message)
     })
@@ -55,8 +55,8 @@ fn the_beginning_and_end_of_a_cap_are_news_with_power_and_budget() {
 
 #[test]
 fn the_end_of_the_agent_lets_pods_go_and_names_what_could_not_be_given_back() {
-    let end = controller::Change { policy: name(), pod: Some(pod("train-0")), what: What::End };
-    let told = of_controller(end, &[], |pod| pod).unwrap();
+    let end = BudgetChange { policy: name(), pod: Some(pod("train-0")), kind: BudgetChangeKind::End };
+    let told = of_budget(end, &[], |pod| pod).unwrap();
     assert_eq!((told.kind, told.message.as_str()), (ChangeKind::Released, "released: the agent ends"));
     let left = [Knob::GpuClock("GPU-1".into()), Knob::CpuFrequency(4)];
     let told = of_end(left.iter());
@@ -69,25 +69,25 @@ fn the_end_of_the_agent_lets_pods_go_and_names_what_could_not_be_given_back() {
 
 #[test]
 fn a_pod_that_nobody_knows_a_name_of_is_news_of_the_node() {
-    let gone = || controller::Change { policy: name(), pod: Some(pod("")), what: What::Gone };
-    assert_eq!(of_controller(gone(), &[], |pod| pod).unwrap().about, About::Node);
-    let named = of_controller(gone(), &[], |_| pod("train-0")).unwrap();
+    let gone = || BudgetChange { policy: name(), pod: Some(pod("")), kind: BudgetChangeKind::Gone };
+    assert_eq!(of_budget(gone(), &[], |pod| pod).unwrap().about, About::Node);
+    let named = of_budget(gone(), &[], |_| pod("train-0")).unwrap();
     assert_eq!((named.kind, named.about), (ChangeKind::Released, About::Pod(pod("train-0"))));
 }
 
 #[test]
 fn limits_that_are_given_back_together_are_one_piece_of_news() {
-    let change = |uuid: &str, kind| knobs::Change {
+    let change = |uuid: &str, kind| KnobChange {
         knob: Knob::GpuClock(uuid.into()),
         policy: Some(name()),
         kind,
         detail: "open".to_owned(),
     };
     let kinds = [
-        change("GPU-1", knobs::ChangeKind::Restored),
-        change("GPU-2", knobs::ChangeKind::Restored),
-        change("GPU-3", knobs::ChangeKind::Reverted),
-        change("GPU-4", knobs::ChangeKind::Foreign),
+        change("GPU-1", KnobChangeKind::Restored),
+        change("GPU-2", KnobChangeKind::Restored),
+        change("GPU-3", KnobChangeKind::Reverted),
+        change("GPU-4", KnobChangeKind::Foreign),
     ];
     let told = of_knobs(kinds.to_vec());
     assert_eq!(
@@ -111,11 +111,11 @@ fn a_refusal_is_news_of_its_configmap() {
         kept: true,
     };
     let [namespace, name_of_map, key] = ["energy", "policies", "gpu.yaml"].map(str::to_owned);
-    let told = of_problem(&problem(Place::ConfigMap { namespace, name: name_of_map, key }));
+    let told = of_problem(&problem(DocumentPlace::ConfigMap { namespace, name: name_of_map, key }));
     assert_eq!(told.about, About::ConfigMap { namespace: "energy".into(), name: "policies".into() });
     assert_eq!(
         told.message,
         "refused, the previous version stays active: ConfigMap energy/policies key gpu.yaml: policies[0].mode: no such mode"
     );
-    assert_eq!(of_problem(&problem(Place::File("/etc/policies.yaml".to_owned()))).about, About::Node);
+    assert_eq!(of_problem(&problem(DocumentPlace::File("/etc/policies.yaml".to_owned()))).about, About::Node);
 }

@@ -1,5 +1,5 @@
 //! One budget and what it is compared with: a pod, or all pods of a policy on the node. Each tick turns its power into
-//! events of its [`Phase`] and into cuts of its devices, and what is shown follows from these.
+//! events of its [`BudgetPhase`] and into cuts of its devices, and what is shown follows from these.
 //!
 //! An excess cuts at once; the ceiling rises again when the power has been below `release` for the hold, in steps some
 //! seconds apart so that a device is written seldom. Power limits are set behind the clocks from the first cut until a
@@ -19,11 +19,11 @@ use self::cut::Cuts;
 use self::floor::Floor;
 use self::history::History;
 use self::hold::Hold;
-use self::phase::{Cap, Event, Phase};
-use self::reading::{Reading, Sight};
+use self::phase::{BudgetEvent, BudgetPhase, Cap};
+use self::reading::{BudgetReading, Sight};
 use super::past::Excess;
 use super::peak::Peak;
-use super::view::View;
+use super::view::BudgetView;
 use crate::capping::knob::{Knob, Limits};
 use crate::capping::policy::{Amount, Mode, Policy, TelemetryLoss};
 use crate::capping::status::SubjectState;
@@ -34,7 +34,7 @@ const STALE_TICKS: u32 = 3;
 
 /// When a step takes place.
 #[derive(Clone, Copy, Debug)]
-pub struct Tick {
+pub struct StepTime {
     pub now: Duration,
     /// Since the step before.
     pub elapsed: Duration,
@@ -49,7 +49,7 @@ pub struct Budget {
     pub shown: Shown,
     /// Of this and earlier budgets of the name.
     pub excess: Excess,
-    phase: Phase,
+    phase: BudgetPhase,
     cuts: Cuts,
     hold: Hold,
     floor: Floor,
@@ -77,7 +77,7 @@ impl Budget {
             mode: policy.mode,
             shown: Shown { state: SubjectState::Open, reason: None, budget: None, power: None },
             excess,
-            phase: if policy.mode == Mode::Off { Phase::Off } else { Phase::Open },
+            phase: if policy.mode == Mode::Off { BudgetPhase::Off } else { BudgetPhase::Open },
             cuts: Cuts::default(),
             hold: Hold::new(policy.control.hold),
             floor: Floor::UNKNOWN,
@@ -88,7 +88,7 @@ impl Budget {
     }
 
     /// One tick. What `adopted` says of a device that is seen for the first time is taken from there.
-    pub fn step(&mut self, policy: &Policy, view: &mut View, tick: Tick, adopted: &mut Limits) {
+    pub fn step(&mut self, policy: &Policy, view: &mut BudgetView, tick: StepTime, adopted: &mut Limits) {
         if self.amount != policy.budget.amount {
             self.amount = policy.budget.amount;
             self.hold.forget_length(policy.control.hold);
@@ -96,7 +96,7 @@ impl Budget {
         }
         let adopts = self.mode == Mode::Enforce && !adopted.is_empty();
         if adopts && self.cuts.adopt(&policy.name, view, adopted) {
-            self.pass(Event::Adopted { hold_until: tick.now + self.hold.length() }, tick.now);
+            self.pass(BudgetEvent::Adopted { hold_until: tick.now + self.hold.length() }, tick.now);
         }
         self.cuts.refresh(view, tick.now);
         let ticks = policy.budget.window.as_nanos().div_ceil(tick.interval.as_nanos().max(1)).max(1);
@@ -113,11 +113,13 @@ impl Budget {
             _ if lost => Sight::Lost,
             (None, _) => Sight::NoBudget,
             (Some(budget), None) => Sight::NoPower { budget },
-            (Some(budget), Some((power, mean))) => Sight::Both(Reading::new(&policy.control, power, mean, budget)),
+            (Some(budget), Some((power, mean))) => {
+                Sight::Both(BudgetReading::new(&policy.control, power, mean, budget))
+            }
         };
         match (self.mode, sight) {
             // A peak is learned only while nothing is lowered: a cap that waited for it would never end.
-            (Mode::Enforce, Sight::NoBudget) if self.is_capped() => self.pass(Event::Released, tick.now),
+            (Mode::Enforce, Sight::NoBudget) if self.is_capped() => self.pass(BudgetEvent::Released, tick.now),
             (Mode::Off, _) | (_, Sight::NoBudget | Sight::NoPower { .. }) => {}
             (Mode::Recommend | Mode::Enforce, Sight::Lost) => self.lose(policy, view, tick),
             (Mode::Recommend, Sight::Both(reading)) => self.recommend(policy, view, reading, tick),
@@ -134,7 +136,7 @@ impl Budget {
     }
 
     /// What is wanted of each knob. Counts what has changed.
-    pub fn limits(&mut self, view: &View, now: Duration) -> BTreeMap<Knob, u64> {
+    pub fn limits(&mut self, view: &BudgetView, now: Duration) -> BTreeMap<Knob, u64> {
         if self.mode == Mode::Enforce { self.cuts.values(view, now) } else { BTreeMap::new() }
     }
 
@@ -146,15 +148,17 @@ impl Budget {
 
     /// The lowest relative ceiling of its devices.
     #[must_use]
-    pub fn ceiling(&self, view: &View) -> f64 {
+    pub fn ceiling(&self, view: &BudgetView) -> f64 {
         match self.phase {
-            Phase::Recommending { ceiling, .. } => ceiling,
-            Phase::Off | Phase::Open | Phase::Lowered(_) | Phase::Probation { .. } => self.cuts.lowest(view),
+            BudgetPhase::Recommending { ceiling, .. } => ceiling,
+            BudgetPhase::Off | BudgetPhase::Open | BudgetPhase::Lowered(_) | BudgetPhase::Probation { .. } => {
+                self.cuts.lowest(view)
+            }
         }
     }
 
     /// The budget in watts. A peak is learned only while nothing is lowered.
-    fn budget(&mut self, mean: Option<f64>, tick: Tick) -> Option<f64> {
+    fn budget(&mut self, mean: Option<f64>, tick: StepTime) -> Option<f64> {
         match self.amount {
             Amount::Watts(watts) => Some(watts),
             Amount::PercentOfPeak { percent, lookback } => {
@@ -166,8 +170,8 @@ impl Budget {
         }
     }
 
-    fn enforce(&mut self, policy: &Policy, view: &mut View, reading: Reading, tick: Tick) {
-        let Reading { power, mean, budget, target, release, .. } = reading;
+    fn enforce(&mut self, policy: &Policy, view: &mut BudgetView, reading: BudgetReading, tick: StepTime) {
+        let BudgetReading { power, mean, budget, target, release, .. } = reading;
         let now = tick.now;
         // A hold that was learned before `holdSeconds` was lowered goes on.
         let longest = Hold::longest(policy.control.hold).max(self.hold.length());
@@ -184,7 +188,7 @@ impl Budget {
         let Some(Cap { limits_for, hold_until, .. }) = self.phase.cap() else { return };
         if power > 0.0 && limits_for != Some(budget) {
             self.cuts.limit_anew(view, reading);
-            self.pass(Event::Edited { budget }, now);
+            self.pass(BudgetEvent::Edited { budget }, now);
         }
         // A load that comes and goes is as high as it was within the hold.
         let highest = self.history.highest(self.hold.length(), now).max(power);
@@ -197,69 +201,69 @@ impl Budget {
         }
         let held_back = !below && view.devices.iter().any(|device| device.lever.is_none());
         let open = self.cuts.ceilings_are_open(view) && !held_back;
-        self.pass(if open { Event::CeilingsOpen } else { Event::CeilingsLowered }, now);
+        self.pass(if open { BudgetEvent::CeilingsOpen } else { BudgetEvent::CeilingsLowered }, now);
     }
 
-    fn cut(&mut self, policy: &Policy, view: &mut View, reading: Reading, now: Duration) {
+    fn cut(&mut self, policy: &Policy, view: &mut BudgetView, reading: BudgetReading, now: Duration) {
         self.hold.excess(now, policy.control.hold);
         let lowered = self.cuts.lower(&policy.control.algorithm, view, reading);
         let limited = self.cuts.limit(view, reading);
         let changed = lowered || limited;
         let budget = reading.budget;
-        self.pass(if changed { Event::Cut { budget } } else { Event::CutInVain { budget } }, now);
+        self.pass(if changed { BudgetEvent::Cut { budget } } else { BudgetEvent::CutInVain { budget } }, now);
         // Where there is nothing to cut, nothing is at its floor; nor is what is in other hands.
         self.floor.excess(!changed && !view.devices.is_empty() && view.blocked.is_none());
     }
 
     /// What a ceiling would have to be, from open: nothing follows it, so it does not go down tick by tick.
-    fn recommend(&mut self, policy: &Policy, view: &View, reading: Reading, tick: Tick) {
+    fn recommend(&mut self, policy: &Policy, view: &BudgetView, reading: BudgetReading, tick: StepTime) {
         let until = tick.now + policy.control.hold;
         let event = match self.phase {
-            _ if reading.is_above() && view.devices.is_empty() => Event::Released,
+            _ if reading.is_above() && view.devices.is_empty() => BudgetEvent::Released,
             _ if reading.is_above() => {
-                Event::Recommended { ceiling: cut::fitting(&policy.control.algorithm, view, reading), until }
+                BudgetEvent::Recommended { ceiling: cut::fitting(&policy.control.algorithm, view, reading), until }
             }
-            Phase::Recommending { ceiling, .. } if reading.mean >= reading.release => {
-                Event::Recommended { ceiling, until }
+            BudgetPhase::Recommending { ceiling, .. } if reading.mean >= reading.release => {
+                BudgetEvent::Recommended { ceiling, until }
             }
-            _ => Event::Below,
+            _ => BudgetEvent::Below,
         };
         self.pass(event, tick.now);
     }
 
-    fn lose(&mut self, policy: &Policy, view: &View, tick: Tick) {
+    fn lose(&mut self, policy: &Policy, view: &BudgetView, tick: StepTime) {
         self.history.clear();
         let control = &policy.control;
         match control.on_telemetry_loss {
             TelemetryLoss::Hold if self.history.unmeasured(tick.now) < control.telemetry_timeout => {}
-            TelemetryLoss::Hold | TelemetryLoss::Release => self.pass(Event::Released, tick.now),
+            TelemetryLoss::Hold | TelemetryLoss::Release => self.pass(BudgetEvent::Released, tick.now),
             TelemetryLoss::Floor if self.mode == Mode::Recommend => {
                 if let Some(ceiling) = cut::lowest_floor(view) {
-                    self.pass(Event::Recommended { ceiling, until: tick.now + control.hold }, tick.now);
+                    self.pass(BudgetEvent::Recommended { ceiling, until: tick.now + control.hold }, tick.now);
                 }
             }
             TelemetryLoss::Floor => {
                 if self.cuts.lower_to_floor(view) {
-                    self.pass(Event::Floored, tick.now);
+                    self.pass(BudgetEvent::Floored, tick.now);
                 }
             }
         }
     }
 
     /// Goes on to the phase after an event. What is lowered is released with the phase that it belongs to.
-    fn pass(&mut self, event: Event, now: Duration) {
+    fn pass(&mut self, event: BudgetEvent, now: Duration) {
         let was_capped = self.is_capped();
         self.phase = self.phase.after(event, now);
-        if event == Event::Released || (was_capped && !self.is_capped()) {
+        if event == BudgetEvent::Released || (was_capped && !self.is_capped()) {
             self.cuts.release();
             self.floor.forget();
         }
     }
 
     /// The state that is shown, and why.
-    fn judge(&mut self, view: &View, sight: Sight, now: Duration) -> (SubjectState, Option<String>) {
+    fn judge(&mut self, view: &BudgetView, sight: Sight, now: Duration) -> (SubjectState, Option<String>) {
         let obstacle = match sight {
-            _ if self.phase == Phase::Off => Some((SubjectState::Off, None)),
+            _ if self.phase == BudgetPhase::Off => Some((SubjectState::Off, None)),
             Sight::Lost => Some((SubjectState::TelemetryLost, None)),
             _ if view.devices.is_empty() && view.blocked.is_some() => {
                 Some((SubjectState::NoActuator, view.blocked.clone()))
@@ -276,16 +280,16 @@ impl Budget {
             return shown;
         }
         if self.floor.is_reached() {
-            let over = matches!(sight, Sight::Both(Reading { mean, budget, .. }) if mean > budget);
+            let over = matches!(sight, Sight::Both(BudgetReading { mean, budget, .. }) if mean > budget);
             let power = if over { "is still" } else { "was within the last minute" };
             let reason = format!("all limits are at their floors, and the power {power} above the budget");
             return (SubjectState::Unreachable, Some(reason));
         }
         let state = match self.phase {
-            Phase::Off => SubjectState::Off,
-            Phase::Open => SubjectState::Open,
-            Phase::Recommending { .. } => SubjectState::Recommending,
-            Phase::Lowered(_) | Phase::Probation { .. } => SubjectState::Capping,
+            BudgetPhase::Off => SubjectState::Off,
+            BudgetPhase::Open => SubjectState::Open,
+            BudgetPhase::Recommending { .. } => SubjectState::Recommending,
+            BudgetPhase::Lowered(_) | BudgetPhase::Probation { .. } => SubjectState::Capping,
         };
         // Part of it may be in other hands, or allowed more than the budget.
         let more = || self.cuts.allow_more(view, sight.budget()?);

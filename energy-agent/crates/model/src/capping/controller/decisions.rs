@@ -20,7 +20,7 @@ pub struct Decisions {
     /// Ascending by name.
     pub policies: Vec<Sourced>,
     /// By policy.
-    pub shares: Vec<Share>,
+    pub shares: Vec<PolicyShare>,
     pods: Vec<Matched>,
     by_uid: HashMap<Arc<str>, usize>,
     by_namespace: HashMap<String, Vec<usize>>,
@@ -30,7 +30,7 @@ pub struct Decisions {
 
 /// What one policy got. Pods are numbered by their place in the observation.
 #[derive(Debug, Default)]
-pub struct Share {
+pub struct PolicyShare {
     pub won: Vec<Won>,
     pub lost: Vec<Lost>,
 }
@@ -165,7 +165,7 @@ impl Decisions {
     }
 
     fn share_out(&mut self) {
-        let mut shares: Vec<Share> = self.policies.iter().map(|_| Share::default()).collect();
+        let mut shares: Vec<PolicyShare> = self.policies.iter().map(|_| PolicyShare::default()).collect();
         for (place, pod) in self.pods.iter().enumerate() {
             for &number in &pod.policies {
                 let policy = self.policy(number);

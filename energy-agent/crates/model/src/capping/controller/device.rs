@@ -28,7 +28,7 @@ pub enum DeviceKey {
 
 /// A device of a budget, as it is at this tick.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Device {
+pub struct BudgetDevice {
     pub key: DeviceKey,
     /// The part of its power that counts in the budget; watts.
     pub power: f64,

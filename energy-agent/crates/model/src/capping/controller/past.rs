@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::capping::policy::PolicyName;
 
 /// By policy, and uid of the pod or nothing for the node.
-pub type Key = (PolicyName, Option<Arc<str>>);
+pub type BudgetKey = (PolicyName, Option<Arc<str>>);
 
 /// Time and energy over the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,14 +23,14 @@ pub const MOST: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Past {
     /// With the number of their end.
-    budgets: BTreeMap<Key, (u64, Excess)>,
-    order: BTreeMap<u64, Key>,
+    budgets: BTreeMap<BudgetKey, (u64, Excess)>,
+    order: BTreeMap<u64, BudgetKey>,
     ended: u64,
 }
 
 impl Past {
     /// A budget has ended.
-    pub fn keep(&mut self, key: &Key, excess: Excess) {
+    pub fn keep(&mut self, key: &BudgetKey, excess: Excess) {
         if excess == Excess::default() {
             return;
         }
@@ -46,7 +46,7 @@ impl Past {
     }
 
     /// A budget begins, perhaps again.
-    pub fn take(&mut self, key: &Key) -> Excess {
+    pub fn take(&mut self, key: &BudgetKey) -> Excess {
         let Some((number, excess)) = self.budgets.remove(key) else { return Excess::default() };
         self.order.remove(&number);
         excess
@@ -57,7 +57,7 @@ impl Past {
 mod tests {
     use super::*;
 
-    fn key(number: usize) -> Key {
+    fn key(number: usize) -> BudgetKey {
         (PolicyName { namespace: "".into(), name: number.to_string().into() }, None)
     }
 

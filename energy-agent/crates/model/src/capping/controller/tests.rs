@@ -234,7 +234,7 @@ fn deletion_and_another_mode_restore_at_once() {
     world.in_force.policies.clear();
     assert_eq!(world.tick().limits, Limits::new());
     assert_eq!(world.outcome.changes.len(), 1);
-    assert_eq!(world.outcome.changes[0].what, What::Gone);
+    assert_eq!(world.outcome.changes[0].kind, BudgetChangeKind::Gone);
 }
 
 #[test]
@@ -246,8 +246,8 @@ fn the_end_of_the_agent_is_the_end_of_every_cap_that_is_enforced() {
     world.tick();
     assert_eq!([world.state("cap"), world.state("recommend")], [SubjectState::Capping, SubjectState::Recommending]);
     let ended = world.controller.end();
-    let told: Vec<_> = ended.iter().map(|change| (&change.policy, change.what.clone())).collect();
-    assert_eq!(told, [(&name("cap"), What::End)]);
+    let told: Vec<_> = ended.iter().map(|change| (&change.policy, change.kind.clone())).collect();
+    assert_eq!(told, [(&name("cap"), BudgetChangeKind::End)]);
     assert_eq!(ended[0].pod.as_ref().map(|pod| &*pod.uid), Some("a"));
     assert_eq!(world.controller.end(), []);
 }

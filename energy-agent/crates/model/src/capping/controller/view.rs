@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::decisions::{Decisions, Won};
-use super::device::{Device, DeviceKey, Lever, LeverKind, Range, Sharing};
+use super::device::{BudgetDevice, DeviceKey, Lever, LeverKind, Range, Sharing};
 use crate::capping::knob::Knob;
 use crate::capping::knob::KnobState;
 use crate::capping::observation::{GpuDevice, Observation, PodNow};
-use crate::capping::policy::{Component, CpuActuators, Policy, Scope, Selector};
+use crate::capping::policy::{BudgetScope, Component, CpuActuators, Policy, Selector};
 use crate::capping::quantity::Quantity;
 use crate::units::{floor_u64, nearest_u64};
 
 /// The part of an observation that belongs to one budget.
 #[derive(Clone, Debug, Default)]
-pub struct View {
+pub struct BudgetView {
     /// Watts; `None`: some part of it was not measured.
     pub power: Option<f64>,
     /// How long ago the oldest interval ended that is part of it.
     pub age: Duration,
-    pub devices: Vec<Device>,
+    pub devices: Vec<BudgetDevice>,
     /// Why a device that it draws power from cannot be used.
     pub blocked: Option<String>,
     /// Knobs that it would use if they could be used.
@@ -49,14 +49,14 @@ impl<'a> Scene<'a> {
 
     /// What policy `number` decides about: one pod, or all that it has won.
     #[must_use]
-    pub fn view(&self, number: usize, won: &[Won]) -> View {
-        let mut view = View { power: Some(0.0), ..View::default() };
+    pub fn view(&self, number: usize, won: &[Won]) -> BudgetView {
+        let mut view = BudgetView { power: Some(0.0), ..BudgetView::default() };
         self.add_gpus(number, won, &mut view);
         self.add_cpus(number, won, &mut view);
         view
     }
 
-    fn add_gpus(&self, number: usize, won: &[Won], view: &mut View) {
+    fn add_gpus(&self, number: usize, won: &[Won], view: &mut BudgetView) {
         let uids = || won.iter().filter(|won| won.gpu).map(|won| &*self.seen.pods[won.pod].uid);
         let mut gpus: Vec<&GpuDevice> = uids().filter_map(|uid| self.gpus.get(uid)).flatten().copied().collect();
         gpus.sort_by(|a, b| a.uuid.cmp(&b.uuid));
@@ -98,7 +98,7 @@ impl<'a> Scene<'a> {
             }
             let power = part.unwrap_or(0.0);
             let at = gpu.clock_mhz.map(u64::from);
-            view.devices.push(Device {
+            view.devices.push(BudgetDevice {
                 key: DeviceKey::Gpu(Arc::clone(&gpu.uuid)),
                 power,
                 others: gpu.power.map_or(0.0, |whole| (whole.0 - power).max(0.0)),
@@ -143,11 +143,11 @@ impl<'a> Scene<'a> {
         None
     }
 
-    fn add_cpus(&self, number: usize, won: &[Won], view: &mut View) {
+    fn add_cpus(&self, number: usize, won: &[Won], view: &mut BudgetView) {
         let policy = self.decisions.policy(number);
         let places: BTreeSet<usize> = won.iter().filter(|won| won.cpu).map(|won| won.pod).collect();
         let counted: Vec<_> = places.iter().map(|&place| &self.seen.pods[place]).collect();
-        let node = policy.budget.components.cpu && policy.budget.scope == Scope::PerNode && selects_all(policy);
+        let node = policy.budget.components.cpu && policy.budget.scope == BudgetScope::PerNode && selects_all(policy);
         let power: Option<f64> = if node {
             self.seen.node_cpu_power.map(|power| power.0).filter(|power| power.is_finite())
         } else {
@@ -216,7 +216,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Whether the whole node is held by its packages' limits: by those that can be written.
-    fn add_rapl(&self, power: Option<f64>, cpu: CpuActuators, view: &mut View) -> bool {
+    fn add_rapl(&self, power: Option<f64>, cpu: CpuActuators, view: &mut BudgetView) -> bool {
         let knobs: Vec<&Knob> = self.seen.knobs.keys().filter(|knob| matches!(knob, Knob::RaplLimit(_))).collect();
         if knobs.is_empty() {
             let remedy = if has_others(cpu) { "" } else { "; name Frequency or Quota" };
@@ -232,7 +232,7 @@ impl<'a> Scene<'a> {
         if usable.is_empty() {
             return false;
         }
-        view.devices.push(Device {
+        view.devices.push(BudgetDevice {
             key: DeviceKey::Cpu(None),
             power: power.unwrap_or(0.0),
             others: 0.0,
@@ -267,8 +267,8 @@ impl<'a> Scene<'a> {
     }
 }
 
-const fn cpu_device(uid: Option<Arc<str>>, power: f64, lever: Lever) -> Device {
-    Device {
+const fn cpu_device(uid: Option<Arc<str>>, power: f64, lever: Lever) -> BudgetDevice {
+    BudgetDevice {
         key: DeviceKey::Cpu(uid),
         power,
         others: 0.0,

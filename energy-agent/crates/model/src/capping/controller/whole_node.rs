@@ -12,7 +12,7 @@ const ZONES: [&str; 2] = ["intel-rapl:0", "intel-rapl:1"];
 fn node_policy(watts: f64) -> Policy {
     let mut node = policy("node", watts);
     node.selector = Selector { select_all: true, ..Selector::default() };
-    node.budget.scope = Scope::PerNode;
+    node.budget.scope = BudgetScope::PerNode;
     node.budget.components = Components { gpu: false, cpu: true };
     (node.actuators.cpu.frequency, node.actuators.cpu.quota, node.actuators.cpu.rapl_limit) = (false, false, true);
     node

@@ -30,7 +30,7 @@ pub fn policy(called: &str, watts: f64) -> Policy {
         selector: Selector { namespaces: vec!["ml".to_owned()], ..Selector::default() },
         budget: BudgetSpec {
             amount: Amount::Watts(watts),
-            scope: Scope::PerPod,
+            scope: BudgetScope::PerPod,
             components: Components { gpu: true, cpu: false },
             window: Duration::from_secs(1),
         },
@@ -57,9 +57,9 @@ pub(crate) fn quota_of(pod: &str) -> Knob {
 
 /// States of the changes of a tick.
 pub fn states(outcome: &Outcome) -> Vec<SubjectState> {
-    let state = |change: &Change| match change.what {
-        What::State { to, .. } => Some(to),
-        What::Gone | What::End | What::Conflict { .. } => None,
+    let state = |change: &BudgetChange| match change.kind {
+        BudgetChangeKind::State { to, .. } => Some(to),
+        BudgetChangeKind::Gone | BudgetChangeKind::End | BudgetChangeKind::Conflict { .. } => None,
     };
     outcome.changes.iter().filter_map(state).collect()
 }

@@ -6,16 +6,16 @@ use crate::capping::policy::PolicyName;
 
 /// Something that changed; not reported again while it lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct KnobChange {
     pub knob: Knob,
     pub policy: Option<PolicyName>,
-    pub kind: ChangeKind,
+    pub kind: KnobChangeKind,
     /// For people: values with their units, or the error with its remedy.
     pub detail: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangeKind {
+pub enum KnobChangeKind {
     /// Somebody else wrote it; it is left to them.
     Foreign,
     /// The limit of a pod was changed: the new one is what it was before.

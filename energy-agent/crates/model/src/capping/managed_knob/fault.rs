@@ -13,14 +13,14 @@ const SOON: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(
 
 /// The last failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct KnobFault {
     pub error: KnobError,
     /// When to try again.
     pub retry: Duration,
     wait: Duration,
 }
 
-impl Fault {
+impl KnobFault {
     /// A limit could not be written; `before` is the failure before this one, if none of the tries in between worked.
     #[must_use]
     pub fn writing(before: Option<&Self>, now: Duration, error: KnobError) -> Self {

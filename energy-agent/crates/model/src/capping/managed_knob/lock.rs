@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::change::{Change, ChangeKind};
-use super::{Action, Event, ManagedKnob, Theirs, before};
+use super::change::{KnobChange, KnobChangeKind};
+use super::{Action, KnobEvent, ManagedKnob, Theirs, before};
 use crate::capping::knob::{Found, Knob};
 use crate::capping::observation::{ClockLook, Why};
 use crate::capping::stated::Stated;
@@ -95,10 +95,10 @@ impl LockEvidence {
 impl ManagedKnob {
     /// Takes what the GPU runs at as evidence of a lock. One that shows for the first time is reported, and what the agent
     /// wrote is forgotten: the lock has taken its place.
-    pub(super) fn watch_lock(&mut self, now: Duration, changes: &mut Vec<Change>) -> Option<Action> {
+    pub(super) fn watch_lock(&mut self, now: Duration, changes: &mut Vec<KnobChange>) -> Option<Action> {
         let (Knob::GpuClock(_), Some(found)) = (&self.knob, &self.observed.found) else { return None };
         if self.lock.is_anew(found.epoch) && self.phase.lock_mhz().is_some() {
-            self.phase.on(Event::Open);
+            self.phase.on(KnobEvent::Open);
         }
         let held = self.phase.held();
         let is_pending = held.is_some_and(|held| held.pending_since().is_some());
@@ -121,18 +121,18 @@ impl ManagedKnob {
         match (known, shows) {
             (Some(_), false) if !stays => {
                 let detail = format!("its clocks are no longer locked, it runs at {} MHz", look.mhz);
-                self.report(ChangeKind::Recovered, detail, changes);
-                self.phase.on(Event::Open);
+                self.report(KnobChangeKind::Recovered, detail, changes);
+                self.phase.on(KnobEvent::Open);
             }
             (_, true) if !stays => {
-                self.report(ChangeKind::Locked, locked(look.mhz, most), changes);
-                self.phase.on(Event::Yield(lock));
+                self.report(KnobChangeKind::Locked, locked(look.mhz, most), changes);
+                self.phase.on(KnobEvent::Yield(lock));
                 if capped {
                     self.refusal = None;
                     return Some(Action::Forget);
                 }
             }
-            (_, true) => self.phase.on(Event::Yield(lock)),
+            (_, true) => self.phase.on(KnobEvent::Yield(lock)),
             (_, false) => {}
         }
         None

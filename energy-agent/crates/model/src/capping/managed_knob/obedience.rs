@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::change::{Change, ChangeKind};
-use super::{Event, ManagedKnob};
+use super::change::{KnobChange, KnobChangeKind};
+use super::{KnobEvent, ManagedKnob};
 use crate::capping::knob::KnobState;
 use crate::capping::knob::{Found, Knob, KnobError};
 
@@ -30,7 +30,7 @@ impl Obedience {
 
 impl ManagedKnob {
     /// A lock that a GPU does not obey is set once more. If that does not help, it has no effect.
-    pub(super) fn watch_clock(&mut self, now: Duration, found: &Found, changes: &mut Vec<Change>) {
+    pub(super) fn watch_clock(&mut self, now: Duration, found: &Found, changes: &mut Vec<KnobChange>) {
         let (Knob::GpuClock(_), Some(held), Some(clock_mhz)) = (&self.knob, self.phase.held(), self.observed.clock_mhz)
         else {
             return;
@@ -46,7 +46,7 @@ impl ManagedKnob {
             (*over, *within) = (0, *within + u32::from(clock * 4 >= written * 3));
             if *within >= CLOCK_LOOKS && self.refusal.take().is_some() {
                 *insisted = false;
-                self.report(ChangeKind::Recovered, format!("it runs at {clock_mhz} MHz"), changes);
+                self.report(KnobChangeKind::Recovered, format!("it runs at {clock_mhz} MHz"), changes);
             }
             return;
         }
@@ -60,9 +60,9 @@ impl ManagedKnob {
         if !*insisted {
             return self.refuse(now, KnobError { state: KnobState::NotEffective, detail }, changes);
         }
-        self.phase.on(Event::Undone);
+        self.phase.on(KnobEvent::Undone);
         if self.refusal.is_none() {
-            self.report(ChangeKind::Reverted, detail, changes);
+            self.report(KnobChangeKind::Reverted, detail, changes);
         }
     }
 }

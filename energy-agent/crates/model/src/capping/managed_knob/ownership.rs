@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::change::{Change, ChangeKind};
-use super::{Action, Event, ManagedKnob, Theirs, text};
+use super::change::{KnobChange, KnobChangeKind};
+use super::{Action, KnobEvent, ManagedKnob, Theirs, text};
 use crate::capping::knob::{Found, Knob};
 
 impl ManagedKnob {
     /// Takes what shows. `Some`: the knob is the agent's no longer, or not for now.
-    pub(super) fn examine(&mut self, now: Duration, found: &Found, changes: &mut Vec<Change>) -> Option<Action> {
+    pub(super) fn examine(&mut self, now: Duration, found: &Found, changes: &mut Vec<KnobChange>) -> Option<Action> {
         let held = self.phase.held()?;
         let (readable, is_quota) = (self.knob.is_readable(), matches!(self.knob, Knob::CpuQuota(_)));
         let is_ours = found.value.is_some_and(|value| held.is_ours(value));
@@ -17,18 +17,18 @@ impl ManagedKnob {
             if readable && (!is_ours || is_quota) {
                 // The device began anew: what it shows now is what it was before anything was written.
                 if wanted {
-                    self.report(ChangeKind::Reverted, "the device was reset".to_owned(), changes);
+                    self.report(KnobChangeKind::Reverted, "the device was reset".to_owned(), changes);
                 }
-                self.phase.on(Event::Open);
+                self.phase.on(KnobEvent::Open);
                 return Some(Action::Forget);
             }
             if !readable && confirmed && wanted {
-                self.report(ChangeKind::Reverted, "the driver was loaded again".to_owned(), changes);
+                self.report(KnobChangeKind::Reverted, "the driver was loaded again".to_owned(), changes);
             }
             if !readable {
-                self.phase.on(Event::Undone);
+                self.phase.on(KnobEvent::Undone);
             }
-            self.phase.on(Event::Epoch(found.epoch));
+            self.phase.on(KnobEvent::Epoch(found.epoch));
             return None;
         }
         // A quota in another period is another limit.
@@ -39,23 +39,23 @@ impl ManagedKnob {
         let close = |value: u64| held.ours.iter().any(|&ours| value.abs_diff(ours) <= off(ours));
         let is_rounded = !confirmed && found.value.is_some_and(close);
         let written = held.written;
-        self.phase.on(Event::Epoch(found.epoch));
+        self.phase.on(KnobEvent::Epoch(found.epoch));
         if !readable {
             return None;
         }
         if is_ours {
-            self.phase.on(Event::Shown);
+            self.phase.on(KnobEvent::Shown);
             return None;
         }
         if is_back {
-            self.phase.on(Event::Undone);
+            self.phase.on(KnobEvent::Undone);
             if confirmed && wanted {
                 let often = self.rival.reverted(now);
                 let shown = format!("it went back to {}", text(&self.knob, found.value));
                 if often {
                     return Some(self.give_way(now, &format!("{shown} repeatedly"), changes));
                 }
-                self.report(ChangeKind::Reverted, shown, changes);
+                self.report(KnobChangeKind::Reverted, shown, changes);
             }
             return None;
         }
@@ -72,18 +72,18 @@ impl ManagedKnob {
 
     /// The kubelet resizes pods in place: a quota that somebody else writes is the pod's new limit. That is restored later,
     /// and the budget holds the pod below it from the next tick on.
-    fn resized(&mut self, now: Duration, detail: &str, changes: &mut Vec<Change>) -> Action {
+    fn resized(&mut self, now: Duration, detail: &str, changes: &mut Vec<KnobChange>) -> Action {
         if self.wanted.is_some() && self.rival.reverted(now) {
             return self.give_way(now, &format!("{detail}, repeatedly"), changes);
         }
-        self.report(ChangeKind::Resized, detail.to_owned(), changes);
-        self.phase.on(Event::Open);
+        self.report(KnobChangeKind::Resized, detail.to_owned(), changes);
+        self.phase.on(KnobEvent::Open);
         self.refusal = None;
         Action::Forget
     }
 
     /// Somebody else writes it: their value is left alone, and is the original if it is ever written again.
-    fn give_way(&mut self, now: Duration, detail: &str, changes: &mut Vec<Change>) -> Action {
+    fn give_way(&mut self, now: Duration, detail: &str, changes: &mut Vec<KnobChange>) -> Action {
         let Some(held) = self.phase.held() else { return Action::Nothing };
         let (policy, written) = (held.policy.clone(), held.written);
         let shown = self.observed.found.as_ref().and_then(|found| found.value);
@@ -92,8 +92,8 @@ impl ManagedKnob {
         // Without a limit nothing is written over it.
         let rule = self.wanted.as_ref().and_then(|_| theirs.rule(&self.knob, now));
         let rule = rule.unwrap_or_else(|| "it stays".to_owned());
-        self.report(ChangeKind::Foreign, format!("{detail}; {rule}"), changes);
-        self.phase.on(Event::Yield(theirs));
+        self.report(KnobChangeKind::Foreign, format!("{detail}; {rule}"), changes);
+        self.phase.on(KnobEvent::Yield(theirs));
         Action::Forget
     }
 }

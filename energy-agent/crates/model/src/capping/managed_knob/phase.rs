@@ -1,22 +1,22 @@
-//! Whether a knob is open, held by the agent, or left to somebody else. Every transition is in [`Phase::after`].
+//! Whether a knob is open, held by the agent, or left to somebody else. Every transition is in [`KnobPhase::after`].
 
 use std::time::Duration;
 
-use super::fault::Fault;
-use crate::capping::journal_entry::{Entry, add_own};
+use super::fault::KnobFault;
+use crate::capping::journal_entry::{JournalEntry, add_own};
 use crate::capping::knob::Found;
 use crate::capping::policy::PolicyName;
 
 /// What the agent has done to a knob, or leaves to somebody else.
 #[derive(Clone, Debug, Default)]
-pub enum Phase {
+pub enum KnobPhase {
     /// It is not in the journal, and the agent may write it.
     #[default]
     Open,
     /// Somebody else has set it. Their value is left alone for a while.
     Yielded(Theirs),
     /// It is in the journal: the agent has written it, or is about to.
-    Held(Held),
+    Held(HeldKnob),
 }
 
 /// A value of somebody else.
@@ -37,7 +37,7 @@ pub enum Theirs {
 
 /// What was done to a knob that is in the journal.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct HeldKnob {
     pub original: Option<u64>,
     pub original_raw: String,
     /// `None`: of an earlier run, and not comparable.
@@ -47,7 +47,7 @@ pub struct Held {
     pub ours: Vec<u64>,
     pub policy: PolicyName,
     /// The last failure to restore it.
-    pub restore_fault: Option<Fault>,
+    pub restore_fault: Option<KnobFault>,
     stage: Stage,
 }
 
@@ -68,7 +68,7 @@ enum Stage {
 
 /// What happens to a knob.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum KnobEvent {
     /// A limit is sent. `original` is what the knob is without the agent.
     Set { now: Duration, value: u64, policy: PolicyName, found: Found, original: Option<u64> },
     /// The original value is sent.
@@ -82,7 +82,7 @@ pub enum Event {
     /// It has not. Where it was `touched` it may have it all the same; `shown` is then also the agent's.
     Refused { touched: bool, shown: Option<u64> },
     /// It has not taken the original value. `None`: that is no fault.
-    NotRestored { fault: Option<Fault> },
+    NotRestored { fault: Option<KnobFault> },
     /// It shows what the agent wrote.
     Shown,
     /// It does not show that any more.
@@ -97,11 +97,11 @@ pub enum Event {
     Open,
 }
 
-impl Phase {
+impl KnobPhase {
     /// Of a knob that an earlier run wrote.
     #[must_use]
-    pub fn adopted(entry: &Entry) -> Self {
-        Self::Held(Held {
+    pub fn adopted(entry: &JournalEntry) -> Self {
+        Self::Held(HeldKnob {
             original: entry.original,
             original_raw: entry.original_raw.clone(),
             epoch: (!entry.knob.is_gpu()).then_some(entry.epoch),
@@ -114,55 +114,57 @@ impl Phase {
     }
 
     /// Goes to the phase after `event`.
-    pub fn on(&mut self, event: Event) {
+    pub fn on(&mut self, event: KnobEvent) {
         *self = std::mem::take(self).after(event);
     }
 
-    fn after(self, event: Event) -> Self {
+    fn after(self, event: KnobEvent) -> Self {
         let held = match (self, event) {
-            (_, Event::Open) => return Self::Open,
-            (_, Event::Yield(theirs)) => return Self::Yielded(theirs),
-            (Self::Open | Self::Yielded(_), Event::Set { now, value, policy, found, original }) => {
-                Held::noted(&found, original, policy.clone()).sent(now, value, policy, &found)
+            (_, KnobEvent::Open) => return Self::Open,
+            (_, KnobEvent::Yield(theirs)) => return Self::Yielded(theirs),
+            (Self::Open | Self::Yielded(_), KnobEvent::Set { now, value, policy, found, original }) => {
+                HeldKnob::noted(&found, original, policy.clone()).sent(now, value, policy, &found)
             }
             // All others are about what the agent has written.
             (phase @ (Self::Open | Self::Yielded(_)), _) => return phase,
-            (Self::Held(held), Event::Set { now, value, policy, found, .. }) => held.sent(now, value, policy, &found),
-            (Self::Held(held), Event::Restore { now }) => {
+            (Self::Held(held), KnobEvent::Set { now, value, policy, found, .. }) => {
+                held.sent(now, value, policy, &found)
+            }
+            (Self::Held(held), KnobEvent::Restore { now }) => {
                 let confirmed = held.is_confirmed();
                 held.at(Stage::Restoring { since: now, confirmed })
             }
-            (Self::Held(held), Event::Unsent) => held.unanswered(),
-            (Self::Held(held), Event::Lost) => match held.unanswered() {
+            (Self::Held(held), KnobEvent::Unsent) => held.unanswered(),
+            (Self::Held(held), KnobEvent::Lost) => match held.unanswered() {
                 held if held.stage == Stage::Noted => held.at(Stage::Unconfirmed),
                 held => held,
             },
-            (Self::Held(mut held), Event::Accepted { value, shown }) => {
+            (Self::Held(mut held), KnobEvent::Accepted { value, shown }) => {
                 held.ours = [value].into_iter().chain(shown.filter(|shown| *shown != value)).collect();
                 held.at(Stage::Confirmed)
             }
-            (Self::Held(mut held), Event::Refused { touched, shown }) => {
+            (Self::Held(mut held), KnobEvent::Refused { touched, shown }) => {
                 if !touched && !held.may_be_written() {
                     return Self::Open;
                 }
                 held.ours.extend(shown);
                 held.at(Stage::Unconfirmed)
             }
-            (Self::Held(held), Event::NotRestored { fault }) => {
+            (Self::Held(held), KnobEvent::NotRestored { fault }) => {
                 let restore_fault = fault.or_else(|| held.restore_fault.clone());
-                Held { restore_fault, ..held.unanswered() }
+                HeldKnob { restore_fault, ..held.unanswered() }
             }
-            (Self::Held(held), Event::Shown) if held.stage == Stage::Unconfirmed => held.at(Stage::Confirmed),
-            (Self::Held(held), Event::Undone) if held.stage == Stage::Confirmed => held.at(Stage::Unconfirmed),
-            (Self::Held(held), Event::Shown | Event::Undone) => held,
-            (Self::Held(held), Event::Epoch(epoch)) => Held { epoch: Some(epoch), ..held },
-            (Self::Held(held), Event::Stated { original, raw }) => Held { original, original_raw: raw, ..held },
+            (Self::Held(held), KnobEvent::Shown) if held.stage == Stage::Unconfirmed => held.at(Stage::Confirmed),
+            (Self::Held(held), KnobEvent::Undone) if held.stage == Stage::Confirmed => held.at(Stage::Unconfirmed),
+            (Self::Held(held), KnobEvent::Shown | KnobEvent::Undone) => held,
+            (Self::Held(held), KnobEvent::Epoch(epoch)) => HeldKnob { epoch: Some(epoch), ..held },
+            (Self::Held(held), KnobEvent::Stated { original, raw }) => HeldKnob { original, original_raw: raw, ..held },
         };
         Self::Held(held)
     }
 
     #[must_use]
-    pub const fn held(&self) -> Option<&Held> {
+    pub const fn held(&self) -> Option<&HeldKnob> {
         match self {
             Self::Held(held) => Some(held),
             Self::Open | Self::Yielded(_) => None,
@@ -189,7 +191,7 @@ impl Phase {
     }
 }
 
-impl Held {
+impl HeldKnob {
     fn noted(found: &Found, original: Option<u64>, policy: PolicyName) -> Self {
         Self {
             original,

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::capping::knob::Value;
+use crate::capping::knob::KnobValue;
 
 const ORIGINAL: u64 = 3000;
 const FLOOR: u64 = 1000;
@@ -39,7 +39,7 @@ fn event() -> impl Strategy<Value = Event> {
 struct World {
     managed: ManagedKnob,
     device: u64,
-    entry: Option<Entry>,
+    entry: Option<JournalEntry>,
     fails: bool,
     kill: Option<bool>,
     now: Duration,
@@ -71,21 +71,21 @@ impl World {
         let value = match self.managed.decide(self.now, limit, &mut Vec::new()) {
             Action::Nothing => return,
             Action::Forget => return self.entry = None,
-            Action::Restore => Value::Restore(self.managed.held().unwrap().original_raw.clone()),
+            Action::Restore => KnobValue::Restore(self.managed.held().unwrap().original_raw.clone()),
             Action::Set(value) => {
                 assert!((FLOOR..=ORIGINAL).contains(&value), "{value}");
                 assert_ne!(value, self.device, "it is that already");
                 let policy = &limit.unwrap().policy;
                 match &mut self.entry {
                     Some(entry) => entry.intend(value, found.value, policy),
-                    None => self.entry = Some(Entry::new(&self.managed.knob, &found, value, policy, "b", 0)),
+                    None => self.entry = Some(JournalEntry::new(&self.managed.knob, &found, value, policy, "b", 0)),
                 }
                 assert_eq!(
                     self.entry.as_ref().unwrap().original,
                     Some(ORIGINAL),
                     "what the agent wrote is no original"
                 );
-                Value::Set(value)
+                KnobValue::Set(value)
             }
         };
         let kill = self.kill.take();
@@ -95,8 +95,8 @@ impl World {
         self.managed.begin(self.now, &value);
         if !self.fails {
             self.device = match &value {
-                Value::Set(value) => *value,
-                Value::Restore(raw) => raw.parse().unwrap(),
+                KnobValue::Set(value) => *value,
+                KnobValue::Restore(raw) => raw.parse().unwrap(),
             };
         }
         if kill == Some(true) {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::pace::forget_before;
-use super::{Event, MINUTE, ManagedKnob, Phase, Theirs, text};
+use super::{KnobEvent, KnobPhase, MINUTE, ManagedKnob, Theirs, text};
 use crate::capping::knob::Knob;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -53,10 +53,10 @@ impl Rival {
 impl ManagedKnob {
     /// Ends a yield that is over. A limit of another policy than the one that they replaced need not wait.
     pub(super) fn end_yield(&mut self, now: Duration) {
-        if let Phase::Yielded(Theirs::Value { until, policy, .. }) = &self.phase
+        if let KnobPhase::Yielded(Theirs::Value { until, policy, .. }) = &self.phase
             && (now >= *until || self.wanted.as_ref().is_some_and(|wanted| wanted.limit.policy != *policy))
         {
-            self.phase.on(Event::Open);
+            self.phase.on(KnobEvent::Open);
         }
     }
 }

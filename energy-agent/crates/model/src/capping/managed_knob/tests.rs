@@ -6,7 +6,7 @@ mod rivals;
 use std::sync::Arc;
 
 use super::*;
-use crate::capping::knob::Value;
+use crate::capping::knob::KnobValue;
 use crate::capping::observation::KnobNow;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -28,9 +28,9 @@ struct Bench {
     managed: ManagedKnob,
     device: Found,
     now: Duration,
-    changes: Vec<Change>,
+    changes: Vec<KnobChange>,
     /// All that was written.
-    writes: Vec<Value>,
+    writes: Vec<KnobValue>,
     /// What the next writes come to instead.
     refuse: Option<KnobState>,
     /// Writes are taken and change nothing.
@@ -72,8 +72,8 @@ impl Bench {
         let action = self.managed.decide(self.now, limit, &mut self.changes);
         let value = match action {
             Action::Nothing | Action::Forget => return action,
-            Action::Set(value) => Value::Set(value),
-            Action::Restore => Value::Restore(self.managed.held().unwrap().original_raw.clone()),
+            Action::Set(value) => KnobValue::Set(value),
+            Action::Restore => KnobValue::Restore(self.managed.held().unwrap().original_raw.clone()),
         };
         self.managed.begin(self.now, &value);
         self.writes.push(value.clone());
@@ -83,9 +83,9 @@ impl Bench {
             None if self.locked => Ok(Found { state: KnobState::NotEffective, ..self.device.clone() }),
             None => {
                 match &value {
-                    Value::Set(value) if readable => self.becomes(Some(*value)),
-                    Value::Restore(raw) if readable => self.becomes(raw.parse().ok()),
-                    Value::Set(_) | Value::Restore(_) => {}
+                    KnobValue::Set(value) if readable => self.becomes(Some(*value)),
+                    KnobValue::Restore(raw) if readable => self.becomes(raw.parse().ok()),
+                    KnobValue::Set(_) | KnobValue::Restore(_) => {}
                 }
                 Ok(self.device.clone())
             }
@@ -100,7 +100,7 @@ impl Bench {
         }
     }
 
-    fn kinds(&mut self) -> Vec<ChangeKind> {
+    fn kinds(&mut self) -> Vec<KnobChangeKind> {
         std::mem::take(&mut self.changes).into_iter().map(|change| change.kind).collect()
     }
 
@@ -122,12 +122,12 @@ fn nothing_is_written_without_a_limit() {
 fn a_limit_is_written_once_and_its_end_gives_back_what_was() {
     let mut cpu = Bench::cpu();
     cpu.ticks(3, Some(&limit(2000)));
-    assert_eq!(cpu.writes, [Value::Set(2000)]);
+    assert_eq!(cpu.writes, [KnobValue::Set(2000)]);
     assert_eq!((cpu.seen().original, cpu.seen().current), (Some(3000), Some(2000)));
     cpu.ticks(3, None);
-    assert_eq!(cpu.writes[1..], [Value::Restore("3000".to_owned())]);
+    assert_eq!(cpu.writes[1..], [KnobValue::Restore("3000".to_owned())]);
     assert_eq!(cpu.device.value, Some(3000));
-    assert_eq!(cpu.kinds(), [ChangeKind::Restored]);
+    assert_eq!(cpu.kinds(), [KnobChangeKind::Restored]);
     let cap = cpu.managed.cap(cpu.now);
     assert_eq!((cap.writes.ok, cap.writes.restored, cap.state), (1, 1, KnobState::Ok));
 }
@@ -140,7 +140,7 @@ fn nothing_is_set_to_what_it_is_or_above_what_it_was() {
     assert_eq!(cpu.writes, []);
     cpu.tick(Some(&limit(2000)));
     cpu.tick(Some(&limit(3500)));
-    assert_eq!(cpu.writes, [Value::Set(2000), Value::Set(3000)]);
+    assert_eq!(cpu.writes, [KnobValue::Set(2000), KnobValue::Set(3000)]);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_limit_below_the_floor_is_the_floor_and_shown_as_clamped() {
     // FC-082; a quarter of 4000 is more than the device's least.
     let mut cpu = Bench::cpu();
     cpu.ticks(3, Some(&limit(1)));
-    assert_eq!(cpu.writes, [Value::Set(1000)]);
+    assert_eq!(cpu.writes, [KnobValue::Set(1000)]);
     assert!(cpu.managed.cap(cpu.now).clamped);
     assert_eq!(cpu.seen().min, 1000);
 }
@@ -164,16 +164,16 @@ fn raises_are_put_off_beyond_twenty_writes_a_minute_and_cuts_never() {
     assert_eq!(cpu.writes.len(), 20, "put off");
     assert_eq!(cpu.managed.cap(cpu.now).writes.deferred, 1, "one value, once");
     cpu.tick(Some(&limit(1500)));
-    assert_eq!(cpu.writes.last(), Some(&Value::Set(1500)), "a cut");
+    assert_eq!(cpu.writes.last(), Some(&KnobValue::Set(1500)), "a cut");
     cpu.tick(None);
-    assert_eq!(cpu.writes.last(), Some(&Value::Restore("3000".to_owned())), "back is back");
+    assert_eq!(cpu.writes.last(), Some(&KnobValue::Restore("3000".to_owned())), "back is back");
     // A minute after the first writes.
     let mut cpu = Bench::cpu();
     for round in 0..20 {
         cpu.tick(Some(&limit(2000 - round)));
     }
     cpu.ticks(41, Some(&limit(2500)));
-    assert_eq!(cpu.writes.last(), Some(&Value::Set(2500)));
+    assert_eq!(cpu.writes.last(), Some(&KnobValue::Set(2500)));
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn another_policy_or_a_changed_one_need_not_wait() {
         } else {
             cpu.tick(Some(&Limit { policy: policy("q"), ..limit(2000) }));
         }
-        assert_eq!(cpu.writes, [Value::Set(2000), Value::Set(2000)], "changed: {changed}");
+        assert_eq!(cpu.writes, [KnobValue::Set(2000), KnobValue::Set(2000)], "changed: {changed}");
     }
 }
 
@@ -203,14 +203,14 @@ fn a_value_that_went_back_is_set_again_and_left_alone_when_it_happens_all_the_ti
     quota.tick(Some(&limit(500)));
     quota.becomes(None);
     quota.ticks(2, Some(&limit(500)));
-    assert_eq!(quota.writes, [Value::Set(500), Value::Set(500)]);
-    assert_eq!(quota.kinds(), [ChangeKind::Reverted]);
+    assert_eq!(quota.writes, [KnobValue::Set(500), KnobValue::Set(500)]);
+    assert_eq!(quota.kinds(), [KnobChangeKind::Reverted]);
     for _ in 0..5 {
         quota.becomes(None);
         quota.tick(Some(&limit(500)));
     }
     assert_eq!(quota.writes.len(), 6, "five times in a minute");
-    assert_eq!(quota.kinds().last(), Some(&ChangeKind::Foreign));
+    assert_eq!(quota.kinds().last(), Some(&KnobChangeKind::Foreign));
     assert_eq!(quota.seen().state, KnobState::Yielded);
     assert!(quota.managed.held().is_none());
 }
@@ -223,7 +223,7 @@ fn a_pod_that_is_resized_is_held_from_its_new_limit_which_comes_back_fc_121() {
     assert_eq!(quota.tick(Some(&limit(50))), Action::Forget);
     assert_eq!((quota.seen().original, quota.seen().state), (Some(2000), KnobState::Ok));
     assert_eq!(quota.tick(Some(&limit(100))), Action::Set(100));
-    assert_eq!(quota.kinds(), [ChangeKind::Resized]);
+    assert_eq!(quota.kinds(), [KnobChangeKind::Resized]);
     // To less than what it is held at: nothing is to be written, or given back.
     quota.becomes(Some(70));
     quota.ticks(3, Some(&limit(100)));
@@ -252,8 +252,8 @@ fn a_resize_between_a_write_and_its_reading_back_is_no_value_of_the_agents() {
     quota.tick(Some(&limit(100)));
     quota.becomes(Some(2000));
     let shown = Found { state: KnobState::NotEffective, ..quota.device.clone() };
-    quota.managed.begin(quota.now, &Value::Set(80));
-    quota.managed.done(quota.now, &Value::Set(80), Ok(shown), &mut quota.changes);
+    quota.managed.begin(quota.now, &KnobValue::Set(80));
+    quota.managed.done(quota.now, &KnobValue::Set(80), Ok(shown), &mut quota.changes);
     quota.ticks(2, Some(&limit(80)));
     assert_eq!(quota.device.value, Some(80));
     quota.ticks(2, None);
@@ -268,7 +268,7 @@ fn a_quota_that_somebody_writes_again_and_again_is_left_to_them_for_a_minute() {
         quota.becomes(Some(millicpus));
     }
     quota.tick(Some(&limit(500)));
-    assert_eq!(quota.kinds(), [[ChangeKind::Resized].repeat(5), vec![ChangeKind::Foreign]].concat());
+    assert_eq!(quota.kinds(), [[KnobChangeKind::Resized].repeat(5), vec![KnobChangeKind::Foreign]].concat());
     assert_eq!((quota.writes.len(), quota.seen().state), (6, KnobState::Yielded));
     quota.ticks(55, Some(&limit(500)));
     assert_eq!((quota.writes.len(), quota.device.value), (6, Some(2006)));
@@ -289,13 +289,13 @@ fn a_refusal_is_told_once_and_tried_again_after_one_two_four_minutes_up_to_ten()
         }
     }
     assert_eq!(tried, [0, 60, 180, 420, 900, 1500, 2100]);
-    assert_eq!(cpu.kinds(), [ChangeKind::Refused(KnobState::Rejected)]);
+    assert_eq!(cpu.kinds(), [KnobChangeKind::Refused(KnobState::Rejected)]);
     let cap = cpu.managed.cap(cpu.now);
     assert_eq!((cap.state, cap.writes.failed, cap.writes.ok), (KnobState::Rejected, 7, 0));
     assert!(cpu.managed.held().is_none(), "nothing was written");
     cpu.refuse = None;
     cpu.ticks(600, Some(&limit(2000)));
-    assert_eq!(cpu.kinds(), [ChangeKind::Recovered]);
+    assert_eq!(cpu.kinds(), [KnobChangeKind::Recovered]);
     assert_eq!(cpu.managed.cap(cpu.now).state, KnobState::Ok);
 }
 
@@ -320,7 +320,7 @@ fn a_write_without_effect_is_not_repeated_every_loop() {
     assert_eq!(rapl.writes.len(), 1);
     assert_eq!(rapl.seen().state, KnobState::NotEffective);
     assert_eq!(rapl.seen().current, Some(145_000_000));
-    assert_eq!(rapl.kinds(), [ChangeKind::Refused(KnobState::NotEffective)]);
+    assert_eq!(rapl.kinds(), [KnobChangeKind::Refused(KnobState::NotEffective)]);
     assert_eq!(rapl.tick(None), Action::Forget, "it is as it was");
     assert_eq!(rapl.writes.len(), 1);
 }
@@ -331,7 +331,7 @@ fn what_a_device_makes_of_a_value_is_not_a_foreign_one() {
     rapl.tick(Some(&limit(90_060_000)));
     // Registers hold eighths of a watt.
     let shown = Found { value: Some(90_000_000), raw: "90000000".to_owned(), ..rapl.device.clone() };
-    rapl.managed.done(rapl.now, &Value::Set(90_060_000), Ok(shown), &mut rapl.changes);
+    rapl.managed.done(rapl.now, &KnobValue::Set(90_060_000), Ok(shown), &mut rapl.changes);
     rapl.becomes(Some(90_000_000));
     rapl.ticks(5, Some(&limit(90_060_000)));
     assert_eq!((rapl.writes.len(), rapl.kinds()), (1, vec![]));
@@ -361,14 +361,14 @@ fn what_cannot_be_given_back_is_tried_ever_again_and_never_forgotten() {
         }
     }
     assert_eq!(tried, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
-    assert_eq!(cpu.kinds(), [ChangeKind::RestoreFailed]);
+    assert_eq!(cpu.kinds(), [KnobChangeKind::RestoreFailed]);
     assert!(cpu.managed.is_restore_pending());
     assert_eq!(cpu.managed.cap(cpu.now).state, KnobState::Error);
     cpu.refuse = None;
     cpu.ticks(60, None);
     assert_eq!(cpu.device.value, Some(3000));
     assert!(!cpu.managed.is_restore_pending());
-    assert_eq!(cpu.kinds(), [ChangeKind::Restored]);
+    assert_eq!(cpu.kinds(), [KnobChangeKind::Restored]);
 }
 
 #[test]
@@ -392,7 +392,7 @@ fn a_device_that_began_anew_has_a_new_original() {
     power.tick(Some(&limit(300)));
     (power.device.epoch, power.device.value, power.device.raw) = (2, Some(700), "700".to_owned());
     power.ticks(3, Some(&limit(300)));
-    assert_eq!(power.writes, [Value::Set(300), Value::Set(300)]);
+    assert_eq!(power.writes, [KnobValue::Set(300), KnobValue::Set(300)]);
     assert_eq!(power.seen().original, Some(700));
     // A limit that outlives the driver is still the agent's.
     power.device.epoch = 3;
@@ -406,9 +406,9 @@ fn a_driver_that_was_loaded_anew_has_forgotten_the_lock() {
     gpu.ticks(3, Some(&limit(1200)));
     gpu.device.epoch = 2;
     gpu.ticks(3, Some(&limit(1200)));
-    assert_eq!(gpu.writes, [Value::Set(1200), Value::Set(1200)]);
+    assert_eq!(gpu.writes, [KnobValue::Set(1200), KnobValue::Set(1200)]);
     gpu.tick(None);
-    assert_eq!(gpu.writes[2..], [Value::Restore(String::new())]);
+    assert_eq!(gpu.writes[2..], [KnobValue::Restore(String::new())]);
 }
 
 #[test]
@@ -418,7 +418,7 @@ fn a_lock_that_the_driver_does_not_have_is_not_reset() {
     gpu.refuse = Some(KnobState::Unsupported);
     gpu.tick(Some(&limit(1200)));
     gpu.ticks(3, None);
-    assert_eq!(gpu.writes, [Value::Set(1200)]);
+    assert_eq!(gpu.writes, [KnobValue::Set(1200)]);
 }
 
 #[test]
@@ -427,8 +427,8 @@ fn a_lock_that_is_not_obeyed_is_set_once_more_and_then_without_effect() {
     let mut gpu = Bench::gpu();
     gpu.managed.observed.clock_mhz = Some(1410);
     gpu.ticks(30, Some(&limit(1200)));
-    assert_eq!(gpu.writes, [Value::Set(1200), Value::Set(1200)]);
-    assert_eq!(gpu.kinds(), [ChangeKind::Reverted, ChangeKind::Refused(KnobState::NotEffective)]);
+    assert_eq!(gpu.writes, [KnobValue::Set(1200), KnobValue::Set(1200)]);
+    assert_eq!(gpu.kinds(), [KnobChangeKind::Reverted, KnobChangeKind::Refused(KnobState::NotEffective)]);
     assert_eq!(gpu.managed.cap(gpu.now).state, KnobState::NotEffective);
     gpu.ticks(600, Some(&limit(1200)));
     assert!(gpu.writes.len() < 8, "{}", gpu.writes.len());
@@ -436,7 +436,7 @@ fn a_lock_that_is_not_obeyed_is_set_once_more_and_then_without_effect() {
     // One step above is how clocks are.
     gpu.managed.observed.clock_mhz = Some(1215);
     gpu.ticks(6, Some(&limit(1200)));
-    assert_eq!(gpu.kinds(), [ChangeKind::Recovered]);
+    assert_eq!(gpu.kinds(), [KnobChangeKind::Recovered]);
 }
 
 #[test]
@@ -445,11 +445,11 @@ fn a_write_that_is_on_its_way_is_waited_for() {
     gpu.managed.observed.found = Some(gpu.device.clone());
     let set = gpu.managed.decide(gpu.now, Some(&limit(1200)), &mut gpu.changes);
     assert_eq!(set, Action::Set(1200));
-    gpu.managed.begin(gpu.now, &Value::Set(1200));
+    gpu.managed.begin(gpu.now, &KnobValue::Set(1200));
     for _ in 0..10 {
         assert_eq!(gpu.tick(None), Action::Nothing);
     }
-    gpu.managed.done(gpu.now, &Value::Set(1200), Ok(gpu.device.clone()), &mut gpu.changes);
+    gpu.managed.done(gpu.now, &KnobValue::Set(1200), Ok(gpu.device.clone()), &mut gpu.changes);
     assert_eq!(gpu.tick(None), Action::Restore);
 }
 
@@ -458,7 +458,7 @@ fn a_first_write_without_an_answer_may_have_been_made_and_is_restored() {
     let mut gpu = Bench::gpu();
     gpu.managed.observed.found = Some(gpu.device.clone());
     assert_eq!(gpu.managed.decide(gpu.now, Some(&limit(1200)), &mut gpu.changes), Action::Set(1200));
-    gpu.managed.begin(gpu.now, &Value::Set(1200));
+    gpu.managed.begin(gpu.now, &KnobValue::Set(1200));
     // The device answers otherwise for 30 s.
     let actions: Vec<Action> = (0..30).map(|_| gpu.tick(None)).collect();
     assert_eq!(actions[..29], [Action::Nothing].repeat(29));

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::fault::Fault;
+use super::fault::KnobFault;
 use super::floor::floor;
-use super::{Held, ManagedKnob, Phase, Theirs, before};
+use super::{HeldKnob, KnobPhase, ManagedKnob, Theirs, before};
 use crate::capping::knob::KnobState;
 use crate::capping::knob::{Found, KnobError};
 use crate::capping::observation::KnobNow;
@@ -12,13 +12,13 @@ use crate::capping::status::{CapStatus, Writes};
 
 /// Whether a limit can be written.
 #[derive(Clone, Copy, Debug)]
-pub enum Standing<'k> {
+pub enum Writability<'k> {
     /// The knob is not there.
     Absent,
     /// It is left to somebody else.
     Yielded,
     /// A write was refused, and it is not yet time to try again.
-    Refused(&'k Fault),
+    Refused(&'k KnobFault),
     /// The device cannot be used.
     Unusable(KnobState),
     Usable,
@@ -27,27 +27,27 @@ pub enum Standing<'k> {
 impl ManagedKnob {
     /// Whether a limit can be written at that time.
     #[must_use]
-    pub(super) fn standing(&self, now: Duration) -> Standing<'_> {
-        let Some(found) = &self.observed.found else { return Standing::Absent };
+    pub(super) fn standing(&self, now: Duration) -> Writability<'_> {
+        let Some(found) = &self.observed.found else { return Writability::Absent };
         if self.phase.is_yielded_at(now) {
-            return Standing::Yielded;
+            return Writability::Yielded;
         }
         match found.state {
             // A write that had no effect says so itself, for some time.
             KnobState::Ok | KnobState::NotEffective => {
-                self.waiting_refusal(now).map_or(Standing::Usable, Standing::Refused)
+                self.waiting_refusal(now).map_or(Writability::Usable, Writability::Refused)
             }
-            state => Standing::Unusable(state),
+            state => Writability::Unusable(state),
         }
     }
 
-    fn waiting_refusal(&self, now: Duration) -> Option<&Fault> {
+    fn waiting_refusal(&self, now: Duration) -> Option<&KnobFault> {
         self.refusal.as_ref().filter(|fault| now < fault.retry)
     }
 
     /// What was done to it, where it is in the journal.
     #[must_use]
-    pub const fn held(&self) -> Option<&Held> {
+    pub const fn held(&self) -> Option<&HeldKnob> {
         self.phase.held()
     }
 
@@ -121,7 +121,7 @@ impl ManagedKnob {
     /// It was ever written or wanted.
     #[must_use]
     pub fn is_shown(&self) -> bool {
-        let is_yielded = matches!(self.phase, Phase::Yielded(Theirs::Value { .. }));
+        let is_yielded = matches!(self.phase, KnobPhase::Yielded(Theirs::Value { .. }));
         self.is_in_use() || is_yielded || self.refusal.is_some() || self.writes != Writes::default()
     }
 
@@ -150,15 +150,15 @@ impl ManagedKnob {
         let state = match (self.restore_error(), self.standing(now), &self.refusal) {
             (Some(error), ..) if self.wanted.is_none() => error.state,
             // Until a write works.
-            (_, Standing::Usable | Standing::Absent, Some(refusal)) => refusal.error.state,
+            (_, Writability::Usable | Writability::Absent, Some(refusal)) => refusal.error.state,
             (_, standing, _) => standing.state(),
         };
         // What was written last to a GPU's clocks is not in force any more.
         let is_gone = !self.knob.is_readable() && self.phase.held().is_none();
         let wanted = self.wanted.as_ref();
         let detail = match &self.phase {
-            Phase::Yielded(theirs) => self.why_locked().or_else(|| theirs.rule(&self.knob, now)),
-            Phase::Open | Phase::Held(_) => None,
+            KnobPhase::Yielded(theirs) => self.why_locked().or_else(|| theirs.rule(&self.knob, now)),
+            KnobPhase::Open | KnobPhase::Held(_) => None,
         };
         CapStatus {
             knob: self.knob.clone(),
@@ -177,7 +177,7 @@ impl ManagedKnob {
     }
 }
 
-impl Standing<'_> {
+impl Writability<'_> {
     const fn state(self) -> KnobState {
         match self {
             Self::Absent => KnobState::Unreachable,

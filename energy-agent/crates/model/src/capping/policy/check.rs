@@ -4,40 +4,40 @@ use std::collections::BTreeMap;
 
 use super::problems::{Problems, cut};
 use super::schema::fields::document::OBJECT as DOCUMENT;
-use super::schema::{Field, Kind, Object, Presence};
+use super::schema::{Field, FieldKind, Object, Presence};
 use super::syntax::Syntax;
 use super::unit::{Unit, plain};
-use super::yaml::{Node, Value};
+use super::yaml::{YamlNode, YamlValue};
 use crate::nearest::nearest;
 
 /// Whether `node` is of this kind, with all that is in it.
-pub fn value(node: &Node<'_>, kind: &Kind, problems: &mut Problems) {
-    if node.value == Value::Null {
+pub fn value(node: &YamlNode<'_>, kind: &FieldKind, problems: &mut Problems) {
+    if node.value == YamlValue::Null {
         problems.add(node.line, "empty; give it a value, or remove the key");
         return;
     }
     match kind {
-        Kind::Text(syntax) => text(node, *syntax, problems),
-        Kind::Switch if matches!(node.value, Value::Bool(_)) => {}
-        Kind::Switch => problems.add(node.line, format_args!("{} is neither true nor false", show(node))),
-        Kind::Whole { unit, min, max } => {
+        FieldKind::Text(syntax) => text(node, *syntax, problems),
+        FieldKind::Switch if matches!(node.value, YamlValue::Bool(_)) => {}
+        FieldKind::Switch => problems.add(node.line, format_args!("{} is neither true nor false", show(node))),
+        FieldKind::Whole { unit, min, max } => {
             let range = (f64::from(*min), f64::from(*max));
             if number(node, *unit, range, problems) && node.whole().is_none() {
                 problems.add(node.line, format_args!("{} is not a whole number", show(node)));
             }
         }
-        Kind::Number { unit, min, max } => {
+        FieldKind::Number { unit, min, max } => {
             number(node, *unit, (*min, *max), problems);
         }
-        Kind::Choice(words) => choice(node, words, problems),
-        Kind::List { of, min, max } => list(node, of, (*min, *max), problems),
-        Kind::Labels => labels(node, problems),
-        Kind::Object(fields) => object(node, fields, problems),
+        FieldKind::Choice(words) => choice(node, words, problems),
+        FieldKind::List { of, min, max } => list(node, of, (*min, *max), problems),
+        FieldKind::Labels => labels(node, problems),
+        FieldKind::Object(fields) => object(node, fields, problems),
     }
 }
 
-fn object(node: &Node<'_>, object: &'static Object, problems: &mut Problems) {
-    if !matches!(node.value, Value::Map(_)) {
+fn object(node: &YamlNode<'_>, object: &'static Object, problems: &mut Problems) {
+    if !matches!(node.value, YamlValue::Map(_)) {
         let names: Vec<_> = object.fields.iter().map(|field| field.name).collect();
         problems
             .add(node.line, format_args!("{} where a map is needed, with keys of {}", show(node), names.join(", ")));
@@ -52,7 +52,7 @@ fn object(node: &Node<'_>, object: &'static Object, problems: &mut Problems) {
 }
 
 /// Whether a map has the keys it needs, once, and no others.
-pub fn keys(node: &Node<'_>, object: &'static Object, problems: &mut Problems) {
+pub fn keys(node: &YamlNode<'_>, object: &'static Object, problems: &mut Problems) {
     twice(node, problems);
     // What an unknown key was probably meant to be is not told as missing too.
     let mut meant = Vec::new();
@@ -81,7 +81,7 @@ pub fn keys(node: &Node<'_>, object: &'static Object, problems: &mut Problems) {
 }
 
 /// Keys that come more than once.
-fn twice(node: &Node<'_>, problems: &mut Problems) {
+fn twice(node: &YamlNode<'_>, problems: &mut Problems) {
     let mut lines = BTreeMap::new();
     for entry in node.entries() {
         if let Some(first) = lines.insert(&*entry.key, entry.line) {
@@ -94,8 +94,8 @@ fn twice(node: &Node<'_>, problems: &mut Problems) {
 
 fn missing(field: &Field) -> String {
     match field.kind {
-        Kind::Whole { min, max, .. } if min == max => format!("missing; write `{}: {min}`", field.name),
-        Kind::Choice(words) => format!("missing; one of {}", words.join(", ")),
+        FieldKind::Whole { min, max, .. } if min == max => format!("missing; write `{}: {min}`", field.name),
+        FieldKind::Choice(words) => format!("missing; one of {}", words.join(", ")),
         _ => format!("missing; it is: {}", field.doc.split(". ").next().unwrap_or(field.doc).trim_end_matches('.')),
     }
 }
@@ -143,26 +143,26 @@ fn elsewhere(name: &str, object: &'static Object, path: &str) -> Option<String> 
     }
     object.fields.iter().find_map(|field| {
         let dot = if path.is_empty() { "" } else { "." };
-        let list = if matches!(field.kind, Kind::List { .. }) { "[]" } else { "" };
+        let list = if matches!(field.kind, FieldKind::List { .. }) { "[]" } else { "" };
         elsewhere(name, field.kind.object()?, &format!("{path}{dot}{}{list}", field.name))
     })
 }
 
-fn text(node: &Node<'_>, syntax: Syntax, problems: &mut Problems) {
+fn text(node: &YamlNode<'_>, syntax: Syntax, problems: &mut Problems) {
     match &node.value {
-        Value::Text { text, .. } if syntax.holds(text) => {}
-        Value::Text { .. } => problems.add(node.line, format_args!("{} is not {}", show(node), syntax.describe())),
-        Value::Number(text) => {
+        YamlValue::Text { text, .. } if syntax.holds(text) => {}
+        YamlValue::Text { .. } => problems.add(node.line, format_args!("{} is not {}", show(node), syntax.describe())),
+        YamlValue::Number(text) => {
             let text = cut(text);
             problems.add(node.line, format_args!("{text} is a number here; write \"{text}\""));
         }
-        Value::Bool(truth) => problems.add(node.line, format_args!("{truth} is not text here; write \"{truth}\"")),
+        YamlValue::Bool(truth) => problems.add(node.line, format_args!("{truth} is not text here; write \"{truth}\"")),
         _ => problems.add(node.line, format_args!("{} where a text is needed", show(node))),
     }
 }
 
 /// Whether it is a number in the range.
-fn number(node: &Node<'_>, unit: Unit, (min, max): (f64, f64), problems: &mut Problems) -> bool {
+fn number(node: &YamlNode<'_>, unit: Unit, (min, max): (f64, f64), problems: &mut Problems) -> bool {
     let Some(number) = node.number() else {
         let meant = node.text().and_then(|text| unit.number_in(text));
         let of = if unit == Unit::None { String::new() } else { format!(" (in {})", unit.sign()) };
@@ -189,10 +189,10 @@ fn number(node: &Node<'_>, unit: Unit, (min, max): (f64, f64), problems: &mut Pr
     false
 }
 
-fn choice(node: &Node<'_>, words: &'static [&'static str], problems: &mut Problems) {
+fn choice(node: &YamlNode<'_>, words: &'static [&'static str], problems: &mut Problems) {
     let Some(text) = node.text() else {
         // What other YAML readers, those of the version 1.1, make of `Off`.
-        let hint = if node.value == Value::Bool(false) && words.contains(&"Off") {
+        let hint = if node.value == YamlValue::Bool(false) && words.contains(&"Off") {
             "; if Off was meant, write \"Off\""
         } else {
             ""
@@ -212,8 +212,8 @@ fn choice(node: &Node<'_>, words: &'static [&'static str], problems: &mut Proble
     problems.add(node.line, format_args!("{} is not one of {}{hint}", show(node), words.join(", ")));
 }
 
-fn list(node: &Node<'_>, of: &'static Kind, (min, max): (usize, usize), problems: &mut Problems) {
-    let Value::List(items) = &node.value else {
+fn list(node: &YamlNode<'_>, of: &'static FieldKind, (min, max): (usize, usize), problems: &mut Problems) {
+    let YamlValue::List(items) = &node.value else {
         let hint =
             if of.object().is_none() { format!("; write [{}]", show(node).trim_matches('"')) } else { String::new() };
         problems.add(node.line, format_args!("{} where a list is needed{hint}", show(node)));
@@ -236,8 +236,8 @@ fn list(node: &Node<'_>, of: &'static Kind, (min, max): (usize, usize), problems
     }
 }
 
-fn labels(node: &Node<'_>, problems: &mut Problems) {
-    if !matches!(node.value, Value::Map(_)) {
+fn labels(node: &YamlNode<'_>, problems: &mut Problems) {
+    if !matches!(node.value, YamlValue::Map(_)) {
         problems.add(node.line, format_args!("{} where a map of labels is needed, as {{app: train}}", show(node)));
         return;
     }
@@ -251,7 +251,7 @@ fn labels(node: &Node<'_>, problems: &mut Problems) {
                 problems.add(entry.line, format_args!("the key is not {}", Syntax::LabelKey.describe()));
             }
             match &entry.node.value {
-                Value::Null => problems.add(entry.line, "empty; write \"\" for a label without a value"),
+                YamlValue::Null => problems.add(entry.line, "empty; write \"\" for a label without a value"),
                 _ => text(&entry.node, Syntax::LabelValue, problems),
             }
         });
@@ -259,13 +259,13 @@ fn labels(node: &Node<'_>, problems: &mut Problems) {
 }
 
 /// A value, for a message.
-fn show(node: &Node<'_>) -> String {
+fn show(node: &YamlNode<'_>) -> String {
     match &node.value {
-        Value::Null => "nothing".to_owned(),
-        Value::Bool(truth) => truth.to_string(),
-        Value::Number(text) => cut(text),
-        Value::Text { text, .. } => format!("\"{}\"", cut(text)),
-        Value::List(_) => "a list".to_owned(),
-        Value::Map(_) => "a map".to_owned(),
+        YamlValue::Null => "nothing".to_owned(),
+        YamlValue::Bool(truth) => truth.to_string(),
+        YamlValue::Number(text) => cut(text),
+        YamlValue::Text { text, .. } => format!("\"{}\"", cut(text)),
+        YamlValue::List(_) => "a list".to_owned(),
+        YamlValue::Map(_) => "a map".to_owned(),
     }
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::problems::{Problems, cut};
 use super::schema::fields::{document, policy};
-use super::schema::{Key, Kind};
-use super::yaml::{Node, Value, documents};
+use super::schema::{FieldKind, TypedField};
+use super::yaml::{YamlNode, YamlValue, documents};
 use super::{Policy, PolicyName, check, read, rules};
 use crate::nearest::nearest;
 
 /// What one document holds. A policy that is refused does not stop the others.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Document {
+pub struct PolicyDocument {
     pub policies: Vec<Policy>,
     /// Whose (`None`: of the whole document, which then holds no policy), and what, with its path and line.
     pub problems: Vec<(Option<PolicyName>, String)>,
@@ -20,14 +20,14 @@ pub struct Document {
 
 /// Reads a document. `namespace` is that of its ConfigMap, for messages; policies name their own.
 #[must_use]
-pub fn parse(text: &str, namespace: &str) -> Document {
+pub fn parse(text: &str, namespace: &str) -> PolicyDocument {
     parse_at(text, namespace, 1)
 }
 
 /// The same for a document that is a part of a file, whose first line is `first_line` there.
 #[must_use]
-pub fn parse_at(text: &str, namespace: &str, first_line: usize) -> Document {
-    let refused = |message: String| Document { policies: Vec::new(), problems: vec![(None, message)] };
+pub fn parse_at(text: &str, namespace: &str, first_line: usize) -> PolicyDocument {
+    let refused = |message: String| PolicyDocument { policies: Vec::new(), problems: vec![(None, message)] };
     match documents(text, first_line).as_deref() {
         Err(message) => refused(message.clone()),
         Ok([]) => refused("empty; a document without policies is `version: 1` and `policies: []`".to_owned()),
@@ -39,8 +39,8 @@ pub fn parse_at(text: &str, namespace: &str, first_line: usize) -> Document {
     }
 }
 
-fn read_root(root: &Node<'_>, namespace: &str) -> Document {
-    let mut document = Document::default();
+fn read_root(root: &YamlNode<'_>, namespace: &str) -> PolicyDocument {
+    let mut document = PolicyDocument::default();
     let mut problems = Problems::default();
     if root.get("kind").is_some() && root.get("apiVersion").is_some() {
         problems.add(
@@ -49,7 +49,7 @@ fn read_root(root: &Node<'_>, namespace: &str) -> Document {
         );
         return refuse(document, problems);
     }
-    if !matches!(root.value, Value::Map(_)) {
+    if !matches!(root.value, YamlValue::Map(_)) {
         problems.add(root.line, "not a policy document, which begins with `version: 1` and `policies:`");
         return refuse(document, problems);
     }
@@ -67,7 +67,7 @@ fn read_root(root: &Node<'_>, namespace: &str) -> Document {
     for field in document::OBJECT.fields {
         let Some(node) = root.get(field.name) else { continue };
         // The items one by one, below.
-        let is_list = matches!((&field.kind, &node.value), (Kind::List { .. }, Value::List(_)));
+        let is_list = matches!((&field.kind, &node.value), (FieldKind::List { .. }, YamlValue::List(_)));
         if !is_list {
             problems.key(field.name, |problems| check::value(node, &field.kind, problems));
         }
@@ -99,15 +99,15 @@ fn read_root(root: &Node<'_>, namespace: &str) -> Document {
 }
 
 /// The document as a whole is wrong. What is wrong with its policies is told all the same.
-fn refuse(mut document: Document, problems: Problems) -> Document {
+fn refuse(mut document: PolicyDocument, problems: Problems) -> PolicyDocument {
     document.policies.clear();
     let problems = problems.into_messages().into_iter().map(|message| (None, message));
     document.problems.splice(0..0, problems);
     document
 }
 
-fn read_policy(node: &Node<'_>, name: &PolicyName, namespace: &str, problems: &mut Problems) -> Option<Policy> {
-    check::value(node, &Kind::Object(&policy::OBJECT), problems);
+fn read_policy(node: &YamlNode<'_>, name: &PolicyName, namespace: &str, problems: &mut Problems) -> Option<Policy> {
+    check::value(node, &FieldKind::Object(&policy::OBJECT), problems);
     if !problems.is_empty() {
         return None;
     }
@@ -121,8 +121,8 @@ fn read_policy(node: &Node<'_>, name: &PolicyName, namespace: &str, problems: &m
 
 /// Also of a policy that is wrong, so that its last good version can be told; one without a name goes by its place, which
 /// no policy can have as its name.
-fn name_of(node: &Node<'_>, index: usize) -> PolicyName {
-    let text = |key: &Key<String>| key.given(node).and_then(Node::text).filter(|text| !text.is_empty());
+fn name_of(node: &YamlNode<'_>, index: usize) -> PolicyName {
+    let text = |key: &TypedField<String>| key.given(node).and_then(YamlNode::text).filter(|text| !text.is_empty());
     let name = text(&policy::NAME).map_or_else(|| format!("policies[{index}]"), cut_name);
     PolicyName {
         namespace: text(&policy::NAMESPACE).map_or_else(|| Arc::from(""), |text| cut_name(text).into()),

@@ -4,9 +4,9 @@
 use serde_json::{Map, Value, json};
 
 use super::schema::fields::document::OBJECT as DOCUMENT;
-use super::schema::{Field, Kind, Object, Presence};
+use super::schema::{Field, FieldKind, Object, Presence};
 use super::syntax::Syntax;
-use super::yaml::{Node, Value as Yaml};
+use super::yaml::{YamlNode, YamlValue as Yaml};
 
 /// The schema of a document, draft 2020-12.
 #[must_use]
@@ -45,7 +45,7 @@ fn property(field: &Field) -> Value {
     schema
 }
 
-fn json_of(node: &Node<'_>) -> Value {
+fn json_of(node: &YamlNode<'_>) -> Value {
     match &node.value {
         Yaml::Null => Value::Null,
         Yaml::Bool(truth) => json!(truth),
@@ -57,15 +57,15 @@ fn json_of(node: &Node<'_>) -> Value {
     }
 }
 
-fn kind(kind: &Kind) -> Value {
+fn kind(kind: &FieldKind) -> Value {
     match kind {
-        Kind::Text(syntax) => text(*syntax),
-        Kind::Switch => json!({"type": "boolean"}),
-        Kind::Whole { min, max, .. } if min == max => json!({"const": min}),
-        Kind::Whole { min, max, .. } => json!({"type": "integer", "minimum": min, "maximum": max}),
-        Kind::Number { min, max, .. } => json!({"type": "number", "minimum": min, "maximum": max}),
-        Kind::Choice(words) => json!({"enum": words}),
-        Kind::List { of, min, max } => {
+        FieldKind::Text(syntax) => text(*syntax),
+        FieldKind::Switch => json!({"type": "boolean"}),
+        FieldKind::Whole { min, max, .. } if min == max => json!({"const": min}),
+        FieldKind::Whole { min, max, .. } => json!({"type": "integer", "minimum": min, "maximum": max}),
+        FieldKind::Number { min, max, .. } => json!({"type": "number", "minimum": min, "maximum": max}),
+        FieldKind::Choice(words) => json!({"enum": words}),
+        FieldKind::List { of, min, max } => {
             let mut schema = json!({"type": "array", "items": self::kind(of), "maxItems": max});
             if *min > 0 {
                 schema["minItems"] = json!(min);
@@ -75,13 +75,13 @@ fn kind(kind: &Kind) -> Value {
             }
             schema
         }
-        Kind::Labels => json!({
+        FieldKind::Labels => json!({
             "type": "object",
             "minProperties": 1,
             "propertyNames": text(Syntax::LabelKey),
             "additionalProperties": text(Syntax::LabelValue),
         }),
-        Kind::Object(fields) => object(fields),
+        FieldKind::Object(fields) => object(fields),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::schema::fields::{CpuMeans, GpuMeans};
 use super::schema::fields::{actuators, budget, control, cpu, gpu, point, policy, requirement, selector};
-use super::yaml::Node;
+use super::yaml::YamlNode;
 use super::{
     Actuators, Algorithm, Amount, BudgetSpec, Component, Components, Control, CpuActuators, GpuActuators, Point,
     Policy, PolicyName, Requirement, Selector,
@@ -11,7 +11,7 @@ use super::{
 
 /// `name` as it was read before, for messages.
 #[must_use]
-pub fn policy(node: &Node<'_>, name: PolicyName) -> Option<Policy> {
+pub fn policy(node: &YamlNode<'_>, name: PolicyName) -> Option<Policy> {
     Some(Policy {
         name,
         mode: policy::MODE.of(node)?,
@@ -23,7 +23,7 @@ pub fn policy(node: &Node<'_>, name: PolicyName) -> Option<Policy> {
     })
 }
 
-fn selector(node: &Node<'_>) -> Option<Selector> {
+fn selector(node: &YamlNode<'_>) -> Option<Selector> {
     Some(Selector {
         match_labels: selector::MATCH_LABELS.of(node).unwrap_or_default(),
         match_expressions: selector::MATCH_EXPRESSIONS.of(node).iter().map(requirement).collect::<Option<_>>()?,
@@ -32,7 +32,7 @@ fn selector(node: &Node<'_>) -> Option<Selector> {
     })
 }
 
-fn requirement(node: &Node<'_>) -> Option<Requirement> {
+fn requirement(node: &YamlNode<'_>) -> Option<Requirement> {
     Some(Requirement {
         key: requirement::KEY.of(node)?,
         operator: requirement::OPERATOR.of(node)?,
@@ -40,7 +40,7 @@ fn requirement(node: &Node<'_>) -> Option<Requirement> {
     })
 }
 
-fn budget(node: &Node<'_>) -> Option<BudgetSpec> {
+fn budget(node: &YamlNode<'_>) -> Option<BudgetSpec> {
     let amount = match budget::PERCENT_OF_PEAK.of(node) {
         Some(percent) => Amount::PercentOfPeak { percent, lookback: budget::LOOKBACK.of(node)? },
         None => Amount::Watts(budget::WATTS.of(node)?),
@@ -55,7 +55,7 @@ fn budget(node: &Node<'_>) -> Option<BudgetSpec> {
 }
 
 /// Of no map: the defaults.
-pub(super) fn control(node: &Node<'_>) -> Option<Control> {
+pub(super) fn control(node: &YamlNode<'_>) -> Option<Control> {
     // The rules see to it that there is a table where the algorithm is one, and only there.
     let points: Vec<Point> = control::TABLE.of(node).iter().map(point).collect::<Option<_>>()?;
     Some(Control {
@@ -69,15 +69,15 @@ pub(super) fn control(node: &Node<'_>) -> Option<Control> {
     })
 }
 
-fn point(node: &Node<'_>) -> Option<Point> {
+fn point(node: &YamlNode<'_>) -> Option<Point> {
     Some(Point { clock_mhz: point::CLOCK.of(node)?, watts: point::WATTS.of(node)? })
 }
 
-fn actuators(node: &Node<'_>) -> Option<Actuators> {
+fn actuators(node: &YamlNode<'_>) -> Option<Actuators> {
     Some(Actuators { gpu: gpu(actuators::GPU.of(node))?, cpu: cpu(actuators::CPU.of(node))? })
 }
 
-pub(super) fn gpu(node: &Node<'_>) -> Option<GpuActuators> {
+pub(super) fn gpu(node: &YamlNode<'_>) -> Option<GpuActuators> {
     let means = gpu::USE.of(node)?;
     Some(GpuActuators {
         locked_clocks: means.contains(&GpuMeans::LockedClocks),
@@ -87,7 +87,7 @@ pub(super) fn gpu(node: &Node<'_>) -> Option<GpuActuators> {
     })
 }
 
-pub(super) fn cpu(node: &Node<'_>) -> Option<CpuActuators> {
+pub(super) fn cpu(node: &YamlNode<'_>) -> Option<CpuActuators> {
     let means = cpu::USE.of(node)?;
     Some(CpuActuators {
         frequency: means.contains(&CpuMeans::Frequency),

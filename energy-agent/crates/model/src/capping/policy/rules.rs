@@ -1,14 +1,14 @@
 //! What the fields of one policy have to do with each other.
 
 use super::problems::Problems;
-use super::schema::Key;
+use super::schema::TypedField;
 use super::schema::fields::{AlgorithmName, actuators, control, cpu, policy, requirement, selector};
 use super::unit::plain;
-use super::yaml::Node;
-use super::{Actuators, Algorithm, Components, Control, Operator, Point, Policy, Scope, Selector};
+use super::yaml::YamlNode;
+use super::{Actuators, Algorithm, BudgetScope, Components, Control, Operator, Point, Policy, Selector};
 
 /// `node` is what `policy` was read from. `namespace` stands in an example.
-pub fn check(policy: &Policy, node: &Node<'_>, namespace: &str, problems: &mut Problems) {
+pub fn check(policy: &Policy, node: &YamlNode<'_>, namespace: &str, problems: &mut Problems) {
     if let Some(node) = policy::SELECTOR.given(node) {
         problems.key(policy::SELECTOR.name(), |problems| selector(policy, node, namespace, problems));
     }
@@ -18,7 +18,7 @@ pub fn check(policy: &Policy, node: &Node<'_>, namespace: &str, problems: &mut P
     problems.key(policy::ACTUATORS.name(), |problems| actuators(policy, node, problems));
 }
 
-fn selector(policy: &Policy, node: &Node<'_>, namespace: &str, problems: &mut Problems) {
+fn selector(policy: &Policy, node: &YamlNode<'_>, namespace: &str, problems: &mut Problems) {
     let Selector { match_labels, match_expressions, namespaces, select_all } = &policy.selector;
     let parts = [
         (selector::MATCH_LABELS.name(), match_labels.is_empty()),
@@ -53,7 +53,7 @@ fn selector(policy: &Policy, node: &Node<'_>, namespace: &str, problems: &mut Pr
     problems.key(selector::MATCH_EXPRESSIONS.name(), |problems| requirements(&policy.selector, node, problems));
 }
 
-fn requirements(selector: &Selector, node: &Node<'_>, problems: &mut Problems) {
+fn requirements(selector: &Selector, node: &YamlNode<'_>, problems: &mut Problems) {
     let nodes = selector::MATCH_EXPRESSIONS.of(node);
     for (index, (requirement, node)) in selector.match_expressions.iter().zip(nodes).enumerate() {
         let takes = matches!(requirement.operator, Operator::In | Operator::NotIn);
@@ -69,7 +69,7 @@ fn requirements(selector: &Selector, node: &Node<'_>, problems: &mut Problems) {
     }
 }
 
-fn control(control: &Control, node: &Node<'_>, problems: &mut Problems) {
+fn control(control: &Control, node: &YamlNode<'_>, problems: &mut Problems) {
     let Control { algorithm, engage, target, release, .. } = control;
     let percent = |share: &f64| plain(share * 100.0);
     if target > engage {
@@ -102,7 +102,7 @@ fn control(control: &Control, node: &Node<'_>, problems: &mut Problems) {
     }
 }
 
-fn ascending(points: &[Point], node: &Node<'_>, problems: &mut Problems) {
+fn ascending(points: &[Point], node: &YamlNode<'_>, problems: &mut Problems) {
     let nodes = control::TABLE.of(node);
     for (index, (pair, node)) in points.windows(2).zip(nodes.iter().skip(1)).enumerate() {
         let [earlier, later] = pair else { continue };
@@ -122,7 +122,7 @@ fn ascending(points: &[Point], node: &Node<'_>, problems: &mut Problems) {
     }
 }
 
-fn actuators(policy: &Policy, policy_node: &Node<'_>, problems: &mut Problems) {
+fn actuators(policy: &Policy, policy_node: &YamlNode<'_>, problems: &mut Problems) {
     let Actuators { gpu, cpu } = &policy.actuators;
     let Components { gpu: counts_gpu, cpu: counts_cpu } = policy.budget.components;
     let node = policy::ACTUATORS.given(policy_node);
@@ -143,7 +143,7 @@ fn actuators(policy: &Policy, policy_node: &Node<'_>, problems: &mut Problems) {
             .add(line, "nothing could ever be capped; name an actuator in `use`, or write `mode: Recommend` without");
     }
     let whole_node =
-        policy.budget.scope == Scope::PerNode && policy.selector.select_all && policy.name.namespace.is_empty();
+        policy.budget.scope == BudgetScope::PerNode && policy.selector.select_all && policy.name.namespace.is_empty();
     if let (true, false, Some(cpu)) = (cpu.rapl_limit, whole_node, node.and_then(|node| actuators::CPU.given(node))) {
         problems.key(actuators::CPU.name(), |problems| {
             problems.key(cpu::USE.name(), |problems| {
@@ -158,6 +158,6 @@ fn actuators(policy: &Policy, policy_node: &Node<'_>, problems: &mut Problems) {
 }
 
 /// Of a key, or of the map that lacks it.
-fn line<T>(node: &Node<'_>, key: &Key<T>) -> usize {
+fn line<T>(node: &YamlNode<'_>, key: &TypedField<T>) -> usize {
     key.given(node).map_or(node.line, |node| node.line)
 }

@@ -1,7 +1,7 @@
 //! How a field of a policy document is declared: once, in [`fields`]. From there its value is read and checked, explained to
 //! people (`policy explain`) and described to editors (JSON schema).
 //!
-//! A field is a [`Key`]: its name, what a value may be, what stands for it where it is not given, and what it means. The
+//! A field is a [`TypedField`]: its name, what a value may be, what stands for it where it is not given, and what it means. The
 //! type of the key is what the reader gets, so that a policy is read by the keys themselves and no name, range or default
 //! stands anywhere else. A default is written as people would write it, and a key that is not given is read as if its
 //! default had been written.
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::syntax::Syntax;
 use super::unit::Unit;
-use super::yaml::{NOTHING, Node, Value};
+use super::yaml::{NOTHING, YamlNode, YamlValue};
 
 /// A key and its value.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct Field {
     pub name: &'static str,
     /// What it means, for people.
     pub doc: &'static str,
-    pub kind: Kind,
+    pub kind: FieldKind,
     pub presence: Presence,
     /// What people write when they mean it, beside what resembles `name`.
     pub alike: &'static [&'static str],
@@ -40,7 +40,7 @@ pub enum Presence {
 
 /// What a value may be.
 #[derive(Debug)]
-pub enum Kind {
+pub enum FieldKind {
     Text(Syntax),
     Switch,
     Whole {
@@ -55,7 +55,7 @@ pub enum Kind {
     },
     Choice(&'static [&'static str]),
     List {
-        of: &'static Kind,
+        of: &'static FieldKind,
         min: usize,
         max: usize,
     },
@@ -75,22 +75,22 @@ pub struct Object {
 
 /// A field whose value is a `T`.
 #[derive(Debug)]
-pub struct Key<T> {
+pub(crate) struct TypedField<T> {
     pub field: Field,
     read: PhantomData<fn() -> T>,
 }
 
 /// The value of a key that is a map, or a list of maps: its keys are read in turn.
 #[derive(Debug)]
-pub struct Map;
+pub(crate) struct Map;
 
 /// What a value of a checked document can be read as.
-pub trait Read: Sized {
+pub(crate) trait FromYaml: Sized {
     /// `None`: the document was not checked.
-    fn read(node: &Node<'_>, kind: &Kind) -> Option<Self>;
+    fn read(node: &YamlNode<'_>, kind: &FieldKind) -> Option<Self>;
 }
 
-/// Declares the keys of an object: a module with a [`Key`] each, and the [`Object`] that has them in this order.
+/// Declares the keys of an object: a module with a [`TypedField`] each, and the [`Object`] that has them in this order.
 macro_rules! object {
     (
         $(#[$attribute:meta])*
@@ -102,7 +102,7 @@ macro_rules! object {
         pub mod $module {
             use super::*;
 
-            $(pub static $key: Key<$type> = Key::new($field);)*
+            $(pub(crate) static $key: TypedField<$type> = TypedField::new($field);)*
 
             pub static OBJECT: Object = Object {
                 fields: &[$(&$key.field),*],
@@ -128,10 +128,10 @@ macro_rules! words {
             pub(crate) const WORDS: &'static [&'static str] = &[$($word),*];
         }
 
-        impl $crate::capping::policy::schema::Read for $name {
+        impl $crate::capping::policy::schema::FromYaml for $name {
             fn read(
-                node: &$crate::capping::policy::yaml::Node<'_>,
-                _: &$crate::capping::policy::schema::Kind,
+                node: &$crate::capping::policy::yaml::YamlNode<'_>,
+                _: &$crate::capping::policy::schema::FieldKind,
             ) -> Option<Self> {
                 match node.text()? {
                     $($word => Some(Self::$variant),)*
@@ -150,7 +150,7 @@ impl Object {
     }
 }
 
-impl Kind {
+impl FieldKind {
     /// The object that it is, or is a list of.
     #[must_use]
     pub const fn object(&self) -> Option<&'static Object> {
@@ -162,7 +162,7 @@ impl Kind {
 }
 
 impl Field {
-    const fn new(name: &'static str, kind: Kind, presence: Presence, doc: &'static str) -> Self {
+    const fn new(name: &'static str, kind: FieldKind, presence: Presence, doc: &'static str) -> Self {
         Self { name, doc, kind, presence, alike: &[] }
     }
 
@@ -173,24 +173,24 @@ impl Field {
 
     /// The default, as if it had been written.
     #[must_use]
-    pub fn default(&self) -> Option<Node<'static>> {
+    pub fn default(&self) -> Option<YamlNode<'static>> {
         let Presence::Default(text) = self.presence else { return None };
-        let node = |value| Node { line: 0, value };
-        let word = |text: &'static str| node(Value::Text { text: Cow::Borrowed(text), literal: false });
+        let node = |value| YamlNode { line: 0, value };
+        let word = |text: &'static str| node(YamlValue::Text { text: Cow::Borrowed(text), literal: false });
         Some(match self.kind {
-            Kind::Switch => node(Value::Bool(text == "true")),
-            Kind::Whole { .. } | Kind::Number { .. } => node(Value::Number(Cow::Borrowed(text))),
-            Kind::Text(_) | Kind::Choice(_) => word(text),
-            Kind::List { .. } => {
+            FieldKind::Switch => node(YamlValue::Bool(text == "true")),
+            FieldKind::Whole { .. } | FieldKind::Number { .. } => node(YamlValue::Number(Cow::Borrowed(text))),
+            FieldKind::Text(_) | FieldKind::Choice(_) => word(text),
+            FieldKind::List { .. } => {
                 let words = text.trim_matches(['[', ']']).split(", ").filter(|word| !word.is_empty());
-                node(Value::List(words.map(word).collect()))
+                node(YamlValue::List(words.map(word).collect()))
             }
-            Kind::Labels | Kind::Object(_) => node(Value::Map(Vec::new())),
+            FieldKind::Labels | FieldKind::Object(_) => node(YamlValue::Map(Vec::new())),
         })
     }
 }
 
-impl<T> Key<T> {
+impl<T> TypedField<T> {
     const fn new(field: Field) -> Self {
         Self { field, read: PhantomData }
     }
@@ -202,15 +202,15 @@ impl<T> Key<T> {
 
     /// The value as it is given.
     #[must_use]
-    pub fn given<'a, 'b>(&self, map: &'a Node<'b>) -> Option<&'a Node<'b>> {
+    pub fn given<'a, 'b>(&self, map: &'a YamlNode<'b>) -> Option<&'a YamlNode<'b>> {
         map.get(self.field.name)
     }
 }
 
-impl<T: Read> Key<T> {
+impl<T: FromYaml> TypedField<T> {
     /// The value, or the default. `None`: there is neither.
     #[must_use]
-    pub fn of(&self, map: &Node<'_>) -> Option<T> {
+    pub fn of(&self, map: &YamlNode<'_>) -> Option<T> {
         match self.given(map) {
             Some(node) => T::read(node, &self.field.kind),
             None => T::read(&self.field.default()?, &self.field.kind),
@@ -218,73 +218,73 @@ impl<T: Read> Key<T> {
     }
 }
 
-impl Key<Map> {
+impl TypedField<Map> {
     /// The map, or an empty one, whose keys are all read as their defaults.
     #[must_use]
-    pub fn of<'a>(&self, map: &'a Node<'a>) -> &'a Node<'a> {
+    pub fn of<'a>(&self, map: &'a YamlNode<'a>) -> &'a YamlNode<'a> {
         self.given(map).unwrap_or(&NOTHING)
     }
 }
 
-impl Key<Vec<Map>> {
+impl TypedField<Vec<Map>> {
     /// The items of the list.
     #[must_use]
-    pub fn of<'a, 'b>(&self, map: &'a Node<'b>) -> &'a [Node<'b>] {
-        self.given(map).map(Node::items).unwrap_or_default()
+    pub fn of<'a, 'b>(&self, map: &'a YamlNode<'b>) -> &'a [YamlNode<'b>] {
+        self.given(map).map(YamlNode::items).unwrap_or_default()
     }
 }
 
-impl Read for bool {
-    fn read(node: &Node<'_>, _: &Kind) -> Option<Self> {
+impl FromYaml for bool {
+    fn read(node: &YamlNode<'_>, _: &FieldKind) -> Option<Self> {
         node.truth()
     }
 }
 
-impl Read for i32 {
-    fn read(node: &Node<'_>, _: &Kind) -> Option<Self> {
+impl FromYaml for i32 {
+    fn read(node: &YamlNode<'_>, _: &FieldKind) -> Option<Self> {
         Self::try_from(node.whole()?).ok()
     }
 }
 
-impl Read for u32 {
-    fn read(node: &Node<'_>, _: &Kind) -> Option<Self> {
+impl FromYaml for u32 {
+    fn read(node: &YamlNode<'_>, _: &FieldKind) -> Option<Self> {
         Self::try_from(node.whole()?).ok()
     }
 }
 
-impl Read for f64 {
-    fn read(node: &Node<'_>, _: &Kind) -> Option<Self> {
+impl FromYaml for f64 {
+    fn read(node: &YamlNode<'_>, _: &FieldKind) -> Option<Self> {
         node.number()
     }
 }
 
-impl Read for Duration {
-    fn read(node: &Node<'_>, kind: &Kind) -> Option<Self> {
+impl FromYaml for Duration {
+    fn read(node: &YamlNode<'_>, kind: &FieldKind) -> Option<Self> {
         let seconds = match kind {
-            Kind::Number { unit: Unit::Seconds, .. } => node.number()?,
-            Kind::Number { unit: Unit::Hours, .. } => node.number()? * 3600.0,
+            FieldKind::Number { unit: Unit::Seconds, .. } => node.number()?,
+            FieldKind::Number { unit: Unit::Hours, .. } => node.number()? * 3600.0,
             _ => return None,
         };
         Self::try_from_secs_f64(seconds).ok()
     }
 }
 
-impl Read for String {
-    fn read(node: &Node<'_>, _: &Kind) -> Option<Self> {
+impl FromYaml for String {
+    fn read(node: &YamlNode<'_>, _: &FieldKind) -> Option<Self> {
         node.text().map(str::to_owned)
     }
 }
 
-impl<T: Read> Read for Vec<T> {
-    fn read(node: &Node<'_>, kind: &Kind) -> Option<Self> {
-        let Kind::List { of, .. } = kind else { return None };
+impl<T: FromYaml> FromYaml for Vec<T> {
+    fn read(node: &YamlNode<'_>, kind: &FieldKind) -> Option<Self> {
+        let FieldKind::List { of, .. } = kind else { return None };
         node.items().iter().map(|item| T::read(item, of)).collect()
     }
 }
 
-impl Read for BTreeMap<String, String> {
-    fn read(node: &Node<'_>, _: &Kind) -> Option<Self> {
-        let label = |entry: &super::yaml::Entry<'_>| Some((entry.key.to_string(), entry.node.text()?.to_owned()));
+impl FromYaml for BTreeMap<String, String> {
+    fn read(node: &YamlNode<'_>, _: &FieldKind) -> Option<Self> {
+        let label = |entry: &super::yaml::MapEntry<'_>| Some((entry.key.to_string(), entry.node.text()?.to_owned()));
         node.entries().iter().map(label).collect()
     }
 }

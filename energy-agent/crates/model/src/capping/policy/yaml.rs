@@ -18,71 +18,71 @@ pub(crate) const MAX_VALUES: usize = 250_000;
 
 /// A value and the line it begins on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node<'a> {
+pub struct YamlNode<'a> {
     pub line: usize,
-    pub value: Value<'a>,
+    pub value: YamlValue<'a>,
 }
 
 /// As the core schema of YAML 1.2 has it: `yes` and `Off` are texts. <https://yaml.org/spec/1.2.2/#103-core-schema>
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value<'a> {
+pub enum YamlValue<'a> {
     Null,
     Bool(bool),
     /// Decimal, `.inf` or `.nan`, as written.
     Number(Cow<'a, str>),
     Text {
         text: Cow<'a, str>,
-        /// A block scalar that is kept line by line (`|`); [`Node::line`] is that of its first line, not of the `|`.
+        /// A block scalar that is kept line by line (`|`); [`YamlNode::line`] is that of its first line, not of the `|`.
         literal: bool,
     },
-    List(Vec<Node<'a>>),
-    Map(Vec<Entry<'a>>),
+    List(Vec<YamlNode<'a>>),
+    Map(Vec<MapEntry<'a>>),
 }
 
 /// A key of a map, in the order of the text; a key may come twice.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry<'a> {
+pub struct MapEntry<'a> {
     pub key: Cow<'a, str>,
     pub line: usize,
-    pub node: Node<'a>,
+    pub node: YamlNode<'a>,
 }
 
 /// What stands for a map that is not there: it has no keys.
-pub(crate) static NOTHING: Node<'static> = Node { line: 0, value: Value::Null };
+pub(crate) static NOTHING: YamlNode<'static> = YamlNode { line: 0, value: YamlValue::Null };
 
-impl<'a> Node<'a> {
+impl<'a> YamlNode<'a> {
     /// The value of a key; of the first, if there are several.
     #[must_use]
-    pub fn get(&self, key: &str) -> Option<&Node<'a>> {
+    pub fn get(&self, key: &str) -> Option<&YamlNode<'a>> {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
     /// Empty for what is no map.
     #[must_use]
-    pub fn entries(&self) -> &[Entry<'a>] {
-        if let Value::Map(entries) = &self.value { entries } else { &[] }
+    pub fn entries(&self) -> &[MapEntry<'a>] {
+        if let YamlValue::Map(entries) = &self.value { entries } else { &[] }
     }
 
     /// Empty for what is no list.
     #[must_use]
-    pub fn items(&self) -> &[Node<'a>] {
-        if let Value::List(items) = &self.value { items } else { &[] }
+    pub fn items(&self) -> &[YamlNode<'a>] {
+        if let YamlValue::List(items) = &self.value { items } else { &[] }
     }
 
     #[must_use]
     pub fn text(&self) -> Option<&str> {
-        if let Value::Text { text, .. } = &self.value { Some(text) } else { None }
+        if let YamlValue::Text { text, .. } = &self.value { Some(text) } else { None }
     }
 
     #[must_use]
     pub fn truth(&self) -> Option<bool> {
-        if let Value::Bool(truth) = self.value { Some(truth) } else { None }
+        if let YamlValue::Bool(truth) = self.value { Some(truth) } else { None }
     }
 
     /// `None` for what is no number; infinities and NaN are numbers.
     #[must_use]
     pub fn number(&self) -> Option<f64> {
-        let Value::Number(text) = &self.value else { return None };
+        let YamlValue::Number(text) = &self.value else { return None };
         match text.trim_start_matches(['-', '+']) {
             ".inf" | ".Inf" | ".INF" if text.starts_with('-') => Some(f64::NEG_INFINITY),
             ".inf" | ".Inf" | ".INF" => Some(f64::INFINITY),
@@ -107,8 +107,8 @@ impl<'a> Node<'a> {
     /// Levels of lists and maps.
     fn height(&self) -> usize {
         match &self.value {
-            Value::List(items) => 1 + items.iter().map(Self::height).max().unwrap_or(0),
-            Value::Map(entries) => 1 + entries.iter().map(|entry| entry.node.height()).max().unwrap_or(0),
+            YamlValue::List(items) => 1 + items.iter().map(Self::height).max().unwrap_or(0),
+            YamlValue::Map(entries) => 1 + entries.iter().map(|entry| entry.node.height()).max().unwrap_or(0),
             _ => 0,
         }
     }
@@ -118,7 +118,7 @@ impl<'a> Node<'a> {
 ///
 /// # Errors
 /// One line with what is wrong and where: no YAML, a limit, a tag.
-pub fn documents(text: &str, first_line: usize) -> Result<Vec<Node<'_>>, String> {
+pub fn documents(text: &str, first_line: usize) -> Result<Vec<YamlNode<'_>>, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("{} bytes are more than the limit of {MAX_BYTES} bytes for a document", text.len()));
     }
@@ -137,7 +137,7 @@ pub fn documents(text: &str, first_line: usize) -> Result<Vec<Node<'_>>, String>
 
 /// A list or map that has not ended yet.
 struct Open<'a> {
-    node: Node<'a>,
+    node: YamlNode<'a>,
     anchor: usize,
     key: Option<(Cow<'a, str>, usize)>,
 }
@@ -145,9 +145,9 @@ struct Open<'a> {
 #[derive(Default)]
 struct Builder<'a> {
     first_line: usize,
-    documents: Vec<Node<'a>>,
+    documents: Vec<YamlNode<'a>>,
     open: Vec<Open<'a>>,
-    anchors: BTreeMap<usize, Node<'a>>,
+    anchors: BTreeMap<usize, YamlNode<'a>>,
     values: usize,
 }
 
@@ -176,7 +176,7 @@ impl<'a> Builder<'a> {
             | Event::MappingStart(_, _, Some(_)) => {
                 Err(format!("tags (`!name`) are not supported; write the plain value (line {line})"))
             }
-            Event::Scalar(text, style, anchor, None) => self.add(Node { line, value: scalar(text, style) }, anchor),
+            Event::Scalar(text, style, anchor, None) => self.add(YamlNode { line, value: scalar(text, style) }, anchor),
             Event::Alias(anchor) => {
                 let Some(node) = self.anchors.get(&anchor) else {
                     return Err(format!("an alias inside its own anchor (line {line})"));
@@ -189,8 +189,8 @@ impl<'a> Builder<'a> {
                 let node = node.clone();
                 self.add(node, 0)
             }
-            Event::SequenceStart(_, anchor, None) => self.start(line, Value::List(Vec::new()), anchor),
-            Event::MappingStart(_, anchor, None) => self.start(line, Value::Map(Vec::new()), anchor),
+            Event::SequenceStart(_, anchor, None) => self.start(line, YamlValue::List(Vec::new()), anchor),
+            Event::MappingStart(_, anchor, None) => self.start(line, YamlValue::Map(Vec::new()), anchor),
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
                 Some(Open { node, anchor, .. }) => self.add(node, anchor),
                 None => Ok(()),
@@ -203,16 +203,16 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn start(&mut self, line: usize, value: Value<'a>, anchor: usize) -> Result<(), String> {
+    fn start(&mut self, line: usize, value: YamlValue<'a>, anchor: usize) -> Result<(), String> {
         if self.open.len() >= MAX_DEPTH {
             return Err(too_deep(line));
         }
-        self.open.push(Open { node: Node { line, value }, anchor, key: None });
+        self.open.push(Open { node: YamlNode { line, value }, anchor, key: None });
         Ok(())
     }
 
     /// Puts a whole value where it belongs.
-    fn add(&mut self, node: Node<'a>, anchor: usize) -> Result<(), String> {
+    fn add(&mut self, node: YamlNode<'a>, anchor: usize) -> Result<(), String> {
         let line = node.line;
         count(&mut self.values, 1, line)?;
         if anchor > 0 {
@@ -220,19 +220,19 @@ impl<'a> Builder<'a> {
             self.anchors.insert(anchor, node.clone());
         }
         let Some(open) = self.open.last_mut() else {
-            if node.value != Value::Null {
+            if node.value != YamlValue::Null {
                 self.documents.push(node);
             }
             return Ok(());
         };
         match (&mut open.node.value, open.key.take()) {
-            (Value::Map(entries), Some((key, line))) => entries.push(Entry { key, line, node }),
-            (Value::List(items), _) => items.push(node),
+            (YamlValue::Map(entries), Some((key, line))) => entries.push(MapEntry { key, line, node }),
+            (YamlValue::List(items), _) => items.push(node),
             _ => match node.value {
-                Value::Text { text, .. } | Value::Number(text) => open.key = Some((text, line)),
-                Value::Bool(key) => open.key = Some((key.to_string().into(), line)),
-                Value::Null => open.key = Some(("null".into(), line)),
-                Value::List(_) | Value::Map(_) => return Err(format!("a key that is not text (line {line})")),
+                YamlValue::Text { text, .. } | YamlValue::Number(text) => open.key = Some((text, line)),
+                YamlValue::Bool(key) => open.key = Some((key.to_string().into(), line)),
+                YamlValue::Null => open.key = Some(("null".into(), line)),
+                YamlValue::List(_) | YamlValue::Map(_) => return Err(format!("a key that is not text (line {line})")),
             },
         }
         Ok(())
@@ -262,16 +262,16 @@ fn not_yaml(info: &str, line: usize) -> String {
     format!("not valid YAML: {info} (line {line})")
 }
 
-fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Value<'_> {
+fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> YamlValue<'_> {
     if style != ScalarStyle::Plain {
-        return Value::Text { text, literal: style == ScalarStyle::Literal };
+        return YamlValue::Text { text, literal: style == ScalarStyle::Literal };
     }
     match &*text {
-        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
-        "true" | "True" | "TRUE" => Value::Bool(true),
-        "false" | "False" | "FALSE" => Value::Bool(false),
-        _ if is_number(&text) => Value::Number(text),
-        _ => Value::Text { text, literal: false },
+        "" | "~" | "null" | "Null" | "NULL" => YamlValue::Null,
+        "true" | "True" | "TRUE" => YamlValue::Bool(true),
+        "false" | "False" | "FALSE" => YamlValue::Bool(false),
+        _ if is_number(&text) => YamlValue::Number(text),
+        _ => YamlValue::Text { text, literal: false },
     }
 }
 
@@ -288,7 +288,7 @@ fn is_number(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn one(text: &str) -> Node<'_> {
+    fn one(text: &str) -> YamlNode<'_> {
         documents(text, 1).unwrap().pop().unwrap()
     }
 
@@ -300,19 +300,20 @@ mod tests {
             .items()
             .iter()
             .map(|item| match &item.value {
-                Value::Null => "null",
-                Value::Bool(_) => "bool",
-                Value::Number(_) => "number",
-                Value::Text { .. } => "text",
+                YamlValue::Null => "null",
+                YamlValue::Bool(_) => "bool",
+                YamlValue::Number(_) => "number",
+                YamlValue::Text { .. } => "text",
                 _ => "other",
             })
             .collect();
         let expected =
             ["null"; 2].into_iter().chain(["bool"; 2]).chain(["number"; 8]).chain(["text"; 10]).chain(["number"]);
         assert_eq!(kinds, expected.collect::<Vec<_>>());
-        let numbers: Vec<_> = node.items().iter().filter_map(Node::number).map(|number| number.to_string()).collect();
+        let numbers: Vec<_> =
+            node.items().iter().filter_map(YamlNode::number).map(|number| number.to_string()).collect();
         assert_eq!(numbers, ["12", "-0.5", "1000", "0.5", "4", "inf", "-inf", "NaN", "5"]);
-        let whole: Vec<_> = node.items().iter().filter_map(Node::whole).collect();
+        let whole: Vec<_> = node.items().iter().filter_map(YamlNode::whole).collect();
         assert_eq!(whole, [12, 1000, 4, 5]);
     }
 
@@ -322,7 +323,7 @@ mod tests {
         let a = node.get("a").unwrap();
         assert_eq!((node.line, node.entries()[0].line, a.line), (2, 2, 3));
         assert_eq!((a.entries()[1].line, a.entries()[1].node.items()[0].line), (5, 6));
-        let Value::Text { text, literal: true } = &a.get("c").unwrap().items()[1].value else { panic!("{a:?}") };
+        let YamlValue::Text { text, literal: true } = &a.get("c").unwrap().items()[1].value else { panic!("{a:?}") };
         assert_eq!((&**text, a.get("c").unwrap().items()[1].line), ("y\n", 8));
         assert_eq!(
             documents("a: b\n---\nc: d", 10).unwrap().iter().map(|node| node.line).collect::<Vec<_>>(),
@@ -334,7 +335,7 @@ mod tests {
     fn an_alias_stands_for_what_it_names() {
         let node = one("a: &x [1, {b: 2}]\nc: *x\nd: &y e\n*y : f");
         assert_eq!(node.get("c").unwrap().items(), node.get("a").unwrap().items());
-        assert_eq!(node.get("e").and_then(Node::text), Some("f"));
+        assert_eq!(node.get("e").and_then(YamlNode::text), Some("f"));
     }
 
     #[test]

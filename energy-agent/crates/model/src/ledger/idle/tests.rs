@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::attribution::usage::Share;
+use crate::attribution::usage::CpuShare;
 use crate::attribution::{Idle, Interval, ZoneReading, attribute};
 use crate::cpu::{Domain, DomainLoad};
 use crate::ledger::Ledger;
@@ -64,7 +64,7 @@ impl Node {
         work: &[(&Arc<Workload>, u64)],
         alive: &[&Arc<Workload>],
     ) -> Snapshot {
-        let share = |&(workload, ms): &(&Arc<Workload>, u64)| Share {
+        let share = |&(workload, ms): &(&Arc<Workload>, u64)| CpuShare {
             workload: Arc::clone(workload),
             domain: Some(0),
             runtime_ns: ms * 1_000_000,
@@ -117,15 +117,15 @@ fn check_identity(snapshot: &Snapshot) {
 }
 
 /// State and microjoules of all zones of a pod; what is unassigned; what is retired.
-fn read<const N: usize>(snapshot: &Snapshot, uids: [&str; N]) -> ([Option<(State, u64)>; N], u64, u64) {
+fn read<const N: usize>(snapshot: &Snapshot, uids: [&str; N]) -> ([Option<(WorkloadState, u64)>; N], u64, u64) {
     let idle = snapshot.idle.as_ref().unwrap();
     let sum = |totals: &[(EnergyKey, Microjoules)]| totals.iter().map(|(_, total)| total.0).sum();
     let pod = |uid: &str| idle.pods.iter().find(|pod| *pod.uid == *uid).map(|pod| (pod.state, sum(&pod.energy)));
     (uids.map(pod), sum(&idle.unassigned), sum(&idle.retired))
 }
 
-const fn running(total: u64) -> Option<(State, u64)> {
-    Some((State::Running, total))
+const fn running(total: u64) -> Option<(WorkloadState, u64)> {
+    Some((WorkloadState::Running, total))
 }
 
 #[test]
@@ -159,10 +159,10 @@ fn a_pod_that_ends_keeps_what_it_was_given_until_its_series_end_and_then_it_is_r
     node.tick(&package(), 1, &[(&a, 1)], &[&a, &b]);
     // It worked in the interval in which it vanished, so it was there; and not in the next.
     let last = node.tick(&package(), 1, &[(&a, 1)], &[&b]);
-    assert_eq!(read(&last, ["a", "b"]), ([Some((State::Terminated, 90)), running(90)], 0, 0));
+    assert_eq!(read(&last, ["a", "b"]), ([Some((WorkloadState::Terminated, 90)), running(90)], 0, 0));
     let next = node.tick(&package(), 1, &[], &[&b]);
-    assert_eq!(read(&next, ["a", "b"]), ([Some((State::Terminated, 90)), running(180)], 0, 0));
-    assert_eq!(read(&node.wait(118, &[&b]), ["a"]).0, [Some((State::Terminated, 90))]);
+    assert_eq!(read(&next, ["a", "b"]), ([Some((WorkloadState::Terminated, 90)), running(180)], 0, 0));
+    assert_eq!(read(&node.wait(118, &[&b]), ["a"]).0, [Some((WorkloadState::Terminated, 90))]);
     let gone = node.wait(1, &[&b]);
     assert_eq!(read(&gone, ["a", "b"]), ([None, running(180)], 0, 90));
     assert!(gone.rows.iter().all(|row| row.workload != a), "its other series end in the same tick");

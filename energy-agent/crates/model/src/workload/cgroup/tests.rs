@@ -115,7 +115,7 @@ fn a_hypervisor_beside_its_pod_names_the_sandbox() {
         (format!("/kubepods/burstable/kata_{ID}"), format!("/kubepods/burstable/kata_{ID}")),
         (format!("/kubepods.slice/kata_{ID}.scope/vcpu"), format!("kata_{ID}.scope")),
     ] {
-        let reading = Reading::of(&path);
+        let reading = PathReading::of(&path);
         assert_eq!((reading.hypervisor_of(), reading.is_doubtful()), (Some(ID), true), "{path}");
         assert_eq!(workload(&path), outside(&unit, ID, Runtime::Unknown), "of no pod that is known");
     }
@@ -126,7 +126,7 @@ fn a_hypervisor_beside_its_pod_names_the_sandbox() {
         (format!("/kata_overhead/kubepods/besteffort/pod{UID}/{ID}"), Runtime::Unknown),
         (format!("/kata_overhead/{slice}:cri-containerd:{ID}"), Runtime::Containerd),
     ] {
-        let reading = Reading::of(&path);
+        let reading = PathReading::of(&path);
         assert_eq!((reading.hypervisor_of(), reading.pods[0].spot.level), (None, 0), "{path}");
         assert_eq!(workload(&path), container(runtime), "{path}");
     }
@@ -140,7 +140,7 @@ fn a_hypervisor_beside_its_pod_names_the_sandbox() {
         format!("/docker/{ID}"),
         format!("/kata_overhead/a/{ID}"),
     ] {
-        assert_eq!(Reading::of(&path).hypervisor_of(), None, "{path}");
+        assert_eq!(PathReading::of(&path).hypervisor_of(), None, "{path}");
     }
 }
 
@@ -232,7 +232,7 @@ fn a_container_cannot_pose_as_another_pod_by_folders_as_the_kubelet_makes_them()
     ] {
         let path = format!("/kubepods/pod{UID}/{ID}/{below}");
         assert_eq!(workload(&path), container, "{path}");
-        assert!(Reading::of(&path).is_doubtful(), "a node in a container looks so, too");
+        assert!(PathReading::of(&path).is_doubtful(), "a node in a container looks so, too");
         assert_eq!(Workload::from(from_proc_cgroup(&format!("0::{path}\n"))), container);
     }
 }
@@ -253,10 +253,10 @@ fn a_spot_is_deeper_by_every_folder_above_that_is_no_slice() {
             &*format!("/system.slice/docker-{ID}.scope"),
         ),
     ] {
-        let [pod] = &Reading::of(&path).pods[..] else { panic!("{path}") };
+        let [pod] = &PathReading::of(&path).pods[..] else { panic!("{path}") };
         assert_eq!((pod.spot.level, pod.spot.holder.as_str()), (level, holder), "{path}");
     }
-    let reading = Reading::of(&format!("/kubepods/pod{UID}/{ID}/kubepods/pod{OTHER_UID}/{OTHER}"));
+    let reading = PathReading::of(&format!("/kubepods/pod{UID}/{ID}/kubepods/pod{OTHER_UID}/{OTHER}"));
     let spots: Vec<_> = reading.pods.iter().map(|pod| (pod.uid.as_str(), pod.spot.level)).collect();
     assert_eq!(spots, [(UID, 0), (OTHER_UID, 3)], "kubepods, the pod and its container are above");
     assert_eq!(reading.pods[1].container.as_ref().map(|container| container.id.as_str()), Some(OTHER));

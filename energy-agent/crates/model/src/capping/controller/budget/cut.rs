@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::reading::Reading;
-use crate::capping::controller::device::{Device, DeviceKey, Lever, Range, Sharing};
-use crate::capping::controller::view::View;
+use super::reading::BudgetReading;
+use crate::capping::controller::device::{BudgetDevice, DeviceKey, Lever, Range, Sharing};
+use crate::capping::controller::view::BudgetView;
 use crate::capping::knob::{Knob, Limits};
 use crate::capping::policy::{Algorithm, PolicyName};
 use crate::capping::quantity::Quantity;
@@ -67,7 +67,7 @@ impl Cut {
 
 impl Cuts {
     /// Brings the devices up to date with a view. A new one is open.
-    pub fn refresh(&mut self, view: &mut View, now: Duration) {
+    pub fn refresh(&mut self, view: &mut BudgetView, now: Duration) {
         for device in &mut view.devices {
             let cut = self.devices.entry(device.key.clone()).or_insert_with(Cut::open);
             cut.seen_at = now;
@@ -81,7 +81,7 @@ impl Cuts {
     }
 
     /// Takes over what an earlier run has set for this policy, and takes it out of `adopted`. Whether there was something.
-    pub fn adopt(&mut self, policy: &PolicyName, view: &View, adopted: &mut Limits) -> bool {
+    pub fn adopt(&mut self, policy: &PolicyName, view: &BudgetView, adopted: &mut Limits) -> bool {
         let mut some = false;
         for device in &view.devices {
             let mut take = |range: &Range| {
@@ -119,7 +119,7 @@ impl Cuts {
     }
 
     /// What is wanted of each knob. Counts what has changed.
-    pub fn values(&mut self, view: &View, now: Duration) -> BTreeMap<Knob, u64> {
+    pub fn values(&mut self, view: &BudgetView, now: Duration) -> BTreeMap<Knob, u64> {
         let mut all = BTreeMap::new();
         for device in &view.devices {
             let Some(cut) = self.devices.get_mut(&device.key) else { continue };
@@ -145,8 +145,8 @@ impl Cuts {
 
     /// The lowest relative ceiling; of a device without a lever, that of its power limits.
     #[must_use]
-    pub fn lowest(&self, view: &View) -> f64 {
-        let of = |device: &Device| {
+    pub fn lowest(&self, view: &BudgetView) -> f64 {
+        let of = |device: &BudgetDevice| {
             let Some(cut) = self.devices.get(&device.key) else { return 1.0 };
             let limit = |range: &Range| cut.limits.get(&range.knob).map(|value| range.relative(*value));
             match device.lever {
@@ -159,26 +159,26 @@ impl Cuts {
 
     /// Whether no ceiling is lowered.
     #[must_use]
-    pub(crate) fn ceilings_are_open(&self, view: &View) -> bool {
+    pub(crate) fn ceilings_are_open(&self, view: &BudgetView) -> bool {
         view.devices.iter().all(|device| self.ceiling(device) >= 1.0)
     }
 
-    fn ceiling(&self, device: &Device) -> f64 {
+    fn ceiling(&self, device: &BudgetDevice) -> f64 {
         self.devices.get(&device.key).map_or(1.0, |cut| cut.ceiling)
     }
 
     /// Lowers the ceilings: of the hot devices if there are some, else of all. Whether something changed.
-    pub fn lower(&mut self, algorithm: &Algorithm, view: &mut View, reading: Reading) -> bool {
-        let Reading { power, mean, target, .. } = reading;
+    pub fn lower(&mut self, algorithm: &Algorithm, view: &mut BudgetView, reading: BudgetReading) -> bool {
+        let BudgetReading { power, mean, target, .. } = reading;
         let count = u32::try_from(view.devices.len()).unwrap_or(u32::MAX).max(1);
         let average = view.devices.iter().map(|device| device.power).sum::<f64>() / f64::from(count);
         // A pod that does next to nothing would be choked for nothing.
-        let busy = |device: &Device| device.power >= IDLE * average;
-        let low = |device: &Device| {
+        let busy = |device: &BudgetDevice| device.power >= IDLE * average;
+        let low = |device: &BudgetDevice| {
             let lever = device.lever.as_ref();
             !busy(device) || lever.is_none_or(|lever| lever.on_step(lever.floor()) >= self.ceiling(device))
         };
-        let hot = |device: &Device| device.power > HOT * average && !low(device);
+        let hot = |device: &BudgetDevice| device.power > HOT * average && !low(device);
         let some_hot = view.devices.iter().any(hot);
         let chosen: Vec<bool> =
             view.devices.iter().map(|device| if some_hot { hot(device) } else { !low(device) }).collect();
@@ -210,7 +210,7 @@ impl Cuts {
     }
 
     /// Lowers every ceiling to its floor. Whether there is one.
-    pub(crate) fn lower_to_floor(&mut self, view: &View) -> bool {
+    pub(crate) fn lower_to_floor(&mut self, view: &BudgetView) -> bool {
         let mut some = false;
         for device in &view.devices {
             if let (Some(cut), Some(lever)) = (self.devices.get_mut(&device.key), &device.lever) {
@@ -222,7 +222,7 @@ impl Cuts {
     }
 
     /// Sets the power limits for each device's share of the budget. Whether something changed.
-    pub fn limit(&mut self, view: &View, reading: Reading) -> bool {
+    pub fn limit(&mut self, view: &BudgetView, reading: BudgetReading) -> bool {
         let mut changed = false;
         for device in &view.devices {
             changed |= self.limit_device(view, device, reading);
@@ -231,7 +231,7 @@ impl Cuts {
     }
 
     /// Brings the power limits that are set to a budget that was edited.
-    pub(crate) fn limit_anew(&mut self, view: &View, reading: Reading) {
+    pub(crate) fn limit_anew(&mut self, view: &BudgetView, reading: BudgetReading) {
         for device in &view.devices {
             if self.devices.get(&device.key).is_some_and(|cut| !cut.limits.is_empty()) {
                 self.limit_device(view, device, reading);
@@ -239,7 +239,7 @@ impl Cuts {
         }
     }
 
-    fn limit_device(&mut self, view: &View, device: &Device, reading: Reading) -> bool {
+    fn limit_device(&mut self, view: &BudgetView, device: &BudgetDevice, reading: BudgetReading) -> bool {
         let Some(cut) = self.devices.get_mut(&device.key) else { return false };
         let mut changed = false;
         for range in &device.limits {
@@ -270,7 +270,7 @@ impl Cuts {
     /// Why the power limits that are set allow more than the budget; `None`: they don't. Behind clocks they may, by a
     /// tenth.
     #[must_use]
-    pub(crate) fn allow_more(&self, view: &View, budget: f64) -> Option<String> {
+    pub(crate) fn allow_more(&self, view: &BudgetView, budget: f64) -> Option<String> {
         let (mut sum, mut least, mut clocks) = (0.0, true, false);
         for device in &view.devices {
             let limits = self.devices.get(&device.key).map(|cut| &cut.limits)?;
@@ -293,10 +293,10 @@ impl Cuts {
 
     /// Raises the lowest ceilings. `room`: by what the power may be multiplied. `time`: what the raise is for. Whether
     /// something changed.
-    pub(crate) fn raise(&mut self, algorithm: &Algorithm, view: &View, room: f64, time: Duration) -> bool {
+    pub(crate) fn raise(&mut self, algorithm: &Algorithm, view: &BudgetView, room: f64, time: Duration) -> bool {
         let lowest = view.devices.iter().map(|device| self.ceiling(device)).fold(1.0, f64::min);
-        let is_lowest = |device: &&Device| device.lever.is_none() || self.ceiling(device) <= lowest + NEAR;
-        let chosen: Vec<&Device> = view.devices.iter().filter(is_lowest).collect();
+        let is_lowest = |device: &&BudgetDevice| device.lever.is_none() || self.ceiling(device) <= lowest + NEAR;
+        let chosen: Vec<&BudgetDevice> = view.devices.iter().filter(is_lowest).collect();
         let mut changed = false;
         for device in chosen {
             let Some(cut) = self.devices.get_mut(&device.key) else { continue };
@@ -334,8 +334,8 @@ impl Cuts {
 
 /// The lowest relative ceiling that would keep the budget if every device were open now.
 #[must_use]
-pub fn fitting(algorithm: &Algorithm, view: &View, reading: Reading) -> f64 {
-    let of = |device: &Device| match &device.lever {
+pub fn fitting(algorithm: &Algorithm, view: &BudgetView, reading: BudgetReading) -> f64 {
+    let of = |device: &BudgetDevice| match &device.lever {
         Some(lever) => lever.fitting(algorithm, reading.mean, reading.target),
         None => {
             let limit = |range: &Range| {
@@ -350,14 +350,14 @@ pub fn fitting(algorithm: &Algorithm, view: &View, reading: Reading) -> f64 {
 
 /// The lowest relative ceiling that there can be. `None`: no device has one.
 #[must_use]
-pub(crate) fn lowest_floor(view: &View) -> Option<f64> {
+pub(crate) fn lowest_floor(view: &BudgetView) -> Option<f64> {
     let levers = view.devices.iter().filter_map(|device| device.lever.as_ref());
     levers.map(|lever| lever.on_step(lever.floor())).reduce(f64::min)
 }
 
 /// What a power limit of a device is to be for its share of the budget, in its unit.
-fn share(view: &View, device: &Device, range: &Range, reading: Reading) -> u64 {
-    let Reading { power, budget, target, .. } = reading;
+fn share(view: &BudgetView, device: &BudgetDevice, range: &Range, reading: BudgetReading) -> u64 {
+    let BudgetReading { power, budget, target, .. } = reading;
     let watts = match device.sharing {
         Sharing::EqualParts(count) => target * device.power / power / f64::from(count.max(1)),
         Sharing::ByPower => {

@@ -4,7 +4,7 @@ use crate::capping::policy::Control;
 
 /// Power of one tick and where its budget draws lines; watts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reading {
+pub struct BudgetReading {
     /// Of the last tick.
     pub power: f64,
     /// Over the budget's window.
@@ -29,7 +29,7 @@ pub enum Sight {
     NoPower {
         budget: f64,
     },
-    Both(Reading),
+    Both(BudgetReading),
 }
 
 impl Sight {
@@ -37,12 +37,12 @@ impl Sight {
     pub const fn budget(self) -> Option<f64> {
         match self {
             Self::Lost | Self::NoBudget => None,
-            Self::NoPower { budget } | Self::Both(Reading { budget, .. }) => Some(budget),
+            Self::NoPower { budget } | Self::Both(BudgetReading { budget, .. }) => Some(budget),
         }
     }
 }
 
-impl Reading {
+impl BudgetReading {
     #[must_use]
     pub fn new(control: &Control, power: f64, mean: f64, budget: f64) -> Self {
         let Control { engage, target, release, .. } = control;

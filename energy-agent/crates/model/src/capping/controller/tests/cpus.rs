@@ -18,7 +18,7 @@ fn a_quota_starts_from_what_the_pod_uses() {
 #[test]
 fn an_idle_pod_is_not_choked_for_a_busy_one() {
     let mut shared = cpu_policy("cap", 60.0);
-    shared.budget.scope = Scope::PerNode;
+    shared.budget.scope = BudgetScope::PerNode;
     let mut world = World::new().policy(shared).pod("busy").pod("idle");
     world.work("busy", 80.0, 8.0);
     world.work("idle", 0.1, 0.01);
@@ -45,7 +45,7 @@ fn cores_of_its_own_are_slowed_down_rather_than_a_quota_set() {
 fn packages_share_the_target_of_the_whole_node() {
     let mut rapl = cpu_policy("node", 200.0);
     rapl.selector = Selector { select_all: true, ..Selector::default() };
-    rapl.budget.scope = Scope::PerNode;
+    rapl.budget.scope = BudgetScope::PerNode;
     rapl.actuators.cpu.rapl_limit = true;
     let mut world = World::new().policy(rapl.clone()).pod("a").pod_with("b", "web", &[]);
     for zone in ["intel-rapl:0", "intel-rapl:1"] {

@@ -38,7 +38,7 @@ fn fc_091_one_policy_decides_in_any_order_of_loading() {
         assert!(world.status("by-namespace").subjects.is_empty());
         assert!(world.status("other-control").lost.is_empty());
         let conflicts = |outcome: &Outcome| {
-            outcome.changes.iter().filter(|change| matches!(change.what, What::Conflict { .. })).count()
+            outcome.changes.iter().filter(|change| matches!(change.kind, BudgetChangeKind::Conflict { .. })).count()
         };
         assert_eq!(conflicts(&world.outcome), 1);
         assert_eq!(conflicts(world.tick()), 0, "said once");

@@ -24,7 +24,7 @@ fn a_first_write_waits_where_a_gpu_that_works_is_below_its_highest_clock_and_the
     let mut gpu = Bench::gpu();
     gpu.looks(20, 600, Why::Unexplained, Some(&limit(450)));
     assert_eq!(gpu.writes, []);
-    assert_eq!(gpu.kinds(), [ChangeKind::Locked]);
+    assert_eq!(gpu.kinds(), [KnobChangeKind::Locked]);
     assert_eq!(gpu.seen().state, KnobState::Yielded);
     assert!(gpu.managed.cap(gpu.now).detail.unwrap().contains("600 MHz"));
     // Idle, behind a power limit or without a reading nothing changes, for hours and under every policy.
@@ -37,9 +37,9 @@ fn a_first_write_waits_where_a_gpu_that_works_is_below_its_highest_clock_and_the
     assert_eq!((gpu.writes.len(), gpu.seen().state), (0, KnobState::Yielded));
     // It runs faster than that again.
     gpu.look(1980, Why::Unexplained, Some(&limit(450)));
-    assert_eq!(gpu.kinds(), [ChangeKind::Recovered]);
+    assert_eq!(gpu.kinds(), [KnobChangeKind::Recovered]);
     // 450 is below a quarter of 1980, and 210 + 19 x 15 = 495 the floor.
-    assert_eq!(gpu.writes, [Value::Set(495)]);
+    assert_eq!(gpu.writes, [KnobValue::Set(495)]);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_gpu_at_its_highest_clock_or_with_a_reason_is_capped_at_once() {
     for (mhz, why) in [(1980, Why::Unexplained), (1920, Why::Unexplained), (1200, Why::Explained), (1980, Why::Idle)] {
         let mut gpu = Bench::gpu();
         gpu.look(mhz, why, Some(&limit(900)));
-        assert_eq!(gpu.writes, [Value::Set(900)], "{mhz} {why:?}");
+        assert_eq!(gpu.writes, [KnobValue::Set(900)], "{mhz} {why:?}");
     }
 }
 
@@ -59,17 +59,17 @@ fn a_gpu_of_which_nothing_can_be_known_is_capped_after_a_while() {
     idle.looks(8, 345, Why::Idle, Some(&limit(900)));
     assert_eq!(idle.writes, []);
     idle.looks(2, 345, Why::Idle, Some(&limit(900)));
-    assert_eq!(idle.writes, [Value::Set(900)]);
+    assert_eq!(idle.writes, [KnobValue::Set(900)]);
     let mut restless = Bench::gpu();
     for index in 0..10 {
         restless.look(900 + 100 * (index % 3), Why::Unexplained, Some(&limit(705)));
     }
-    assert_eq!((restless.writes, restless.changes), (vec![Value::Set(705)], vec![]));
+    assert_eq!((restless.writes, restless.changes), (vec![KnobValue::Set(705)], vec![]));
     // It was seen at its highest clock a moment ago.
     let mut known = Bench::gpu();
     known.look(1980, Why::Unexplained, None);
     known.look(345, Why::Idle, Some(&limit(900)));
-    assert_eq!(known.writes, [Value::Set(900)]);
+    assert_eq!(known.writes, [KnobValue::Set(900)]);
 }
 
 #[test]
@@ -83,8 +83,8 @@ fn a_lock_in_place_of_the_agents_is_left_to_stand() {
     gpu.look(600, Why::Unexplained, Some(&limit(500)));
     assert_eq!(gpu.look(600, Why::Unexplained, None), Action::Forget);
     gpu.looks(100, 600, Why::Unexplained, None);
-    assert_eq!(gpu.writes, [Value::Set(1200)], "neither raised nor reset");
-    assert_eq!(gpu.kinds(), [ChangeKind::Locked]);
+    assert_eq!(gpu.writes, [KnobValue::Set(1200)], "neither raised nor reset");
+    assert_eq!(gpu.kinds(), [KnobChangeKind::Locked]);
     assert!(gpu.managed.held().is_none());
 }
 
@@ -98,7 +98,7 @@ fn a_gpu_that_works_little_or_is_held_by_its_power_limit_stays_capped() {
     gpu.looks(100, 1140, Why::Unexplained, Some(&limit(1200)));
     assert_eq!(gpu.seen().state, KnobState::Ok);
     gpu.tick(None);
-    assert_eq!(gpu.writes, [Value::Set(1200), Value::Restore(String::new())]);
+    assert_eq!(gpu.writes, [KnobValue::Set(1200), KnobValue::Restore(String::new())]);
 }
 
 #[test]
@@ -112,21 +112,21 @@ fn what_the_owner_states_is_the_most_and_what_comes_back() {
     assert_eq!((gpu.seen().original, gpu.seen().current), (Some(1200), Some(900)));
     gpu.look(900, Why::Unexplained, Some(&limit(1800)));
     gpu.tick(None);
-    let expected = [Value::Set(900), Value::Set(1200), Value::Restore("345-1200".to_owned())];
+    let expected = [KnobValue::Set(900), KnobValue::Set(1200), KnobValue::Restore("345-1200".to_owned())];
     assert_eq!(gpu.writes, expected);
     // Open is stated: nothing is taken for a lock.
     let mut gpu = Bench::gpu();
     gpu.device.raw = "open".to_owned();
     gpu.looks(10, 600, Why::Unexplained, Some(&limit(510)));
     gpu.tick(None);
-    assert_eq!(gpu.writes, [Value::Set(510), Value::Restore("open".to_owned())]);
+    assert_eq!(gpu.writes, [KnobValue::Set(510), KnobValue::Restore("open".to_owned())]);
 }
 
 #[test]
 fn a_driver_that_is_loaded_anew_has_no_locks() {
     let mut gpu = Bench::gpu();
     gpu.looks(5, 600, Why::Unexplained, None);
-    assert_eq!((gpu.seen().state, gpu.kinds()), (KnobState::Yielded, vec![ChangeKind::Locked]));
+    assert_eq!((gpu.seen().state, gpu.kinds()), (KnobState::Yielded, vec![KnobChangeKind::Locked]));
     gpu.device.epoch = 2;
     gpu.tick(None);
     assert_eq!(gpu.seen().state, KnobState::Ok);

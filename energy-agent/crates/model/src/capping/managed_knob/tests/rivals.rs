@@ -24,7 +24,7 @@ fn package() -> (Bench, Limit) {
     let of = Knob::RaplLimit("intel-rapl:0".into());
     let (mut package, ours) = (Bench::of(of, 10_000_000, 205_000_000, 1, Some(205_000_000)), limit(60_000_000));
     package.tick(Some(&ours));
-    assert_eq!(package.writes, [Value::Set(60_000_000)]);
+    assert_eq!(package.writes, [KnobValue::Set(60_000_000)]);
     (package, ours)
 }
 
@@ -33,7 +33,7 @@ fn a_lower_foreign_value_stays_and_is_what_was() {
     let (mut package, ours) = package();
     package.becomes(Some(55_000_000));
     assert_eq!(package.tick(Some(&ours)), Action::Forget);
-    assert_eq!((package.kinds(), package.seen().state), (vec![ChangeKind::Foreign], KnobState::Yielded));
+    assert_eq!((package.kinds(), package.seen().state), (vec![KnobChangeKind::Foreign], KnobState::Yielded));
     let told = package.managed.cap(package.now).detail.unwrap();
     assert_eq!(told, "another program has set 55.0 W, which is lower than the 60.0 W that the agent wrote: it stays");
     package.ticks(300, Some(&limit(52_000_000)));
@@ -43,7 +43,7 @@ fn a_lower_foreign_value_stays_and_is_what_was() {
     assert_eq!(package.writes.len(), 1, "nothing is raised above it");
     assert_eq!(package.managed.cap(package.now).detail, None);
     package.ticks(3, Some(&limit(52_000_000)));
-    assert_eq!(package.writes[1..], [Value::Set(52_000_000)]);
+    assert_eq!(package.writes[1..], [KnobValue::Set(52_000_000)]);
     assert_eq!(package.seen().original, Some(55_000_000));
     package.tick(None);
     assert_eq!(package.device.value, Some(55_000_000));
@@ -56,14 +56,14 @@ fn a_higher_foreign_value_is_written_over_after_a_minute_and_comes_back_at_the_e
     assert_eq!(package.tick(Some(&ours)), Action::Forget);
     let said = "it is 80.0 W, but 60.0 W was written; another program has set 80.0 W, which is higher than the 60.0 W that the agent wrote: the agent overwrites it after 60 s, at most three times within an hour (a repeated value: at once, at most twenty times)";
     assert_eq!(package.changes[0].detail, said);
-    assert_eq!(package.kinds(), [ChangeKind::Foreign]);
+    assert_eq!(package.kinds(), [KnobChangeKind::Foreign]);
     package.ticks(10, Some(&ours));
     let told = package.managed.cap(package.now).detail.unwrap();
     assert!(told.contains("the agent overwrites it after 50 s, at most three times within an hour"), "{told}");
     package.ticks(49, Some(&ours));
     assert_eq!((package.writes.len(), package.seen().state), (1, KnobState::Yielded));
     package.tick(Some(&ours));
-    assert_eq!(package.writes[1..], [Value::Set(60_000_000)]);
+    assert_eq!(package.writes[1..], [KnobValue::Set(60_000_000)]);
     assert_eq!(package.seen().original, Some(80_000_000));
     package.tick(None);
     assert_eq!(package.device.value, Some(80_000_000), "what they set is what is given back");
@@ -75,7 +75,7 @@ fn no_limit_at_all_is_a_higher_value() {
     quota.tick(Some(&limit(500)));
     quota.becomes(None);
     quota.ticks(61, Some(&limit(500)));
-    assert_eq!(quota.writes, [Value::Set(500), Value::Set(500)]);
+    assert_eq!(quota.writes, [KnobValue::Set(500), KnobValue::Set(500)]);
     assert_eq!(quota.seen().original, None);
 }
 

@@ -8,8 +8,8 @@ use super::*;
 use crate::capping::policy::schema::fields::policy::OBJECT as POLICY;
 use crate::capping::policy::schema::{Object, Presence};
 use crate::capping::policy::{
-    Actuators, Algorithm, Amount, BudgetSpec, Components, Control, CpuActuators, GpuActuators, Mode, Operator, Point,
-    Requirement, Scope, Selector, TelemetryLoss,
+    Actuators, Algorithm, Amount, BudgetScope, BudgetSpec, Components, Control, CpuActuators, GpuActuators, Mode,
+    Operator, Point, Requirement, Selector, TelemetryLoss,
 };
 
 /// Every field there is.
@@ -61,7 +61,7 @@ fn every_field_is_read() {
         },
         budget: BudgetSpec {
             amount: Amount::PercentOfPeak { percent: 80.0, lookback: Duration::from_secs(172_800) },
-            scope: Scope::PerNode,
+            scope: BudgetScope::PerNode,
             components: Components { gpu: true, cpu: true },
             window: Duration::from_millis(2500),
         },
@@ -88,7 +88,7 @@ fn every_field_is_read() {
             },
         },
     };
-    assert_eq!(parse(WHOLE, ""), Document { policies: vec![policy], problems: vec![] });
+    assert_eq!(parse(WHOLE, ""), PolicyDocument { policies: vec![policy], problems: vec![] });
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_document_that_is_none_holds_no_policy() {
         assert_eq!(document.problems[0].0, None);
         assert_eq!(document.problems.len(), 1, "{text}: {:?}", document.problems);
     }
-    assert_eq!(parse("version: 1\npolicies: []", ""), Document::default());
+    assert_eq!(parse("version: 1\npolicies: []", ""), PolicyDocument::default());
 }
 
 #[test]
