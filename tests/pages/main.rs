@@ -9,5 +9,6 @@ mod export;
 mod house;
 mod kepler;
 mod kepler_dashboards;
+mod promql;
 mod web_config;
 mod web_crowd;
