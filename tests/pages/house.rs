@@ -1,5 +1,6 @@
 //! The layers of the source: which crate may use which, no circle of imports, no function that is exported without a user, and
 //! one name for one type.
+//! Also that the files which the chart keeps beside it are copies of ours.
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
@@ -287,4 +288,24 @@ fn no_two_types_have_one_name() {
     assert!(types.len() > 300, "{} types", types.len());
     types.retain(|name, places| places.len() > 1 && !NAMESAKES.iter().any(|(allowed, _)| allowed == name));
     assert!(types.is_empty(), "give each a name of its own, or a reason in NAMESAKES:\n{types:#?}");
+}
+
+/// The Helm chart works without the rest of the repository, so it has copies: the rules, the dashboards.
+#[test]
+fn the_chart_has_true_copies_of_rules_and_dashboards() {
+    let chart = root().join("deploy/helm/energy-agent/files");
+    let mut copies = vec![(root().join("deploy/prometheus/rules.yaml"), chart.join("rules.yaml"))];
+    let dashboards = fs::read_dir(root().join("dashboards")).unwrap().map(|entry| entry.unwrap().path());
+    let copy = |path: PathBuf| (path.clone(), chart.join("dashboards").join(path.file_name().unwrap()));
+    let boards = dashboards.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    copies.extend(boards.map(copy));
+    assert_eq!(copies.len() - 1, fs::read_dir(chart.join("dashboards")).unwrap().count(), "a copy has no original");
+    for (original, copy) in copies {
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            fs::copy(&original, &copy).unwrap();
+        }
+        let again = "run UPDATE_DOCS=1 cargo test -p energy-agent --test pages house";
+        let is_same = fs::read(&copy).is_ok_and(|text| text == fs::read(&original).unwrap());
+        assert!(is_same, "{} is not {}; {again}", copy.display(), original.display());
+    }
 }

@@ -3,8 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic")]
 
+mod components;
 mod helm;
 mod rights;
+mod values;
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -43,28 +45,34 @@ fn an_api_server_takes_every_folder() {
     if env::var_os("TEST_KUBE_API").is_none() {
         return skip::skip(&skip::API_SERVER);
     }
-    let (cluster, folder) = (Cluster::shared(), TempDir::new().unwrap());
-    let config = kubeconfig(folder.path(), &cluster.url, Some(&cluster.authority), &json!({"token": TOKEN}));
-    for name in folders() {
-        let mut objects = rendered(&name);
+    let cluster = Cluster::shared();
+    let taken = |name: &String| {
+        let mut objects = rendered(name);
         objects.retain(|object| ["v1", "apps/v1"].contains(&object["apiVersion"].as_str().unwrap()));
         objects.retain(|object| object["kind"] != "ResourceQuota");
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
-        for more in [&["--dry-run=server"][..], &[]] {
-            // Before there is a namespace, the server can say nothing of what would be in it.
-            if name == "base" && !more.is_empty() {
-                continue;
-            }
-            let mut apply = Command::new("kubectl");
-            apply.arg(format!("--kubeconfig={}", config.display()));
-            apply.args(["apply", "--server-side", "--filename=-"]).args(more).stdin(Stdio::piped());
-            let child = apply.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-            let mut child = child.unwrap_or_else(|error| panic!("kubectl: {error}; `cargo xtask test` provides it"));
-            child.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
-            let output = child.wait_with_output().unwrap();
-            assert!(output.status.success(), "{name} {more:?}: {}", String::from_utf8_lossy(&output.stderr));
-        }
-    }
+        objects
+    };
+    // Before there is a namespace, the server can say nothing of what would be in it.
+    applied(&cluster, &taken(&"base".to_owned()), &[]);
+    let objects: Vec<Value> = folders().iter().filter(|name| *name != "base").flat_map(taken).collect();
+    applied(&cluster, &objects, &["--dry-run=server"]);
+    // One over the other, as when components are added and removed.
+    applied(&cluster, &objects, &[]);
+}
+
+/// Gives these objects to the API server, which has to take them.
+fn applied(cluster: &Cluster, objects: &[Value], more: &[&str]) {
+    let folder = TempDir::new().unwrap();
+    let config = kubeconfig(folder.path(), &cluster.url, Some(&cluster.authority), &json!({"token": TOKEN}));
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+    let mut apply = Command::new("kubectl");
+    apply.arg(format!("--kubeconfig={}", config.display()));
+    apply.args(["apply", "--server-side", "--filename=-"]).args(more).stdin(Stdio::piped());
+    let child = apply.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap_or_else(|error| panic!("kubectl: {error}; `cargo xtask test` provides it"));
+    child.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{more:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Whether the pod may be on a node with these labels: its selector, and one term of its affinity, whose requirements are
@@ -145,7 +153,7 @@ fn the_prometheus_rule_is_the_file_of_rules() {
         fs::write(&file, &expected).unwrap();
     }
     let found = fs::read_to_string(&file).unwrap();
-    let again = "run UPDATE_DOCS=1 cargo test -p energy-agent --test deploy prometheus_rule";
+    let again = "run UPDATE_DOCS=1 cargo test -p energy-agent --test program prometheus_rule";
     assert!(found == expected, "{} is old; {again}", file.display());
     // As YAML too: nothing of it means something else for being indented.
     let objects = rendered("overlays/kube-prometheus");
@@ -179,14 +187,46 @@ fn the_kustomization_of_the_guide_renders_with_an_image_of_ones_own() {
         json!({"policies.yaml": "version: 1\n"})
     );
 
-    let table = guide.lines().skip_while(|line| !line.starts_with("| component, and overlay |")).skip(2);
+    // The label that the Prometheus of kube-prometheus-stack asks for.
+    let patches = guide.split("```yaml\n").nth(3).unwrap().split("```").next().unwrap();
+    fs::write(site.join("kustomization.yaml"), kustomization.to_owned() + patches).unwrap();
+    let objects = rendered(site.to_str().unwrap());
+    for kind in ["PodMonitor", "PrometheusRule"] {
+        assert_eq!(object(&objects, kind, "energy-agent")["metadata"]["labels"]["release"], "NAME");
+    }
+    assert!(object(&objects, "DaemonSet", "energy-agent")["metadata"]["labels"]["release"].is_null());
+    // A web.yaml of one's own, as the component says.
+    let component = fs::read_to_string(deploy().join("components/tls/kustomization.yaml")).unwrap();
+    let patches = component.lines().filter_map(|line| line.strip_prefix("#   "));
+    let patches: String = patches.map(|line| format!("{line}\n")).collect();
+    let secured = kustomization.replace("components/kube-prometheus", "components/tls");
+    fs::write(site.join("kustomization.yaml"), secured + &patches).unwrap();
+    let objects = rendered(site.to_str().unwrap());
+    let web = object(&objects, "Secret", "energy-agent-web")["stringData"]["web.yaml"].as_str().unwrap();
+    assert!(web.contains("cert_file: tls.crt") && web.contains("prometheus: HASH"), "{web}");
+
+    let table = guide.lines().skip_while(|line| !line.starts_with("| component or base, and overlay |")).skip(2);
     let named =
         table.map_while(|line| line.strip_prefix("| `")?.split('`').next()).map(|name| format!("overlays/{name}"));
     let overlays = folders().into_iter().filter(|folder| folder != "base");
     assert_eq!(named.collect::<BTreeSet<_>>(), overlays.collect());
-    for name in fs::read_dir(deploy().join("overlays")).unwrap().map(|entry| entry.unwrap().file_name()) {
-        assert!(deploy().join("components").join(&name).is_dir(), "{}", name.display());
-    }
+}
+
+/// The job for a Prometheus without the operator.
+#[test]
+fn prometheus_takes_the_job_of_the_guide() {
+    let guide = fs::read_to_string(deploy().join("../docs/install.md")).unwrap();
+    let job = guide.split("```yaml\n").nth(4).unwrap().split("```").next().unwrap();
+    assert!(job.starts_with("scrape_configs:\n- job_name: energy-agent\n"), "{job}");
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("prometheus.yaml");
+    // Debian's promtool has no discovery by Kubernetes.
+    let discovery = "  kubernetes_sd_configs:\n  - role: pod\n    namespaces: {names: [energy-agent]}\n";
+    assert!(job.contains(discovery), "{job}");
+    fs::write(&file, job.replace(discovery, "  static_configs: [{targets: [node]}]\n")).unwrap();
+    let output = Command::new("promtool").args(["check", "config"]).arg(&file).output();
+    let output = output.unwrap_or_else(|error| panic!("promtool: {error}; `cargo xtask test` provides it"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// On GKE, where each namespace but kube-system has to have a quota for the class that the DaemonSet asks for.

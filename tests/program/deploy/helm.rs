@@ -48,7 +48,7 @@ impl Admin {
 fn chart(folder: &Path) -> PathBuf {
     let chart = folder.join("energy-agent");
     let copied = Command::new("cp")
-        .args(["--recursive", "--dereference"])
+        .args(["--recursive", "--no-dereference"])
         .arg(deploy().join("helm/energy-agent"))
         .arg(&chart)
         .status();
