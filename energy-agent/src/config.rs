@@ -139,6 +139,13 @@ pub struct Config {
     /// ConfigMap to watch for the same keys; they override those of the file.
     #[arg(long = "export.configmap", env = "ENERGY_AGENT_EXPORT_CONFIGMAP", value_parser = object_name, value_name = "NAMESPACE/NAME")]
     pub export_configmap: Option<ObjectName>,
+    /// Also write when each counter of a pod, container or unit was 0 (`_created` lines), on pages in the OpenMetrics format.
+    ///
+    /// A counter that begins between two scrapes has risen already when Prometheus first sees it. With this flag and
+    /// `--enable-feature=created-timestamp-zero-ingestion`, Prometheus 3 knows where it began. Without that feature,
+    /// Prometheus stores each line as one more series. docs/accuracy.md has the figures.
+    #[arg(long = "export.created", env = "ENERGY_AGENT_EXPORT_CREATED")]
+    pub export_created: bool,
     /// How long the series of an ended workload stay (state="terminated").
     #[arg(long = "export.terminated-retention", env = "ENERGY_AGENT_EXPORT_TERMINATED_RETENTION", default_value = "2m", value_parser = retention, value_name = "DURATION")]
     pub terminated_retention: Duration,

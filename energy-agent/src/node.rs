@@ -76,7 +76,10 @@ pub struct Node {
     ticks: u64,
     late_ticks: u64,
     dcgm_names: bool,
-    state: StateFile,
+    /// The start by the clock on the wall, where it is to be shown when counters were created.
+    counting_since: Option<SystemTime>,
+    /// `None`: what is learned is not kept.
+    state: Option<StateFile>,
     /// The host's processes are out of sight, which matters in a pod and beside a GPU.
     host_pid: Option<MeterState>,
     /// The same where it does not matter so far.
@@ -99,6 +102,20 @@ impl Node {
         policies: Option<watch::Receiver<Arc<ActivePolicies>>>,
         events: Option<Outbox>,
     ) -> Result<Self> {
+        let node = Self::only_measuring(config)?;
+        let capper = match policies {
+            Some(policies) => Some(Capper::open(config, policies, events)),
+            None => Capper::left_over(config),
+        };
+        Ok(Self { capper, state: Some(StateFile::new(&config.host.state_directory)), ..node })
+    }
+
+    /// A node that measures and leaves the machine as it is, beside an agent or without one: it restores nothing, and what it
+    /// learns of idle power is not kept.
+    ///
+    /// # Errors
+    /// When a demanded meter is refused; see [`Sampler::open`].
+    pub fn only_measuring(config: &Config) -> Result<Self> {
         let mut sampler = Sampler::open(&config.host)?;
         sampler.account_processes(config.levels.contains(&Level::Process));
         let started = Instant::now();
@@ -121,13 +138,13 @@ impl Node {
         let ended = Retention { max: TERMINATED_MAX, ..retention };
         let limits = RowLimits { living: config.host.process_max, ended };
         let processes = ProcessLevel::new(&config.host.procfs, limits);
-        let state = StateFile::new(&config.host.state_directory);
+        let learned = StateFile::new(&config.host.state_directory).load(&boot_id(&config.host.procfs));
         let mut node = Self {
             name: node_name(config),
             sampler,
             owners,
             unknown: Arc::new(Workload::Unit { unit: Arc::from(UNKNOWN_UNIT) }),
-            idle: state.load(&boot_id(&config.host.procfs)),
+            idle: learned,
             idle_method: config.idle,
             gpus: Gpus::open(config, &node_name(config), started),
             ledger: Ledger::new(retention),
@@ -138,16 +155,14 @@ impl Node {
             ticks: 0,
             late_ticks: 0,
             dcgm_names: config.gpu_dcgm_names,
-            state,
+            counting_since: config.export_created.then(SystemTime::now),
+            state: None,
             host_pid: None,
             unmissed: pid_namespace::state(&config.host.procfs),
             mirrors: Mirrors::default(),
             names: Arc::default(),
             pod_labels: pod_labels.into(),
-            capper: match policies {
-                Some(policies) => Some(Capper::open(config, policies, events)),
-                None => Capper::left_over(config),
-            },
+            capper: None,
         };
         node.miss_processes(in_cluster());
         Ok(node)
@@ -252,7 +267,9 @@ impl Node {
         let is_short = self.ticks == 0 && sample.elapsed < SHORT;
         if self.idle_method == IdleMethod::Learned && !is_short {
             learn(&mut self.idle, &interval);
-            self.state.save_now_and_then(&self.idle, now);
+            if let Some(state) = &mut self.state {
+                state.save_now_and_then(&self.idle, now);
+            }
         }
         let idle = Idle::new(self.idle_method, &self.idle);
         let attribution = attribute(interval, idle);
@@ -290,6 +307,7 @@ impl Node {
         let unowned = BTreeSet::from([Arc::clone(&self.unknown)]);
         let alive = self.owners.as_ref().map_or(&unowned, Owners::alive);
         self.ledger.apply(attribution, alive, &self.names, since_start);
+        self.gpus.settle(alive, &self.ledger, now);
         self.idle_ledger.apply(attribution, self.ledger.rows(), pods);
         let owner = |cgroup| match &mut self.owners {
             Some(owners) => owners.owner(cgroup),
@@ -334,6 +352,7 @@ impl Node {
             cpu_info: Arc::clone(&self.cpu_info),
             gpus: self.gpus.all(now),
             dcgm_names: self.dcgm_names,
+            counting_since: self.counting_since,
             meters,
             attribution: self.attribution_info(sample, attribution),
             health: self.health(),
@@ -387,8 +406,8 @@ impl Node {
         let pods = self.pods(told);
         let gpus = self.sampler.gpus();
         let all = self.capper.as_mut().is_none_or(|capper| capper.close(&pods, gpus));
-        if self.idle_method == IdleMethod::Learned {
-            self.state.save(&self.idle);
+        if let Some(state) = self.state.as_mut().filter(|_| self.idle_method == IdleMethod::Learned) {
+            state.save(&self.idle);
         }
         all
     }

@@ -7,11 +7,11 @@ mod server;
 mod web;
 mod world;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::common::agent::wait_for;
 use energy_agent::config::{Login, TopArgs};
@@ -370,6 +370,42 @@ fn promtool_finds_nothing() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success() && said.is_empty(), "{said}");
+}
+
+#[test]
+fn openmetrics_says_when_the_counters_of_workloads_were_created() {
+    let since = UNIX_EPOCH + Duration::from_millis(1_700_000_000_250);
+    let counting = || Snapshot { counting_since: Some(since), ..named() };
+    let of = |snapshot, format| String::from_utf8(text(snapshot, format)).unwrap();
+    assert!(!of(named(), Format::OpenMetrics).contains("_created"));
+    assert!(!of(counting(), Format::Text).contains("_created"));
+    let page = of(counting(), Format::OpenMetrics);
+    let lines: Vec<_> = page.lines().collect();
+    let mut families = BTreeSet::new();
+    for pair in lines.windows(2) {
+        let Some((series, created)) = pair[1].rsplit_once(' ').filter(|(series, _)| series.contains("_created")) else {
+            continue;
+        };
+        // 1.5 s after the agent's start, as the rows have it.
+        assert_eq!(created, "1700000001.750");
+        let total = series.replacen("_created", "_total", 1);
+        assert_eq!(pair[0].rsplit_once(' ').unwrap().0, total, "right after its counter");
+        families.insert(series.split('{').next().unwrap());
+    }
+    let expected: BTreeSet<String> = ["kepler_pod", "kepler_container", "energy_agent_system"]
+        .iter()
+        .flat_map(|level| ["cpu_joules", "gpu_joules"].map(|what| format!("{level}_{what}_created")))
+        .chain(["pod", "system"].iter().flat_map(|level| {
+            let usage = ["cpu_seconds", "cpu_cycles", "context_switches"];
+            usage.map(|what| format!("energy_agent_{level}_{what}_created"))
+        }))
+        .chain([
+            "kepler_container_cpu_seconds_created".to_owned(),
+            "energy_agent_container_cpu_cycles_created".to_owned(),
+            "energy_agent_container_context_switches_created".to_owned(),
+        ])
+        .collect();
+    assert_eq!(families, expected.iter().map(String::as_str).collect());
 }
 
 #[test]

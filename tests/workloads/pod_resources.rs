@@ -97,6 +97,13 @@ fn a_gpu_whose_processes_are_not_seen_is_the_pods_that_it_was_given_to() {
         ("container", "main"),
     ];
     assert_eq!(page.one("DCGM_FI_DEV_GPU_UTIL", &labels).value, "50");
+    assert_eq!(page.one("DCGM_FI_DEV_MEM_COPY_UTIL", &labels).value, "10");
+    assert_eq!(page.one("energy_agent_node_gpu_memory_utilization_ratio", &[("gpu_uuid", "GPU-a")]).value, "0.1");
+    // GPU-b is a pod's that does not run here.
+    let holder = page.one("energy_agent_gpu_holder_info", &[]);
+    let words = ["gpu", "gpu_uuid", "pod_id", "pod_name", "pod_namespace", "container_name", "node_name", "evidence"];
+    let expected = ["0", "GPU-a", &pod.uid, "train", "ml", "main", "worker-1", "allocation"];
+    assert_eq!(words.map(|label| holder.label(label)), expected);
     assert_eq!(page.one("DCGM_FI_DEV_FB_FREE", &labels).value, "81920");
     assert_eq!(page.one("DCGM_FI_DEV_MEM_CLOCK", &labels).value, "2619");
     assert_eq!(page.one("DCGM_FI_DEV_POWER_USAGE", &labels).value, "70.000000");

@@ -14,6 +14,8 @@ use energy_model::attribution::idle::IdleModel;
 use energy_model::attribution::{Attribution, Division, Idle, Method, ZoneAttribution, ZoneReading, ZoneUsers};
 use energy_model::capping::observation::{ClockLook, GpuDevice, GpuUser};
 use energy_model::gpu::{Gpu, GpuEnergy, GpuProcess, GpuReading};
+use energy_model::ledger::Ledger;
+use energy_model::ledger::gpu_holders::GpuHolders;
 use energy_model::ledger::gpu_power::{GpuPower, GpuPowers};
 use energy_model::meter_state::MeterState;
 use energy_model::snapshot::GpuNow;
@@ -56,6 +58,7 @@ struct SeenGpu {
     taken: Instant,
     /// `None` where the last reading has none.
     power: Option<GpuPower>,
+    holders: GpuHolders,
 }
 
 /// A GPU's reading, with processes turned into workloads.
@@ -150,6 +153,7 @@ impl Gpus {
             read: now,
             taken: reading.taken,
             power: None,
+            holders: GpuHolders::default(),
         });
         seen.now = GpuNow { state: reading.state, holder, ..GpuNow::new(Arc::clone(gpu)) };
         (seen.read, seen.taken, seen.power) = (now, reading.taken, None);
@@ -157,6 +161,7 @@ impl Gpus {
         let users = || placed.iter().flatten().chain(given);
         seen.foreign = placed.contains(&None) || placed.iter().flatten().any(|workload| workload.pod_uid().is_none());
         seen.users = users().filter_map(|workload| workload.pod_uid().cloned()).collect();
+        seen.holders.see(GpuUse { reading, owners: &placed, allocation: &allocation }.holders(), now);
         let energy = reading.energy.map(|GpuEnergy { energy, source, gap }| {
             let zone = match &seen.zone {
                 Some(zone) if zone.source == source => Arc::clone(zone),
@@ -180,6 +185,9 @@ impl Gpus {
             let share = |&(place, part): &(usize, Microjoules)| {
                 (Arc::clone(attribution.usage.workload(place)), part.over(*elapsed))
             };
+            for &(place, part) in &division.shares {
+                seen.holders.charge(attribution.usage.workload(place), part, seen.read);
+            }
             seen.power = powered.then(|| GpuPower {
                 measured: measured.over(*elapsed),
                 active: division.active.over(*elapsed),
@@ -187,6 +195,13 @@ impl Gpus {
                 shares: division.shares.iter().map(share).collect(),
                 processes: division.processes.iter().map(|&(pid, part)| (pid, part.over(*elapsed))).collect(),
             });
+        }
+    }
+
+    /// After the tick's energy was added up: who holds a GPU no more, and who has no row.
+    pub fn settle(&mut self, alive: &BTreeSet<Arc<Workload>>, ledger: &Ledger, now: Instant) {
+        for seen in self.seen.values_mut() {
+            seen.holders.settle(alive, |workload| ledger.has_row(workload), self.hold, now);
         }
     }
 
@@ -207,7 +222,11 @@ impl Gpus {
 
     /// All GPUs, as a snapshot shows them.
     pub fn all(&self, now: Instant) -> Vec<GpuNow> {
-        let gpu = |seen: &SeenGpu| GpuNow { current: self.is_current(seen, now), ..seen.now.clone() };
+        let gpu = |seen: &SeenGpu| GpuNow {
+            current: self.is_current(seen, now),
+            holders: seen.holders.all().collect(),
+            ..seen.now.clone()
+        };
         self.seen.values().map(gpu).collect()
     }
 

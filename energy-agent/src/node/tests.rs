@@ -261,6 +261,7 @@ impl World {
             let energy = GpuEnergy { energy, source, gap: self.numbers.one_in(12) };
             let state = GpuState {
                 utilization_ppm: Some(u32::try_from(self.numbers.below(1_000_000)).unwrap()),
+                memory_utilization_ppm: Some(125_000 * index),
                 memory_used_bytes: Some(1 << 30),
                 ..GpuState::default()
             };

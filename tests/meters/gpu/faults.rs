@@ -233,6 +233,7 @@ fn any_single_call_that_is_not_supported_takes_only_its_own_figure_away() {
     // The call, and the figure that hangs on it.
     let calls = [
         ("nvmlDeviceGetUtilizationRates", "energy_agent_node_gpu_utilization_ratio"),
+        ("nvmlDeviceGetUtilizationRates", "energy_agent_node_gpu_memory_utilization_ratio"),
         ("nvmlDeviceGetMemoryInfo_v2", "energy_agent_node_gpu_memory_used_bytes"),
         ("nvmlDeviceGetTemperature", "energy_agent_node_gpu_temperature_celsius"),
         ("nvmlDeviceGetClockInfo", "energy_agent_node_gpu_sm_clock_hertz"),
@@ -247,7 +248,8 @@ fn any_single_call_that_is_not_supported_takes_only_its_own_figure_away() {
         "nvmlDeviceGetMigMode",
         "nvmlDeviceGetSupportedEventTypes",
     ];
-    let symbols: Vec<_> = calls.iter().map(|(call, _)| *call).chain(others).collect();
+    let mut symbols: Vec<_> = calls.iter().map(|(call, _)| *call).chain(others).collect();
+    symbols.dedup();
     // A GPU for each.
     let mut nvml = FakeNvml::new();
     for symbol in &symbols {

@@ -8,6 +8,7 @@ use crate::common::cgroup::Pod;
 use crate::common::nvml::{FakeNvml, Gpu, Instance, Mig, Process, ProcessKind, Sample, gpu, now_us, process, sample};
 use crate::common::page::Page;
 
+const HOLDER: &str = "energy_agent_gpu_holder_info";
 const METHOD: &str = "energy_agent_node_gpu_attribution_info";
 
 /// A pod's GPU energy, microjoules.
@@ -63,6 +64,18 @@ fn pods_on_several_gpus_and_gpus_with_several_pods_fc_057() {
     let sum: u64 = [POD_JOULES, NODE_IDLE, UNATTRIBUTED].iter().map(|name| page.microjoules(name, &[])).sum();
     assert_eq!(sum, joules(&case["expect"]["sum over pods+idle"]));
     assert!(!page.text.contains("NaN"));
+
+    let uid = |name: &str| pods.iter().find(|(pod, _)| *pod == name).unwrap().1.uid.as_str();
+    let mut held: Vec<_> = page
+        .select(HOLDER, &[])
+        .iter()
+        .map(|row| ["gpu", "pod_id", "evidence"].map(|label| row.label(label).to_owned()))
+        .collect();
+    held.sort();
+    let mut expected = [("0", "a", "samples"), ("0", "b", "samples"), ("1", "a", "samples"), ("3", "c", "context")]
+        .map(|(gpu, pod, evidence)| [gpu, uid(pod), evidence].map(str::to_owned));
+    expected.sort();
+    assert_eq!(held, expected);
 }
 
 #[test]
@@ -239,4 +252,7 @@ fn a_pods_joules_stay_when_its_process_ends() {
     let after = world.page();
     assert_eq!(of_pod(&after, &pod), of_pod(&before, &pod));
     after.assert_not_below(&before);
+    // The pod goes on, without the GPU.
+    assert!(before.has(HOLDER, &[("pod_id", &pod.uid), ("gpu_uuid", "GPU-a"), ("evidence", "samples")]));
+    world.when("a GPU that nobody holds", |page| !page.has(HOLDER, &[]));
 }

@@ -12,11 +12,11 @@ use energy_export::self_metrics::SelfMetrics;
 use energy_export::settings::Settings;
 use energy_export::text::Format;
 use energy_model::cpu::CpuInfo;
-use energy_model::gpu::{Gpu, GpuHealth, GpuState, GpuUp, Ignored};
+use energy_model::gpu::{Gpu, GpuHealth, GpuState, GpuUp, HeldBy, Ignored};
 use energy_model::meter_state::{MeterName, MeterState, Program, Reason, UsageMeter, WeightUnit};
 use energy_model::snapshot::{
-    AttributionInfo, EnergyKey, GpuNow, Health, IdleShares, PodIdle, ProcessKind, ProcessRow, Snapshot, WorkloadEnergy,
-    WorkloadRow, WorkloadState, ZoneParts, ZoneTotals,
+    AttributionInfo, EnergyKey, GpuHolder, GpuNow, Health, IdleShares, PodIdle, ProcessKind, ProcessRow, Snapshot,
+    WorkloadEnergy, WorkloadRow, WorkloadState, ZoneParts, ZoneTotals,
 };
 use energy_model::units::{Microjoules, Watts};
 use energy_model::workload::holder::Holder;
@@ -51,6 +51,7 @@ pub fn row(workload: Workload, state: WorkloadState, package: u64, dram: u64) ->
     });
     WorkloadRow {
         workload: Arc::new(workload),
+        created: Duration::from_millis(1_500),
         state,
         energy: energy.into(),
         runtime_ns: 1_500_000_000,
@@ -98,6 +99,7 @@ fn gpu() -> (ZoneTotals, GpuNow) {
     totals.zone = Arc::new(Zone { socket: None, source: Source::Nvml, ..(*totals.zone).clone() });
     let state = GpuState {
         utilization_ppm: Some(370_000),
+        memory_utilization_ppm: Some(120_000),
         memory_used_bytes: Some(10 << 30),
         memory_total_bytes: Some(80 << 30),
         temperature_celsius: Some(41),
@@ -110,6 +112,17 @@ fn gpu() -> (ZoneTotals, GpuNow) {
     let holder = Holder { namespace: "ml".to_owned(), pod: "train".to_owned(), container: "main".to_owned() };
     let mut now = GpuNow { state, holder: Some(holder), ..GpuNow::new(Arc::new(name)) };
     (now.method, now.idle) = (Some("samples"), "learned");
+    let holder = |workload, evidence, used, holds| GpuHolder {
+        workload: Arc::new(workload),
+        evidence,
+        holds,
+        used: Microjoules(used),
+    };
+    now.holders = vec![
+        holder(Workload::Unit { unit: Arc::from("docker.service") }, HeldBy::Samples, 10_000_000, true),
+        holder(container(UID, "c1"), HeldBy::Samples, 25_000_000, true),
+        holder(container(UID, "c2"), HeldBy::Allocation, 0, false),
+    ];
     (totals, now)
 }
 

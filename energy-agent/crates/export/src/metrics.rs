@@ -39,6 +39,8 @@ const POD: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_nam
 const POD_ZONE: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_name", "zone", "source"];
 const GPU: &[&str] = &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name"];
 const GPU_SOURCE: &[&str] = &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name", "source"];
+const HOLDER: &[&str] =
+    &["gpu", "gpu_uuid", "pod_id", "pod_name", "pod_namespace", "container_name", "node_name", "evidence"];
 const POD_SOURCE: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_name", "source"];
 const CONTAINER_SOURCE: &[&str] =
     &["container_id", "container_name", "runtime", "state", "pod_id", "node_name", "source"];
@@ -123,6 +125,8 @@ metrics! {
         "How the GPU's energy is divided; always 1. method: samples (SM time of each process), mps (the part of the MPS server is divided among its clients), context (only one container or pod has contexts), allocation (the kubelet gave it to one), mig-activity or mig-slices (MIG instances), none. idle: learned, ratio (utilisation) or none.";
     GPU_UTILIZATION = "energy_agent_node_gpu_utilization_ratio" Gauge Some(Level::Node), GPU, of Gpu,
         "Share of the driver's last sample period in which a kernel ran on the GPU, 0 to 1.";
+    GPU_MEMORY_UTILIZATION = "energy_agent_node_gpu_memory_utilization_ratio" Gauge Some(Level::Node), GPU, of Gpu,
+        "Share of the driver's last sample period in which the GPU's memory was read or written, 0 to 1.";
     GPU_MEMORY_USED = "energy_agent_node_gpu_memory_used_bytes" Gauge Some(Level::Node), GPU, of Gpu,
         "GPU memory in use, including the driver's own.";
     GPU_MEMORY_TOTAL = "energy_agent_node_gpu_memory_total_bytes" Gauge Some(Level::Node), GPU, of Gpu,
@@ -156,6 +160,8 @@ metrics! {
         "Energy in millijoules, as DCGM exporter has it, but since the agent started. The type is gauge because the name does not end in _total (--gpu.dcgm-names).";
     DCGM_GPU_UTIL = "DCGM_FI_DEV_GPU_UTIL" Gauge Some(Level::Node), DCGM,
         "GPU utilisation in percent, as DCGM exporter has it (--gpu.dcgm-names).";
+    DCGM_MEM_COPY_UTIL = "DCGM_FI_DEV_MEM_COPY_UTIL" Gauge Some(Level::Node), DCGM,
+        "Utilisation of the GPU's memory in percent, as DCGM exporter has it (--gpu.dcgm-names).";
     DCGM_FB_USED = "DCGM_FI_DEV_FB_USED" Gauge Some(Level::Node), DCGM,
         "GPU memory in use in MiB, as DCGM exporter has it (--gpu.dcgm-names).";
     DCGM_FB_FREE = "DCGM_FI_DEV_FB_FREE" Gauge Some(Level::Node), DCGM,
@@ -164,6 +170,8 @@ metrics! {
         "Active GPU energy of a pod over all GPUs: the exact sum of its containers; absent for pods that never used a GPU.";
     POD_GPU_WATTS = "kepler_pod_gpu_watts" Gauge Some(Level::Pod), POD_SOURCE, of Gpu,
         "Mean active GPU power of a pod over the GPUs' last readings.";
+    GPU_HOLDER_INFO = "energy_agent_gpu_holder_info" Gauge Some(Level::Pod), HOLDER, of Gpu,
+        "A container that holds a GPU, or a MIG instance of it, or held it when it ended; always 1. evidence: allocation (the kubelet gave it), samples (a process was seen to work on it), context (a process has a context on it).";
     CONTAINER_GPU_JOULES = "kepler_container_gpu_joules_total" Counter Some(Level::Container), CONTAINER_SOURCE, of Gpu,
         "Active GPU energy of a container over all GPUs. Energy of a pod that belongs to no container is in the container POD.";
     CONTAINER_GPU_WATTS = "kepler_container_gpu_watts" Gauge Some(Level::Container), CONTAINER_SOURCE, of Gpu,

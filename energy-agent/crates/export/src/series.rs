@@ -12,7 +12,7 @@ mod processes;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use energy_model::meter_state::UsageMeter;
 use energy_model::snapshot::{
@@ -26,7 +26,7 @@ use energy_model::zone::ZoneKind;
 use self::containers::containers;
 use crate::level::Level;
 use crate::metrics::{self as m, Metric};
-use crate::text::{Labels, SeriesValue, Writer};
+use crate::text::{Created, Labels, SeriesValue, Writer};
 
 /// Writes everything that a scrape shows of `snapshot`, apart from the agent's own metrics.
 pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
@@ -57,6 +57,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         write_pod_idle(writer, snapshot, pod_labels);
         write_energy(writer, &pods, &m::POD_JOULES, &m::POD_WATTS);
         gpus::write_shares(writer, &pods, &m::POD_GPU_JOULES, &m::POD_GPU_WATTS);
+        gpus::write_holders(writer, snapshot);
         let [seconds, cycles, switches] = [&m::POD_CPU_SECONDS, &m::POD_CPU_CYCLES, &m::POD_SWITCHES];
         write_usage(writer, &pods, counted, seconds, cycles, switches);
         labels::write(writer, snapshot);
@@ -86,6 +87,8 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
 /// Totals that one set of labels stands for.
 struct SeriesTotals<'a> {
     labels: Labels,
+    /// When all of it was 0, where that is exported.
+    created: Option<Created>,
     /// Ordered by key. A map would be the largest part of a page under construction; most are those of a single row.
     energy: Cow<'a, [WorkloadEnergy]>,
     runtime_ns: u64,
@@ -95,11 +98,16 @@ struct SeriesTotals<'a> {
 
 impl<'a> SeriesTotals<'a> {
     fn new() -> Self {
-        Self { labels: Labels::default(), energy: Cow::Borrowed(&[]), runtime_ns: 0, cycles: 0, switches: 0 }
+        let (labels, energy) = (Labels::default(), Cow::Borrowed(&[] as &[_]));
+        Self { labels, created: None, energy, runtime_ns: 0, cycles: 0, switches: 0 }
     }
 
-    fn add(&mut self, row: &'a WorkloadRow) {
-        let WorkloadRow { workload: _, state: _, energy, runtime_ns, cycles, switches } = row;
+    /// `since` is when the agent started, where it is to be said when counters were created.
+    fn add(&mut self, row: &'a WorkloadRow, since: Option<SystemTime>) {
+        let WorkloadRow { workload: _, created, state: _, energy, runtime_ns, cycles, switches } = row;
+        if let Some(created) = since.and_then(|since| created_at(since + *created)) {
+            self.created = Some(self.created.map_or(created, |earlier| earlier.min(created)));
+        }
         if self.energy.is_empty() {
             self.energy = Cow::Borrowed(energy);
         } else {
@@ -114,6 +122,11 @@ impl<'a> SeriesTotals<'a> {
     fn cpu(&self) -> impl Iterator<Item = &WorkloadEnergy> {
         self.energy.iter().filter(|energy| energy.key.zone != ZoneKind::Gpu)
     }
+}
+
+fn created_at(time: SystemTime) -> Option<Created> {
+    let since = time.duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_millis()).ok().map(Created)
 }
 
 fn add_energy(sum: &mut Vec<WorkloadEnergy>, parts: &[WorkloadEnergy]) {
@@ -157,7 +170,7 @@ fn grouped<'a, K: Copy + Ord + Hash>(
         let (_, state, totals) = &mut groups[place];
         // Running orders before Terminated.
         *state = row.state.min(*state);
-        totals.add(row);
+        totals.add(row, snapshot.counting_since);
     }
     // They mostly are in order already.
     groups.sort_by_key(|(key, _, _)| *key);
@@ -177,7 +190,7 @@ fn write_energy(writer: &mut Writer, all: &[SeriesTotals<'_>], joules: &Metric, 
     family(writer, joules);
     for totals in all {
         for WorkloadEnergy { key, total, power: _ } in totals.cpu() {
-            writer.sample(&totals.labels, &energy_labels(*key), SeriesValue::Energy(*total));
+            writer.counter(&totals.labels, &energy_labels(*key), SeriesValue::Energy(*total), totals.created);
         }
     }
     family(writer, watts);
@@ -224,15 +237,15 @@ fn write_usage(
 ) {
     family(writer, seconds);
     for totals in all {
-        writer.sample(&totals.labels, &[], SeriesValue::Time(totals.runtime_ns));
+        writer.counter(&totals.labels, &[], SeriesValue::Time(totals.runtime_ns), totals.created);
     }
     family(writer, cycles);
     for totals in all.iter().filter(|_| counted.cycles) {
-        writer.sample(&totals.labels, &[], SeriesValue::Integer(totals.cycles));
+        writer.counter(&totals.labels, &[], SeriesValue::Integer(totals.cycles), totals.created);
     }
     family(writer, switches);
     for totals in all.iter().filter(|_| counted.switches) {
-        writer.sample(&totals.labels, &[], SeriesValue::Integer(totals.switches));
+        writer.counter(&totals.labels, &[], SeriesValue::Integer(totals.switches), totals.created);
     }
 }
 

@@ -66,6 +66,10 @@ impl Labels {
     }
 }
 
+/// When a counter was 0: milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Created(pub u64);
+
 /// One scrape under construction.
 #[derive(Debug)]
 pub struct Writer {
@@ -143,6 +147,26 @@ impl Writer {
     /// Writes one sample of the current family. A series that it already has is left out and counted.
     pub fn sample(&mut self, labels: &Labels, more: &[(&str, &str)], value: SeriesValue) {
         self.sample_of("", labels, more, value);
+    }
+
+    /// [`Self::sample`] of a counter, which is followed by when it was created, if that is known and the format has it.
+    pub fn counter(&mut self, labels: &Labels, more: &[(&str, &str)], value: SeriesValue, created: Option<Created>) {
+        let start = self.text.len();
+        self.sample(labels, more, value);
+        let (Format::OpenMetrics, Some(Created(ms)), Some(base)) =
+            (self.format, created, self.name.strip_suffix("_total"))
+        else {
+            return;
+        };
+        // There is no blank in a value. Nothing is there of a series that was left out.
+        let Some(end) = self.text.get(start..).and_then(|line| line.rfind(' ')) else { return };
+        let labels = start + self.name.len()..start + end;
+        self.text.push_str(base);
+        self.text.push_str("_created");
+        self.text.extend_from_within(labels);
+        self.text.push(' ');
+        decimal::write_fraction(&mut self.text, ms, 1_000);
+        self.text.push('\n');
     }
 
     /// [`Self::sample`] of a histogram's part: `suffix` is `_bucket`, `_sum` or `_count`.
@@ -282,6 +306,30 @@ mod tests {
             "# HELP a_joules Energy.\n# TYPE a_joules counter\n# UNIT a_joules joules\n\
              a_joules_total{zone=\"package\"} 12.345678\n# EOF\n"
         );
+    }
+
+    #[test]
+    fn a_counter_says_when_it_was_created_in_openmetrics_alone() {
+        let write = |writer: &mut Writer| {
+            writer.family("a_joules_total", Kind::Counter, "Energy.");
+            let value = SeriesValue::Energy(Microjoules(1));
+            writer.counter(
+                &Labels::new(&[("pod", "a b")]),
+                &[("zone", "c d")],
+                value,
+                Some(Created(1_700_000_000_007)),
+            );
+            writer.counter(&Labels::new(&[("pod", "a b")]), &[("zone", "c d")], value, Some(Created(5)));
+            writer.counter(&Labels::default(), &[], value, None);
+        };
+        assert_eq!(
+            written(Format::OpenMetrics, write),
+            "# HELP a_joules Energy.\n# TYPE a_joules counter\n# UNIT a_joules joules\n\
+             a_joules_total{pod=\"a b\",zone=\"c d\"} 0.000001\n\
+             a_joules_created{pod=\"a b\",zone=\"c d\"} 1700000000.007\n\
+             a_joules_total 0.000001\n# EOF\n"
+        );
+        assert!(!written(Format::Text, write).contains("created"));
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct GpuEnergy {
 pub struct GpuState {
     /// Part of the time in which a kernel ran, in millionths.
     pub utilization_ppm: Option<u32>,
+    /// Part of the time in which its memory was read or written, in millionths.
+    pub memory_utilization_ppm: Option<u32>,
     pub memory_used_bytes: Option<u64>,
     pub memory_total_bytes: Option<u64>,
     pub temperature_celsius: Option<u32>,
@@ -77,6 +79,19 @@ pub enum Evidence {
     /// There are no samples (not supported by the GPU, or MIG): `work` is 0 everywhere.
     None,
 }
+
+/// How it is known that a container holds a GPU; the better reason is the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HeldBy {
+    /// A process of it has a context on the GPU.
+    Context,
+    /// A process of it was seen to work on the GPU.
+    Samples,
+    /// The kubelet gave the GPU, or a MIG instance of it, to the container.
+    Allocation,
+}
+
+crate::as_str!(HeldBy { Context => "context", Samples => "samples", Allocation => "allocation" });
 
 /// One process on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]

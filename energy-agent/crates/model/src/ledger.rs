@@ -1,6 +1,7 @@
 //! Adds attributions up into totals that never fall: per zone, per workload, and what workloads whose series have ended
 //! had used, so that active energy is accounted for exactly, for ever.
 
+pub mod gpu_holders;
 pub mod gpu_power;
 pub mod idle;
 pub mod retention;
@@ -75,7 +76,7 @@ impl Ledger {
         self.charge_zones(attribution);
         let charges = self.charges(attribution, usage);
         let worked = self.worked(usage, &charges);
-        self.admit(usage, &worked, alive);
+        self.admit(usage, &worked, alive, now.saturating_sub(attribution.elapsed));
         self.charge_rows(attribution.elapsed, usage, &charges, &worked, alive, now);
         self.retire(names, now);
     }
@@ -83,6 +84,11 @@ impl Ledger {
     /// The workloads that have a row.
     pub fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
         self.rows.iter().map(|entry| &entry.row.workload)
+    }
+
+    #[must_use]
+    pub fn has_row(&self, workload: &Arc<Workload>) -> bool {
+        self.rows.binary_search_by(|entry| order(&entry.row.workload, workload)).is_ok()
     }
 
     /// All rows, ascending by workload.
@@ -174,8 +180,8 @@ impl Ledger {
         }
     }
 
-    /// Adds rows for workloads that are new, alive or not.
-    fn admit(&mut self, usage: &CpuUsage, worked: &[bool], alive: &BTreeSet<Arc<Workload>>) {
+    /// Adds rows for workloads that are new in the interval that `began` then, alive or not.
+    fn admit(&mut self, usage: &CpuUsage, worked: &[bool], alive: &BTreeSet<Arc<Workload>>, began: Duration) {
         let working = usage.workloads().zip(worked).filter(|(_, worked)| **worked);
         let working = working.map(|(shares, _)| &shares[0].workload);
         let mut new = self.missing(working);
@@ -196,7 +202,7 @@ impl Ledger {
         for (new, place) in new.into_iter().zip(places) {
             self.rows.extend(earlier.by_ref().take(place - taken));
             taken = place;
-            self.rows.push(LedgerEntry::new(new));
+            self.rows.push(LedgerEntry::new(new, began));
         }
         self.rows.extend(earlier);
     }
@@ -267,15 +273,9 @@ impl Ledger {
 }
 
 impl LedgerEntry {
-    fn new(workload: Arc<Workload>) -> Self {
-        let row = WorkloadRow {
-            workload,
-            state: WorkloadState::Running,
-            energy: Energies::new(),
-            runtime_ns: 0,
-            cycles: 0,
-            switches: 0,
-        };
+    fn new(workload: Arc<Workload>, created: Duration) -> Self {
+        let (state, energy) = (WorkloadState::Running, Energies::new());
+        let row = WorkloadRow { workload, created, state, energy, runtime_ns: 0, cycles: 0, switches: 0 };
         Self { row, ended: None }
     }
 }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::capping::status::CappingStatus;
 use crate::cpu::CpuInfo;
-use crate::gpu::{Gpu, GpuHealth, GpuState};
+use crate::gpu::{Gpu, GpuHealth, GpuState, HeldBy};
 use crate::meter_state::{MeterState, UsageMeter, WeightUnit};
 use crate::units::{Microjoules, Watts};
 use crate::workload::Workload;
@@ -69,6 +69,8 @@ crate::as_str!(WorkloadState { Running => "running", Terminated => "terminated" 
 #[derive(Clone, Debug)]
 pub struct WorkloadRow {
     pub workload: Arc<Workload>,
+    /// When its totals were 0, counted from the agent's start.
+    pub created: Duration,
     pub state: WorkloadState,
     pub energy: Energies,
     pub runtime_ns: u64,
@@ -88,13 +90,34 @@ pub struct GpuNow {
     pub idle: &'static str,
     /// The only container that the kubelet gave it to.
     pub holder: Option<Holder>,
+    /// The workloads with a row that hold it or did so once; ascending by workload.
+    pub holders: Vec<GpuHolder>,
+}
+
+/// A workload that holds or held a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuHolder {
+    pub workload: Arc<Workload>,
+    pub evidence: HeldBy,
+    /// It holds the GPU now, or did when it ended.
+    pub holds: bool,
+    /// Its active energy on this GPU.
+    pub used: Microjoules,
 }
 
 impl GpuNow {
     /// Nothing is known but which it is.
     #[must_use]
     pub fn new(gpu: Arc<Gpu>) -> Self {
-        Self { gpu, current: true, state: GpuState::default(), method: None, idle: "", holder: None }
+        Self {
+            gpu,
+            current: true,
+            state: GpuState::default(),
+            method: None,
+            idle: "",
+            holder: None,
+            holders: Vec::new(),
+        }
     }
 }
 
@@ -232,6 +255,8 @@ pub struct Snapshot {
     pub gpus: Vec<GpuNow>,
     /// GPU figures are exported under DCGM exporter's names too.
     pub dcgm_names: bool,
+    /// The agent's start, where counters of workloads say when they were created (`--export.created`).
+    pub counting_since: Option<SystemTime>,
     pub meters: Vec<MeterState>,
     pub attribution: AttributionInfo,
     pub health: Health,
@@ -260,6 +285,7 @@ impl Snapshot {
             cpu_info: Arc::from([]),
             gpus: Vec::new(),
             dcgm_names: false,
+            counting_since: None,
             meters: Vec::new(),
             attribution: AttributionInfo::default(),
             health: Health::default(),

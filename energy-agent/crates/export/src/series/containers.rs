@@ -59,7 +59,7 @@ pub fn containers(snapshot: &Snapshot) -> Vec<SeriesTotals<'_>> {
         }
         // Running orders before Terminated.
         group.state = group.state.min(row.state);
-        group.totals.add(row);
+        group.totals.add(row, snapshot.counting_since);
     }
     groups.into_iter().map(|group| group.finish(&snapshot.node)).collect()
 }

@@ -38,6 +38,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot) {
         })
     });
     all(&m::DCGM_GPU_UTIL, &|gpu| gpu.state.utilization_ppm.map(|ppm| whole(ppm.into(), 10_000)));
+    all(&m::DCGM_MEM_COPY_UTIL, &|gpu| gpu.state.memory_utilization_ppm.map(|ppm| whole(ppm.into(), 10_000)));
     all(&m::DCGM_FB_USED, &|gpu| gpu.state.memory_used_bytes.map(|bytes| whole(bytes, MEBIBYTE)));
     all(&m::DCGM_FB_FREE, &|gpu| {
         let free = gpu.state.memory_total_bytes?.saturating_sub(gpu.state.memory_used_bytes?);

@@ -1,8 +1,12 @@
 //! The series of GPUs: energy and power of each, what it was doing, and what pods, containers and units used of them.
 
-use energy_model::gpu::GpuState;
-use energy_model::snapshot::{GpuNow, Snapshot, WorkloadEnergy, ZoneTotals};
+use std::collections::BTreeMap;
+
+use energy_model::gpu::{GpuState, HeldBy};
+use energy_model::snapshot::{GpuHolder, GpuNow, Snapshot, WorkloadEnergy, ZoneTotals};
 use energy_model::units::{Microjoules, ratio};
+use energy_model::workload::names::PodName;
+use energy_model::workload::{POD_OVERHEAD, Workload};
 use energy_model::zone::ZoneKind;
 
 use super::{SeriesTotals, energy, family, power};
@@ -48,6 +52,9 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot) {
     };
     state(&m::GPU_UTILIZATION, &|state| {
         state.utilization_ppm.map(|ppm| SeriesValue::Float(ratio(u64::from(ppm), 1_000_000)))
+    });
+    state(&m::GPU_MEMORY_UTILIZATION, &|state| {
+        state.memory_utilization_ppm.map(|ppm| SeriesValue::Float(ratio(u64::from(ppm), 1_000_000)))
     });
     state(&m::GPU_MEMORY_USED, &|state| state.memory_used_bytes.map(SeriesValue::Integer));
     state(&m::GPU_MEMORY_TOTAL, &|state| state.memory_total_bytes.map(SeriesValue::Integer));
@@ -104,6 +111,37 @@ fn labels(gpu: &GpuNow, node: &str) -> Labels {
     ])
 }
 
+/// Which containers of pods hold each GPU that is read. Instances of one name are one series.
+pub(super) fn write_holders(writer: &mut Writer, snapshot: &Snapshot) {
+    family(writer, &m::GPU_HOLDER_INFO);
+    for gpu in snapshot.gpus.iter().filter(|gpu| gpu.current) {
+        let mut holders: BTreeMap<(PodName<'_>, &str), HeldBy> = BTreeMap::new();
+        for GpuHolder { workload, evidence, .. } in gpu.holders.iter().filter(|holder| holder.holds) {
+            let Some(uid) = workload.pod_uid() else { continue };
+            let container = match &**workload {
+                Workload::PodContainer { uid, id, .. } => snapshot.names.container(uid, id).map_or("", |name| name),
+                _ => POD_OVERHEAD,
+            };
+            let known = holders.entry((snapshot.names.pod(uid), container)).or_insert(*evidence);
+            *known = (*known).max(*evidence);
+        }
+        let index = gpu.gpu.index.to_string();
+        for ((pod, container), evidence) in holders {
+            let labels = Labels::new(&[
+                ("gpu", &index),
+                ("gpu_uuid", &gpu.gpu.uuid),
+                ("pod_id", pod.id),
+                ("pod_name", pod.name),
+                ("pod_namespace", pod.namespace),
+                ("container_name", container),
+                ("node_name", &snapshot.node),
+                ("evidence", evidence.as_str()),
+            ]);
+            writer.sample(&labels, &[], SeriesValue::Integer(1));
+        }
+    }
+}
+
 /// What pods, containers or units used of GPUs; nothing for those that never did.
 pub(super) fn write_shares(writer: &mut Writer, all: &[SeriesTotals<'_>], joules: &Metric, watts: &Metric) {
     let shares = || {
@@ -112,7 +150,7 @@ pub(super) fn write_shares(writer: &mut Writer, all: &[SeriesTotals<'_>], joules
     };
     family(writer, joules);
     for (totals, WorkloadEnergy { key, total, power: _ }) in shares() {
-        writer.sample(&totals.labels, &[("source", key.source.as_str())], SeriesValue::Energy(*total));
+        writer.counter(&totals.labels, &[("source", key.source.as_str())], SeriesValue::Energy(*total), totals.created);
     }
     family(writer, watts);
     for (totals, WorkloadEnergy { key, total: _, power }) in shares() {

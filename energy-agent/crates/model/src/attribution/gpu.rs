@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 pub(super) use self::divide::Parts;
 use super::busy::Busy;
-use crate::gpu::{Evidence, GpuReading};
+use crate::gpu::{Evidence, GpuProcessKind, GpuReading, HeldBy};
 use crate::units::{Microjoules, nanos};
 use crate::workload::Workload;
 
@@ -69,6 +69,20 @@ impl GpuUse<'_> {
     /// Divides the GPU's active energy.
     pub(super) fn divide(&self, active: Microjoules) -> Parts {
         divide::divide(self, active)
+    }
+
+    /// Who holds the GPU, and how that is known; a workload may come several times.
+    pub fn holders(&self) -> impl Iterator<Item = (&Arc<Workload>, HeldBy)> {
+        let Allocation { device, instances } = self.allocation;
+        let given = device.iter().chain(instances.iter().map(|(_, workload)| workload));
+        // The work of the MPS server is that of its clients, who have contexts of their own.
+        let placed = self.reading.processes.iter().zip(self.owners);
+        let users = placed.filter(|(process, _)| process.kind != GpuProcessKind::MpsServer);
+        let users = users.filter_map(|(process, owner)| {
+            let evidence = if process.work > 0 { HeldBy::Samples } else { HeldBy::Context };
+            Some((owner.as_ref()?, evidence))
+        });
+        given.map(|workload| (workload, HeldBy::Allocation)).chain(users)
     }
 
     /// How busy the GPU was: the most that its utilisation or its processes' work says. In MIG mode the

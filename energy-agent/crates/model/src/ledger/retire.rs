@@ -116,12 +116,13 @@ impl Ledger {
             Workload::Kernel => Workload::Kernel,
         };
         let index = self.rows.binary_search_by(|entry| (*entry.row.workload).cmp(&heir)).unwrap_or_else(|index| {
-            let mut entry = LedgerEntry::new(Arc::new(heir));
+            let mut entry = LedgerEntry::new(Arc::new(heir), ended.created);
             (entry.row.state, entry.ended) = (WorkloadState::Terminated, Some(now));
             self.rows.insert(index, entry);
             index
         });
         let row = &mut self.rows[index].row;
+        row.created = row.created.min(ended.created);
         cover(&mut row.energy, &self.keys);
         for energy in ended.energy {
             row.energy[key_index(&self.keys, energy.key)].total += energy.total;

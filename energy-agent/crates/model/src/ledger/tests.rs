@@ -363,6 +363,21 @@ fn ended_instances_are_kept_by_the_name_of_their_container() {
 }
 
 #[test]
+fn a_total_was_zero_before_the_interval_in_which_its_first_part_came() {
+    let (mut node, a, b) = (Node::new(), container("pod", "a"), container("pod", "b"));
+    let created = |snapshot: &Snapshot| -> Vec<(String, u64)> {
+        snapshot.rows.iter().map(|row| (row.workload.to_string(), row.created.as_secs())).collect()
+    };
+    node.tick(&[package(5)], &[(&a, 10)], &alive(&[&a]));
+    let both = node.tick(&[package(5)], &[(&b, 10)], &alive(&[&b]));
+    let (first, second) = ("pod pod container a".to_owned(), "pod pod container b".to_owned());
+    assert_eq!(created(&both), [(first, 0), (second.clone(), 1)]);
+    // What was a's is kept under the pod, and goes on from when a was made.
+    let later = node.wait(200, &alive(&[&b]));
+    assert_eq!(created(&later), [(second, 1), ("pod pod ended containers".to_owned(), 0)]);
+}
+
+#[test]
 fn a_unit_total_does_not_fall_when_a_container_of_it_ends() {
     let mut node = Node::new();
     let id = |id: &str| {

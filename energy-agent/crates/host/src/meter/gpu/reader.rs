@@ -325,8 +325,10 @@ fn state(device: &Device<'_>, calls: &mut Calls) -> Result<GpuState, GpuFailure>
     let watts = |power_mw: u32| Watts(ratio(power_mw.into(), 1000));
     let utilization = calls.ask("nvmlDeviceGetUtilizationRates", || device.utilization_rates())?;
     let memory = calls.ask("nvmlDeviceGetMemoryInfo_v2", || device.memory_info())?;
+    let ppm = |percent: u32| (percent <= 100).then_some(percent * 10_000);
     Ok(GpuState {
-        utilization_ppm: utilization.filter(|rates| rates.gpu <= 100).map(|rates| rates.gpu * 10_000),
+        utilization_ppm: utilization.as_ref().and_then(|rates| ppm(rates.gpu)),
+        memory_utilization_ppm: utilization.as_ref().and_then(|rates| ppm(rates.memory)),
         memory_used_bytes: memory.as_ref().map(|memory| memory.used),
         memory_total_bytes: memory.as_ref().map(|memory| memory.total),
         temperature_celsius: calls.ask("nvmlDeviceGetTemperature", || device.temperature(TemperatureSensor::Gpu))?,
