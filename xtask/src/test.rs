@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use crate::{cargo, checked, kube_api, output, root, tools};
 
-/// Test programs that wait for most of their time: for clocks, plants, servers, other programs. The whole suite runs them beside
-/// the others.
-const WAITING: [&str; 3] = ["pages", "policies", "program"];
+/// Test programs wait for most of their time: for clocks, plants, servers, other programs. So the whole suite runs three cargos
+/// side by side. These are the programs of two of them, the first has all others.
+const BESIDE: [&[&str]; 2] = [&["policies", "pages"], &["knobs", "program"]];
 
 /// The test program that looks at counts of the whole machine (unknown cgroups, requests for unknown pods): cgroups of other
 /// tests would count too, so it runs last and one test at a time.
@@ -91,38 +91,44 @@ fn names_module(argument: &str, module: &str) -> bool {
     argument.contains(module) || root().join("tests").join(argument).join(format!("{module}.rs")).exists()
 }
 
-/// Two cargos like this one, each with its share of the test programs. What the second prints follows when the first has ended.
+/// Three cargos like this one, each with its share of the test programs. What the others print follows when the first has ended.
 fn everything(like: &Command) -> Result<()> {
     // Tests that cannot run here add themselves to this list.
     let skipped = root().join("target/tests-skipped.txt");
     fs::create_dir_all(root().join("target"))?;
     fs::write(&skipped, "").with_context(|| skipped.display().to_string())?;
-    let cargo = |arguments: &[String]| {
+    let cargo = |flags: &[&str], programs: &[String]| {
         let mut command = cargo_test();
-        command.args(arguments).envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.args(flags).args(programs.iter().flat_map(|program| ["--test", program]));
+        command.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command.env("TEST_SKIPPED", &skipped);
         command
     };
-    checked(&mut cargo(&["--no-run".to_owned()]))?;
-    let (waiting, others): (Vec<_>, Vec<_>) =
-        programs()?.into_iter().filter(|name| name != LAST).partition(|name| WAITING.contains(&name.as_str()));
-    ensure!(waiting.len() == WAITING.len(), "not every one of {WAITING:?} is a test program");
-    let log = root().join("target/tests-beside.log");
-    let file = File::create(&log).with_context(|| log.display().to_string())?;
-    println!("{} run beside the others; what they print is in {}", WAITING.join(", "), log.display());
-    let all_of = |flags: &[&str], names: Vec<String>| -> Vec<String> {
-        let selected = names.into_iter().flat_map(|name| ["--test".to_owned(), name]);
-        flags.iter().map(|&flag| flag.to_owned()).chain(selected).collect()
-    };
-    let mut second = cargo(&all_of(&["--no-fail-fast"], waiting));
-    let mut second = second.stdout(file.try_clone()?).stderr(file).spawn().context("starting cargo")?;
-    let first = checked(&mut cargo(&all_of(&["--no-fail-fast", "--lib", "--bins"], others)));
-    let ended = second.wait()?;
-    println!("{}", String::from_utf8_lossy(&fs::read(&log)?));
-    let last = checked(&mut cargo(&["--no-fail-fast", "--test", LAST, "--", "--test-threads=1"].map(str::to_owned)));
+    checked(&mut cargo(&["--no-run"], &[]))?;
+    let mut others: Vec<String> = programs()?.into_iter().filter(|name| name != LAST).collect();
+    let mut beside = Vec::new();
+    for names in BESIDE {
+        let (these, rest): (Vec<_>, Vec<_>) = others.into_iter().partition(|name| names.contains(&name.as_str()));
+        ensure!(these.len() == names.len(), "not every one of {names:?} is a test program");
+        others = rest;
+        let log = root().join(format!("target/tests-{}.log", names.join("-")));
+        let file = File::create(&log).with_context(|| log.display().to_string())?;
+        println!("{} run beside the others; what they print is in {}", names.join(", "), log.display());
+        let mut command = cargo(&["--no-fail-fast"], &these);
+        let child = command.stdout(file.try_clone()?).stderr(file).spawn().context("starting cargo")?;
+        beside.push((log, child));
+    }
+    let first = checked(&mut cargo(&["--no-fail-fast", "--lib", "--bins"], &others));
+    let mut failed = Vec::new();
+    for (log, mut child) in beside {
+        let ended = child.wait()?;
+        println!("{}", String::from_utf8_lossy(&fs::read(&log)?));
+        failed.extend((!ended.success()).then(|| log.display().to_string()));
+    }
+    let last = checked(&mut cargo(&["--no-fail-fast", "--test", LAST, "--", "--test-threads=1"], &[]));
     let skipped = fs::read_to_string(&skipped)?;
     println!("{} tests were skipped or ran in part\n{skipped}", skipped.lines().count());
-    ensure!(ended.success(), "some of the tests failed that ran beside the others: {}", log.display());
+    ensure!(failed.is_empty(), "some of the tests failed that ran beside the others: {}", failed.join(", "));
     first.and(last)
 }
 

@@ -51,7 +51,7 @@ fn a_write_that_hangs_delays_no_tick_and_no_other_gpu() {
     assert_eq!(written.len(), 2, "both come when the call returns: {written:?}");
     assert!(written.iter().all(|written| written.result.is_ok()), "{written:?}");
     world.until("the GPU to be back", |world| world.found(&clock("GPU-a")).state == KnobState::Ok);
-    assert!(!hanging(&world));
+    world.until("the hang to be over", |world| !hanging(world));
 }
 
 #[test]

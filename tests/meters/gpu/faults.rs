@@ -121,8 +121,7 @@ fn one_of_eight_gpus_is_lost_and_comes_back_fc_047() {
         uuids.iter().fold(FakeNvml::new(), |nvml, uuid| nvml.gpu(Gpu { plant: Some(plant.clone()), ..gpu(uuid) }));
     nvml.play();
     let mut world = World::start(nvml);
-    let page = world.page();
-    assert_eq!(page.select(NODE_WATTS, &[]).len(), 8);
+    let page = world.when("the power of all", |page| page.select(NODE_WATTS, &[]).len() == 8);
     let before = of_gpu(&page, NODE_JOULES, uuids[index]);
 
     // Every call on it, the one for its handle by index included, as at t = 20 of the case.
@@ -130,7 +129,8 @@ fn one_of_eight_gpus_is_lost_and_comes_back_fc_047() {
     let page = world
         .when("the GPU to be lost", |page| page.select(NODE_WATTS, &[]).len() == 7 && up(page, uuids[index]).0 < 0.5);
     assert_eq!(up(&page, uuids[index]), (0.0, "lost".to_owned()));
-    let page = world.pass(2 * RETRY_TICKS);
+    world.pass(2 * RETRY_TICKS);
+    let page = world.when("the power of the healthy ones", |page| page.select(NODE_WATTS, &[]).len() >= 7);
     let watts: Vec<f64> = page.select(NODE_WATTS, &[]).iter().map(|sample| sample.number()).collect();
     assert_eq!(watts.len(), 7, "the healthy ones, and nothing for the lost one");
     let sum: f64 = watts.iter().sum();
