@@ -1,13 +1,15 @@
 //! `energy-agent compare`: runs side by side, and what can be said about the difference.
 
+mod export;
 mod files;
 
+use std::fs;
 use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use energy_model::printable::printable_lines;
-use energy_report::compare::{Comparison, Options, compare, render};
+use energy_report::compare::{CompareOptions, Comparison, compare, render};
 
 use crate::config::{CompareArgs, CompareFormat};
 
@@ -30,9 +32,14 @@ pub fn run(arguments: &CompareArgs) -> Result<ExitCode> {
 
 fn compared(arguments: &CompareArgs) -> Result<Comparison> {
     let options = files::options(&arguments.money)?;
-    let options = Options { same_work: arguments.same_work, whole_node: arguments.whole_node, ..options };
+    let options = CompareOptions { same_work: arguments.same_work, whole_node: arguments.whole_node, ..options };
     let groups = files::groups(&arguments.what, arguments.by.as_deref())?;
-    compare(&groups, &options).map_err(anyhow::Error::msg)
+    let comparison = compare(&groups, &options).map_err(anyhow::Error::msg)?;
+    if let Some(path) = &arguments.export_profile {
+        let text = export::config_map(groups.iter().flat_map(|group| &group.runs))?;
+        fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(comparison)
 }
 
 fn text(comparison: &Comparison, format: CompareFormat) -> Result<String> {

@@ -19,6 +19,9 @@ pub struct CompareArgs {
     /// Format of standard output.
     #[arg(long = "format", value_enum, default_value_t = CompareFormat::Table, value_name = "FORMAT")]
     pub format: CompareFormat,
+    /// Write a ConfigMap with energy and time of each class of work on each model of GPU, for a scheduler.
+    #[arg(long = "export-profile", value_name = "FILE")]
+    pub export_profile: Option<PathBuf>,
     /// The runs did the same work, although their commands, images or amounts of work differ.
     #[arg(long = "same-work")]
     pub same_work: bool,

@@ -9,23 +9,24 @@ mod front;
 mod group;
 mod number;
 pub mod prices;
+pub mod profile;
 pub mod render;
 mod work;
 
 use serde::Serialize;
 
-pub use self::claim::Claim;
-pub use self::columns::Row;
-use self::figures::Figures;
-pub use self::group::Group;
-use self::prices::Prices;
-use self::work::Work;
+pub use self::claim::DifferenceClaim;
+pub use self::columns::GroupRow;
+use self::figures::RunFigures;
+pub use self::group::RunGroup;
+use self::prices::HourlyPrices;
+use self::work::WorkMatch;
 use crate::run::Warning;
 
 /// What is known beside the runs.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
-    pub prices: Option<Prices>,
+pub struct CompareOptions {
+    pub prices: Option<HourlyPrices>,
     pub per_kwh: Option<f64>,
     /// Of both prices, for people.
     pub currency: String,
@@ -47,9 +48,9 @@ pub struct Comparison {
     pub unit: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub currency: String,
-    pub rows: Vec<Row>,
+    pub rows: Vec<GroupRow>,
     /// Each group against the first.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<DifferenceClaim>,
     pub notes: Vec<Warning>,
 }
 
@@ -57,16 +58,16 @@ pub struct Comparison {
 ///
 /// # Errors
 /// When nothing can be compared: a sentence for people.
-pub fn compare(groups: &[Group], options: &Options) -> Result<Comparison, String> {
+pub fn compare(groups: &[RunGroup], options: &CompareOptions) -> Result<Comparison, String> {
     let mut notes = Vec::new();
-    let done: Vec<Group> = groups.iter().map(|group| group.succeeded(&mut notes)).collect();
+    let done: Vec<RunGroup> = groups.iter().map(|group| group.succeeded(&mut notes)).collect();
     if let Some(empty) = done.iter().find(|group| group.runs.is_empty()) {
         return Err(format!("{} has no run that succeeded, so there is nothing to compare", empty.name));
     }
-    let work = Work::of(&done, options.same_work)?;
+    let work = WorkMatch::of(&done, options.same_work)?;
     let (same_work, unit) = match &work {
-        Work::Same { unit } => (true, unit.clone()),
-        Work::Different { unit, why } => {
+        WorkMatch::Same { unit } => (true, unit.clone()),
+        WorkMatch::Different { unit, why } => {
             let message = format!("{why}; so only the energy per unit of work ({unit}) is compared");
             notes.push(Warning { code: "different_work".to_owned(), message });
             (false, Some(unit.clone()))
@@ -75,8 +76,8 @@ pub fn compare(groups: &[Group], options: &Options) -> Result<Comparison, String
     let mut rows = Vec::new();
     let mut all = Vec::new();
     for group in &done {
-        let figures = group.runs.iter().map(|run| Figures::of(run, options)).collect::<Result<Vec<_>, String>>()?;
-        rows.push(Row::of(&group.name, &figures, same_work));
+        let figures = group.runs.iter().map(|run| RunFigures::of(run, options)).collect::<Result<Vec<_>, String>>()?;
+        rows.push(GroupRow::of(&group.name, &figures, same_work));
         notes.extend(group.notes(&figures, options));
         all.push(figures);
     }

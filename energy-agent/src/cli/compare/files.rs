@@ -7,8 +7,8 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use energy_report::compare::prices::Prices;
-use energy_report::compare::{Group, Options};
+use energy_report::compare::prices::HourlyPrices;
+use energy_report::compare::{CompareOptions, RunGroup};
 use energy_report::run::{API_VERSION, Run};
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ const MAX_PRICES_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// When a file cannot be read, is no run file, or a run lacks the label.
-pub(super) fn groups(files: &[OsString], by: Option<&str>) -> Result<Vec<Group>> {
+pub(super) fn groups(files: &[OsString], by: Option<&str>) -> Result<Vec<RunGroup>> {
     let names = names(files);
     let mut runs = Vec::new();
     for (file, name) in files.iter().zip(names) {
@@ -40,7 +40,7 @@ pub(super) fn groups(files: &[OsString], by: Option<&str>) -> Result<Vec<Group>>
             runs.push((group, run));
         }
     }
-    let groups = Group::by(runs);
+    let groups = RunGroup::by(runs);
     if groups.len() < 2 {
         let only = groups.first().map(|group| group.name.as_str()).unwrap_or_default();
         bail!(
@@ -92,11 +92,11 @@ fn run(value: Value) -> Result<Run> {
     Ok(run)
 }
 
-/// Prices, and what a user says of energy.
+/// HourlyPrices, and what a user says of energy.
 ///
 /// # Errors
 /// When the file of prices cannot be read.
-pub(super) fn options(money: &Money) -> Result<Options> {
+pub(super) fn options(money: &Money) -> Result<CompareOptions> {
     let prices = money.prices.as_deref().map(prices).transpose()?;
     let stated = prices.as_ref().map(|prices| prices.currency.clone()).filter(|currency| !currency.is_empty());
     let currency = match (&money.currency, stated) {
@@ -106,13 +106,13 @@ pub(super) fn options(money: &Money) -> Result<Options> {
         (flag, file) => flag.clone().or(file).unwrap_or_default(),
     };
     let (per_kwh, grams_per_kwh) = (money.price_per_kwh, money.grams_per_kwh);
-    Ok(Options { prices, per_kwh, currency, grams_per_kwh, ..Options::default() })
+    Ok(CompareOptions { prices, per_kwh, currency, grams_per_kwh, ..CompareOptions::default() })
 }
 
-fn prices(path: &Path) -> Result<Prices> {
+fn prices(path: &Path) -> Result<HourlyPrices> {
     let place = path.display();
     let text = text(path, MAX_PRICES_BYTES)?;
-    let prices: Prices = serde_saphyr::from_str(&text).map_err(|_| {
+    let prices: HourlyPrices = serde_saphyr::from_str(&text).map_err(|_| {
         anyhow::anyhow!(
             "{place}: not a file of prices; expected `currency: EUR` and `perHour: {{\"NVIDIA L4\": 0.71}}`"
         )

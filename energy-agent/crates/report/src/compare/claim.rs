@@ -2,18 +2,18 @@
 
 use serde::Serialize;
 
-use super::figures::Figures;
-use super::group::Group;
+use super::figures::RunFigures;
+use super::group::RunGroup;
 use crate::stats::{LEAST_RUNS, Ratio, ratios};
 
 /// One sentence about two groups.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Claim {
+pub struct DifferenceClaim {
     pub of: String,
     /// What it is compared with.
     pub with: String,
-    pub quantity: Quantity,
+    pub quantity: ClaimedQuantity,
     /// `of` by `with`; `None`: too few runs, or figures that cannot be compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Ratio>,
@@ -24,7 +24,7 @@ pub struct Claim {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Quantity {
+pub enum ClaimedQuantity {
     Energy,
     EnergyPerWork,
     Time,
@@ -32,19 +32,19 @@ pub enum Quantity {
 
 /// Every group against the first: its energy and, where the work is the same, its time.
 pub(super) fn claims(
-    groups: &[Group],
-    figures: &[Vec<Figures>],
+    groups: &[RunGroup],
+    figures: &[Vec<RunFigures>],
     same_work: bool,
     unit: Option<&str>,
     doubts: &[bool],
-) -> Vec<Claim> {
-    let energy: fn(&Figures) -> Option<f64> = |figures| figures.joules;
-    let per_work: fn(&Figures) -> Option<f64> = |figures| figures.per_work;
-    let time: fn(&Figures) -> Option<f64> = |figures| Some(figures.seconds);
+) -> Vec<DifferenceClaim> {
+    let energy: fn(&RunFigures) -> Option<f64> = |figures| figures.joules;
+    let per_work: fn(&RunFigures) -> Option<f64> = |figures| figures.per_work;
+    let time: fn(&RunFigures) -> Option<f64> = |figures| Some(figures.seconds);
     let wanted = if same_work {
-        vec![(Quantity::Energy, energy), (Quantity::Time, time)]
+        vec![(ClaimedQuantity::Energy, energy), (ClaimedQuantity::Time, time)]
     } else {
-        vec![(Quantity::EnergyPerWork, per_work)]
+        vec![(ClaimedQuantity::EnergyPerWork, per_work)]
     };
     wanted
         .into_iter()
@@ -56,14 +56,14 @@ pub(super) fn claims(
 }
 
 fn of_quantity(
-    groups: &[Group],
+    groups: &[RunGroup],
     values: &[Vec<f64>],
-    quantity: Quantity,
+    quantity: ClaimedQuantity,
     unit: Option<&str>,
     doubts: &[bool],
-) -> Vec<Claim> {
+) -> Vec<DifferenceClaim> {
     let Some((base, others)) = values.split_first() else { return Vec::new() };
-    let is_doubtful = |group: usize| quantity != Quantity::Time && (doubts[0] || doubts[group]);
+    let is_doubtful = |group: usize| quantity != ClaimedQuantity::Time && (doubts[0] || doubts[group]);
     let is_enough = |group: usize| base.len() >= LEAST_RUNS && values[group].len() >= LEAST_RUNS;
     // One family: what is claimed holds together.
     let claimed: Vec<usize> = (1..values.len()).filter(|group| is_enough(*group) && !is_doubtful(*group)).collect();
@@ -84,20 +84,20 @@ fn of_quantity(
             }
         };
         let is_shown = ratio.is_some_and(|ratio| !ratio.holds_one());
-        Claim { of: of.clone(), with: with.clone(), quantity, ratio, is_shown, text }
+        DifferenceClaim { of: of.clone(), with: with.clone(), quantity, ratio, is_shown, text }
     };
     (1..=others.len()).map(claim).collect()
 }
 
-fn what(quantity: Quantity, unit: Option<&str>) -> String {
+fn what(quantity: ClaimedQuantity, unit: Option<&str>) -> String {
     match quantity {
-        Quantity::Energy => "the energy".to_owned(),
-        Quantity::EnergyPerWork => format!("the energy per unit of work ({})", unit.unwrap_or("work")),
-        Quantity::Time => "the time".to_owned(),
+        ClaimedQuantity::Energy => "the energy".to_owned(),
+        ClaimedQuantity::EnergyPerWork => format!("the energy per unit of work ({})", unit.unwrap_or("work")),
+        ClaimedQuantity::Time => "the time".to_owned(),
     }
 }
 
-fn sentence(of: &str, with: &str, quantity: Quantity, what: &str, ratio: Ratio, many: bool, n: &str) -> String {
+fn sentence(of: &str, with: &str, quantity: ClaimedQuantity, what: &str, ratio: Ratio, many: bool, n: &str) -> String {
     let sure = if many { "95 % together" } else { "95 %" };
     if ratio.holds_one() {
         let bounds = format!("{} to {}", side(ratio.low, quantity), side(ratio.high, quantity));
@@ -109,12 +109,12 @@ fn sentence(of: &str, with: &str, quantity: Quantity, what: &str, ratio: Ratio, 
     let change = format!("{:.1} %", percent(ratio.ratio));
     let bounds = format!("({sure}: {:.1} to {:.1} %, {n})", percent(near), percent(far));
     match quantity {
-        Quantity::Time => {
+        ClaimedQuantity::Time => {
             let comparison = if is_less { "less time" } else { "longer" };
             format!("{of} takes {change} {comparison} than {with} {bounds}")
         }
-        Quantity::Energy => format!("{of} uses {change} {} energy than {with} {bounds}", more(is_less)),
-        Quantity::EnergyPerWork => {
+        ClaimedQuantity::Energy => format!("{of} uses {change} {} energy than {with} {bounds}", more(is_less)),
+        ClaimedQuantity::EnergyPerWork => {
             let per = what.trim_start_matches("the energy ");
             format!("{of} uses {change} {} energy {per} than {with} {bounds}", more(is_less))
         }
@@ -126,8 +126,8 @@ const fn more(is_less: bool) -> &'static str {
 }
 
 /// `3.1 % less`.
-fn side(ratio: f64, quantity: Quantity) -> String {
+fn side(ratio: f64, quantity: ClaimedQuantity) -> String {
     let percent = (ratio - 1.0) * 100.0;
-    let word = if quantity == Quantity::Time && percent > 0.0 { "longer" } else { more(percent < 0.0) };
+    let word = if quantity == ClaimedQuantity::Time && percent > 0.0 { "longer" } else { more(percent < 0.0) };
     format!("{:.1} % {word}", percent.abs())
 }

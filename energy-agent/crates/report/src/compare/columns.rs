@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use super::figures::Figures;
+use super::figures::RunFigures;
 use crate::stats::Summary;
 
 /// One group. A figure that not all of its runs have is `None`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Row {
+pub struct GroupRow {
     pub name: String,
     pub n: usize,
     /// Its energy is an estimate.
@@ -42,10 +42,11 @@ pub struct Row {
     pub is_dominated: Option<bool>,
 }
 
-impl Row {
-    pub(super) fn of(name: &str, figures: &[Figures], same_work: bool) -> Self {
-        let mean =
-            |value: fn(&Figures) -> Option<f64>| Summary::of(&figures.iter().map(value).collect::<Option<Vec<f64>>>()?);
+impl GroupRow {
+    pub(super) fn of(name: &str, figures: &[RunFigures], same_work: bool) -> Self {
+        let mean = |value: fn(&RunFigures) -> Option<f64>| {
+            Summary::of(&figures.iter().map(value).collect::<Option<Vec<f64>>>()?)
+        };
         // Of different work, totals say nothing.
         let whole = |value| if same_work { mean(value) } else { None };
         Self {
@@ -56,9 +57,9 @@ impl Row {
             joules: whole(|figures| figures.joules),
             cpu_joules: whole(|figures| figures.cpu),
             gpu_joules: whole(|figures| figures.gpu),
-            watts: whole(Figures::watts),
+            watts: whole(RunFigures::watts),
             peak_watts: whole(|figures| figures.peak_watts),
-            edp: whole(Figures::edp),
+            edp: whole(RunFigures::edp),
             joules_per_work: mean(|figures| figures.per_work),
             cost: whole(|figures| figures.cost),
             grams_co2: whole(|figures| figures.grams),
@@ -73,8 +74,8 @@ impl Row {
 }
 
 /// Fills in what is relative to the least.
-pub(super) fn relate(rows: &mut [Row]) {
-    let least = rows.iter().filter_map(Row::compared).filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
+pub(super) fn relate(rows: &mut [GroupRow]) {
+    let least = rows.iter().filter_map(GroupRow::compared).filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
     for row in rows.iter_mut().filter(|_| least.is_finite()) {
         row.relative = row.compared().map(|value| value / least);
     }

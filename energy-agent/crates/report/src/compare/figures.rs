@@ -1,13 +1,13 @@
 //! What one run cost, as the figures that are compared.
 
-use super::Options;
+use super::CompareOptions;
 use crate::run::{Energy, Part, Run};
 
 const JOULES_PER_KWH: f64 = 3.6e6;
 
 /// One run. `None`: not measured, or not known.
 #[derive(Clone, Debug)]
-pub(super) struct Figures {
+pub(super) struct RunFigures {
     pub seconds: f64,
     pub cpu: Option<f64>,
     pub gpu: Option<f64>,
@@ -20,25 +20,25 @@ pub(super) struct Figures {
     pub per_work: Option<f64>,
     pub cost: Option<f64>,
     pub grams: Option<f64>,
-    pub basis: Basis,
+    pub basis: EnergyBasis,
 }
 
 /// What the energy is made of: only equal parts can be compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Basis {
-    pub cpu: Known,
+pub(super) struct EnergyBasis {
+    pub cpu: CpuEvidence,
     pub dram: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Known {
+pub(super) enum CpuEvidence {
     #[default]
     Not,
     Estimated,
     Measured,
 }
 
-impl Known {
+impl CpuEvidence {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Not => "not measured",
@@ -48,17 +48,17 @@ impl Known {
     }
 }
 
-impl Basis {
+impl EnergyBasis {
     /// What is known of both.
     pub fn and(self, other: Self) -> Self {
         Self { cpu: self.cpu.min(other.cpu), dram: self.dram && other.dram }
     }
 }
 
-impl Figures {
+impl RunFigures {
     /// # Errors
     /// When two prices hold for the run.
-    pub fn of(run: &Run, options: &Options) -> Result<Self, String> {
+    pub fn of(run: &Run, options: &CompareOptions) -> Result<Self, String> {
         let seconds = run.end - run.start;
         let counts = |energy: &&Energy| matches!(energy.part, Part::Package | Part::Dram | Part::Gpu);
         let energy = if options.whole_node { &run.node_energy } else { &run.energy };
@@ -71,9 +71,9 @@ impl Figures {
         };
         let total = sum(|_| true);
         let cpu = match parts.iter().find(|energy| energy.part == Part::Package) {
-            None => Known::Not,
-            Some(energy) if energy.estimated => Known::Estimated,
-            Some(_) => Known::Measured,
+            None => CpuEvidence::Not,
+            Some(energy) if energy.estimated => CpuEvidence::Estimated,
+            Some(_) => CpuEvidence::Measured,
         };
         let dram = parts.iter().any(|energy| energy.part == Part::Dram);
         let peaks: Vec<f64> = parts.iter().filter_map(|energy| energy.peak_watts).collect();
@@ -89,7 +89,7 @@ impl Figures {
             per_work: total.zip(work).map(|(total, work)| total / work),
             cost: cost(run, seconds, kwh, options)?,
             grams: kwh.zip(options.grams_per_kwh).map(|(kwh, grams)| kwh * grams),
-            basis: Basis { cpu, dram },
+            basis: EnergyBasis { cpu, dram },
         })
     }
 
@@ -104,7 +104,7 @@ impl Figures {
 }
 
 /// Hours of the hardware and kilowatt hours. `None` where a price that was asked for is not known.
-fn cost(run: &Run, seconds: f64, kwh: Option<f64>, options: &Options) -> Result<Option<f64>, String> {
+fn cost(run: &Run, seconds: f64, kwh: Option<f64>, options: &CompareOptions) -> Result<Option<f64>, String> {
     let hours = match &options.prices {
         Some(prices) => prices.per_hour(run)?.map(|per_hour| Some(per_hour * seconds / 3600.0)),
         None => Some(None),

@@ -1,9 +1,9 @@
 //! The Pareto front over time and energy: what is not on it, nobody would choose.
 
-use super::columns::Row;
+use super::columns::GroupRow;
 
 /// Says of each row whether another one is better. Time and energy of a row are of the same runs.
-pub(super) fn mark(rows: &mut [Row]) {
+pub(super) fn mark(rows: &mut [GroupRow]) {
     let points: Vec<Option<(f64, f64)>> = rows.iter().map(point).collect();
     for (row, point) in rows.iter_mut().zip(&points) {
         row.is_dominated = point.map(|point| points.iter().flatten().any(|other| is_better(*other, point)));
@@ -11,7 +11,7 @@ pub(super) fn mark(rows: &mut [Row]) {
 }
 
 /// Seconds and joules.
-fn point(row: &Row) -> Option<(f64, f64)> {
+fn point(row: &GroupRow) -> Option<(f64, f64)> {
     Some((row.seconds.as_ref()?.mean, row.joules.as_ref()?.mean))
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::Options;
-use super::figures::{Basis, Figures};
+use super::CompareOptions;
+use super::figures::{EnergyBasis, RunFigures};
 use super::prices::held;
 use crate::run::{Outcome, Run, Warning};
 use crate::stats::Summary;
@@ -36,12 +36,12 @@ impl Run {
 
 /// Runs of one kind.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct RunGroup {
     pub name: String,
     pub runs: Vec<Run>,
 }
 
-impl Group {
+impl RunGroup {
     /// Groups runs by what `key` says of each, in the order in which the keys come.
     #[must_use]
     pub fn by(runs: Vec<(String, Run)>) -> Vec<Self> {
@@ -68,7 +68,7 @@ impl Group {
     }
 
     /// What is special about its runs.
-    pub(super) fn notes(&self, figures: &[Figures], options: &Options) -> Vec<Warning> {
+    pub(super) fn notes(&self, figures: &[RunFigures], options: &CompareOptions) -> Vec<Warning> {
         let mut notes = Vec::new();
         let mut note = |code: &str, message: String| notes.push(Warning { code: code.to_owned(), message });
         let joules: Vec<f64> = figures.iter().filter_map(|figures| figures.joules).collect();
@@ -94,9 +94,9 @@ impl Group {
 }
 
 /// For each group whether its energy can be compared with that of the first; why not is in the notes.
-pub(super) fn doubts(groups: &[Group], figures: &[Vec<Figures>], notes: &mut Vec<Warning>) -> Vec<bool> {
+pub(super) fn doubts(groups: &[RunGroup], figures: &[Vec<RunFigures>], notes: &mut Vec<Warning>) -> Vec<bool> {
     let basis =
-        |group: usize| figures[group].iter().map(|figures| figures.basis).reduce(Basis::and).unwrap_or_default();
+        |group: usize| figures[group].iter().map(|figures| figures.basis).reduce(EnergyBasis::and).unwrap_or_default();
     let first = basis(0);
     let mut doubts = Vec::new();
     for (number, group) in groups.iter().enumerate() {

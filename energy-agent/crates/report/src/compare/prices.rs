@@ -9,14 +9,14 @@ use crate::run::Run;
 /// The file of prices.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Prices {
+pub struct HourlyPrices {
     #[serde(default)]
     pub currency: String,
     /// By `LABEL=VALUE`: an hour of the node. By the model of a GPU: an hour of one.
     pub per_hour: BTreeMap<String, f64>,
 }
 
-impl Prices {
+impl HourlyPrices {
     /// # Errors
     /// When a price is negative or no number.
     pub fn check(&self) -> Result<(), String> {

@@ -1,13 +1,13 @@
 //! A comparison as text: a table for a terminal, Markdown for a pull request, CSV for a program. JSON is the comparison itself.
 
 use super::number::plain;
-use super::{Comparison, Row};
+use super::{Comparison, GroupRow};
 use crate::stats::Summary;
 
 /// A column of the table.
-struct Column {
+struct TextColumn {
     title: String,
-    cell: fn(&Row) -> Option<String>,
+    cell: fn(&GroupRow) -> Option<String>,
 }
 
 /// Lines with aligned columns, the claims and the notes.
@@ -98,9 +98,9 @@ pub fn csv(comparison: &Comparison) -> String {
     text
 }
 
-type Figure = (&'static str, fn(&Row) -> &Option<Summary>);
+type RowFigure = (&'static str, fn(&GroupRow) -> &Option<Summary>);
 /// All figures of a row, by the name of their column.
-const FIGURES: [Figure; 10] = [
+const FIGURES: [RowFigure; 10] = [
     ("seconds", |row| &row.seconds),
     ("joules", |row| &row.joules),
     ("cpu_joules", |row| &row.cpu_joules),
@@ -118,7 +118,7 @@ fn cells(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) {
     let unit = comparison.unit.as_deref().unwrap_or("work");
     let currency = if comparison.currency.is_empty() { String::new() } else { format!(" {}", comparison.currency) };
     let columns = [
-        ("NAME".to_owned(), (|row| Some(row.name.clone())) as fn(&Row) -> Option<String>),
+        ("NAME".to_owned(), (|row| Some(row.name.clone())) as fn(&GroupRow) -> Option<String>),
         ("RUNS".to_owned(), |row| Some(row.n.to_string())),
         ("TIME s".to_owned(), |row| spread(row.seconds.as_ref())),
         ("ENERGY J".to_owned(), energy),
@@ -133,15 +133,16 @@ fn cells(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) {
         ("RELATIVE".to_owned(), |row| row.relative.map(|relative| format!("{relative:.2}"))),
         ("PARETO".to_owned(), |row| row.is_dominated.map(|is| if is { "dominated" } else { "front" }.to_owned())),
     ]
-    .map(|(title, cell)| Column { title, cell });
-    let used: Vec<&Column> =
+    .map(|(title, cell)| TextColumn { title, cell });
+    let used: Vec<&TextColumn> =
         columns.iter().filter(|column| comparison.rows.iter().any(|row| (column.cell)(row).is_some())).collect();
     let titles = used.iter().map(|column| column.title.clone()).collect();
-    let cells = |row: &Row| used.iter().map(|column| (column.cell)(row).unwrap_or_else(|| "-".to_owned())).collect();
+    let cells =
+        |row: &GroupRow| used.iter().map(|column| (column.cell)(row).unwrap_or_else(|| "-".to_owned())).collect();
     (titles, comparison.rows.iter().map(cells).collect())
 }
 
-fn energy(row: &Row) -> Option<String> {
+fn energy(row: &GroupRow) -> Option<String> {
     let text = spread(row.joules.as_ref())?;
     Some(if row.estimated { format!("{text} est.") } else { text })
 }

@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
-use super::claim::Quantity;
-use super::prices::Prices;
-use super::{Comparison, Group, Options, compare, render};
+use super::claim::ClaimedQuantity;
+use super::prices::HourlyPrices;
+use super::{CompareOptions, Comparison, RunGroup, compare, profile, render};
 use crate::run::{API_VERSION, Energy, Gpu, GpuUse, Measured, MeasuredBy, Node, Outcome, Part, Run, Subject, Work};
 
 /// A run of so many seconds that used so many joules of CPU and GPU.
@@ -43,12 +43,12 @@ fn run(seconds: f64, cpu_j: u64, gpu_j: u64) -> Run {
     }
 }
 
-fn group(name: &str, runs: impl IntoIterator<Item = Run>) -> Group {
-    Group { name: name.to_owned(), runs: runs.into_iter().collect() }
+fn group(name: &str, runs: impl IntoIterator<Item = Run>) -> RunGroup {
+    RunGroup { name: name.to_owned(), runs: runs.into_iter().collect() }
 }
 
 /// Three runs each; the joules of `b` are exactly half of those of `a`, its seconds twice.
-fn halves() -> [Group; 2] {
+fn halves() -> [RunGroup; 2] {
     let a = [(10.0, 90, 110), (11.0, 100, 120), (12.0, 110, 130)];
     let b = [(20.0, 45, 55), (22.0, 50, 60), (24.0, 55, 65)];
     [("a", a), ("b", b)].map(|(name, runs)| group(name, runs.map(|(seconds, cpu, gpu)| run(seconds, cpu, gpu))))
@@ -64,7 +64,7 @@ fn texts(comparison: &Comparison) -> Vec<&str> {
 
 #[test]
 fn a_row_has_means_and_parts_add_up() {
-    let comparison = compare(&halves(), &Options::default()).unwrap();
+    let comparison = compare(&halves(), &CompareOptions::default()).unwrap();
     let row = &comparison.rows[0];
     // 200, 220, 240 J in 10, 11, 12 s.
     let mean = |summary: &Option<crate::stats::Summary>| summary.as_ref().unwrap().mean;
@@ -78,7 +78,7 @@ fn a_row_has_means_and_parts_add_up() {
 
 #[test]
 fn a_difference_is_said_in_percent_with_its_bounds() {
-    let comparison = compare(&halves(), &Options::default()).unwrap();
+    let comparison = compare(&halves(), &CompareOptions::default()).unwrap();
     // Logarithms of 200, 220, 240 lie 0.0953 and 0.0870 apart: standard deviation 0.0912, twice in the difference, over three runs:
     // 0.07446. With 4 degrees of freedom t is 2.776: the ratio is 0.5 times exp(-0.2067) to exp(0.2067), 0.407 to 0.615.
     assert_eq!(
@@ -95,14 +95,14 @@ fn a_difference_is_said_in_percent_with_its_bounds() {
 fn an_interval_that_holds_one_shows_no_difference_and_two_runs_claim_nothing() {
     let a = group("a", [run(10.0, 100, 0), run(10.0, 120, 0), run(10.0, 110, 0)]);
     let b = group("b", [run(10.0, 101, 0), run(10.0, 119, 0), run(10.0, 109, 0)]);
-    let comparison = compare(&[a.clone(), b], &Options::default()).unwrap();
+    let comparison = compare(&[a.clone(), b], &CompareOptions::default()).unwrap();
     assert!(
         comparison.claims[0].text.starts_with("no difference shown in the energy of b and a (95 %: "),
         "{comparison:?}"
     );
     assert!(!comparison.claims[0].is_shown);
     let few = group("few", [run(10.0, 10, 0), run(10.0, 10, 0)]);
-    let comparison = compare(&[a, few], &Options::default()).unwrap();
+    let comparison = compare(&[a, few], &CompareOptions::default()).unwrap();
     let expected = "no claim about the energy of few and a: n = 2 + 3, at least 3 runs of each are needed";
     assert_eq!((comparison.claims[0].text.as_str(), comparison.claims[0].ratio), (expected, None));
 }
@@ -114,38 +114,41 @@ fn unequal_work_is_compared_by_its_unit_or_not_at_all() {
         Run { work, ..run }
     };
     let [a, b] = halves();
-    let [a, b] = [(a, 100.0), (b, 50.0)].map(|(group, amount)| Group {
+    let [a, b] = [(a, 100.0), (b, 50.0)].map(|(group, amount)| RunGroup {
         runs: group.runs.into_iter().map(|run| with(run, amount)).collect(),
         name: group.name,
     });
-    let comparison = compare(&[a.clone(), b.clone()], &Options::default()).unwrap();
+    let comparison = compare(&[a.clone(), b.clone()], &CompareOptions::default()).unwrap();
     assert!(!comparison.same_work);
     assert_eq!(comparison.notes[0].code, "different_work");
     let row = &comparison.rows[0];
     assert_eq!((&row.seconds, &row.joules, row.is_dominated), (&None, &None, None));
     assert!(near(row.joules_per_work.as_ref().unwrap().mean, 2.2));
     // Half the energy for half the work.
-    let quantities: Vec<Quantity> = comparison.claims.iter().map(|claim| claim.quantity).collect();
-    assert_eq!((quantities.as_slice(), comparison.claims[0].is_shown), ([Quantity::EnergyPerWork].as_slice(), false));
+    let quantities: Vec<ClaimedQuantity> = comparison.claims.iter().map(|claim| claim.quantity).collect();
+    assert_eq!(
+        (quantities.as_slice(), comparison.claims[0].is_shown),
+        ([ClaimedQuantity::EnergyPerWork].as_slice(), false)
+    );
 
     let mut other = b.clone();
     other.runs.iter_mut().for_each(|run| run.work = None);
-    let refused = compare(&[a.clone(), other], &Options::default()).unwrap_err();
+    let refused = compare(&[a.clone(), other], &CompareOptions::default()).unwrap_err();
     assert!(
         refused.starts_with("a and b did different work: only one of them says how much; measure with --work"),
         "{refused}"
     );
 
-    let digest = |group: &Group, digest: &str| {
+    let digest = |group: &RunGroup, digest: &str| {
         let mut group = group.clone();
         group.runs.iter_mut().for_each(|run| (run.work, run.subject.digest) = (None, Some(digest.to_owned())));
         group
     };
     let [one, two] = [digest(&a, "1"), digest(&b, "2")];
-    assert!(compare(&[one.clone(), two.clone()], &Options::default()).is_err());
-    let stated = Options { same_work: true, ..Options::default() };
+    assert!(compare(&[one.clone(), two.clone()], &CompareOptions::default()).is_err());
+    let stated = CompareOptions { same_work: true, ..CompareOptions::default() };
     assert!(compare(&[one.clone(), two], &stated).unwrap().same_work);
-    assert!(compare(&[one.clone(), digest(&b, "1")], &Options::default()).unwrap().same_work);
+    assert!(compare(&[one.clone(), digest(&b, "1")], &CompareOptions::default()).unwrap().same_work);
 }
 
 #[test]
@@ -153,15 +156,15 @@ fn what_failed_is_left_out_and_what_was_seen_in_part_claims_nothing() {
     let [a, mut b] = halves();
     let failed = Outcome { succeeded: false, exit_code: Some(1), reason: String::new() };
     b.runs.push(Run { outcome: Some(failed.clone()), ..run(1.0, 1, 1) });
-    let comparison = compare(&[a.clone(), b.clone()], &Options::default()).unwrap();
+    let comparison = compare(&[a.clone(), b.clone()], &CompareOptions::default()).unwrap();
     assert_eq!((comparison.rows[1].n, comparison.notes[0].code.as_str()), (3, "run_failed"));
     b.runs[0].measured.coverage = 0.9;
-    let comparison = compare(&[a.clone(), b], &Options::default()).unwrap();
+    let comparison = compare(&[a.clone(), b], &CompareOptions::default()).unwrap();
     assert!(comparison.notes.iter().any(|note| note.code == "at_least"), "{:?}", comparison.notes);
     assert_eq!(comparison.claims[0].text, "no claim about the energy of b and a: see the notes");
     assert!(comparison.claims[1].is_shown, "time was seen");
     let all_failed = group("c", [Run { outcome: Some(failed), ..run(1.0, 1, 1) }]);
-    assert!(compare(&[a, all_failed], &Options::default()).is_err());
+    assert!(compare(&[a, all_failed], &CompareOptions::default()).is_err());
 }
 
 #[test]
@@ -170,14 +173,14 @@ fn measured_and_estimated_energy_are_neither_added_nor_compared() {
     for run in &mut b.runs {
         run.energy[0].estimated = true;
     }
-    let comparison = compare(&[a.clone(), b.clone()], &Options::default()).unwrap();
+    let comparison = compare(&[a.clone(), b.clone()], &CompareOptions::default()).unwrap();
     assert!(near(comparison.rows[1].joules.as_ref().unwrap().mean, 60.0), "the GPU's alone is measured");
     assert_eq!(comparison.notes[0].code, "measured_differently");
     assert_eq!(comparison.claims[0].ratio, None);
     for run in &mut b.runs {
         run.energy.retain(|energy| energy.part != Part::Gpu);
     }
-    let comparison = compare(&[b.clone(), b], &Options::default()).unwrap();
+    let comparison = compare(&[b.clone(), b], &CompareOptions::default()).unwrap();
     assert!(comparison.rows[0].estimated && near(comparison.rows[0].joules.as_ref().unwrap().mean, 50.0));
 }
 
@@ -195,12 +198,13 @@ fn cost_is_hours_of_the_hardware_and_kilowatt_hours() {
         clock_hertz: None,
     };
     used.gpus = vec![held("GPU-1"), held("GPU-2")];
-    let prices = |entries: &[(&str, f64)]| Prices {
+    let prices = |entries: &[(&str, f64)]| HourlyPrices {
         currency: String::new(),
         per_hour: entries.iter().map(|(key, price)| ((*key).to_owned(), *price)).collect(),
     };
-    let cost = |run: &Run, prices: Prices, per_kwh| {
-        let options = Options { prices: Some(prices), per_kwh, grams_per_kwh: Some(400.0), ..Options::default() };
+    let cost = |run: &Run, prices: HourlyPrices, per_kwh| {
+        let options =
+            CompareOptions { prices: Some(prices), per_kwh, grams_per_kwh: Some(400.0), ..CompareOptions::default() };
         compare(&[group("a", [run.clone()]), group("b", [run.clone()])], &options)
     };
     // Half an hour of two GPUs at 0.8, and 2 kWh at 0.25.
@@ -227,7 +231,7 @@ fn several_groups_hold_together_and_what_is_worse_in_both_is_dominated() {
         of("low", [90, 91, 92], 15.0),
         of("same", [100, 101, 102], 10.0),
     ];
-    let comparison = compare(&groups, &Options::default()).unwrap();
+    let comparison = compare(&groups, &CompareOptions::default()).unwrap();
     let dominated: Vec<Option<bool>> = comparison.rows.iter().map(|row| row.is_dominated).collect();
     assert_eq!(dominated, [Some(false), Some(false), Some(true), Some(false)], "equal ones do not dominate each other");
     assert!(texts(&comparison)[0].contains("(95 % together: "), "{:?}", texts(&comparison));
@@ -238,11 +242,40 @@ fn several_groups_hold_together_and_what_is_worse_in_both_is_dominated() {
 fn names_of_others_are_no_markup_and_cells_of_a_file_are_quoted() {
     let [a, mut b] = halves();
     b.name = "<b>|`x`\n# \"y\", @all".to_owned();
-    let comparison = compare(&[a, b], &Options::default()).unwrap();
+    let comparison = compare(&[a, b], &CompareOptions::default()).unwrap();
     let markdown = render::markdown(&comparison);
     let row = markdown.lines().nth(3).unwrap();
     assert!(row.starts_with("| &lt;b>\\|\\`x\\` \\# \"y\", \\@all | 3 |"), "{markdown}");
     let csv = render::csv(&comparison);
     assert!(csv.contains("\"<b>|`x`\n# \"\"y\"\", @all\",3,false,false,1,"), "{csv}");
     assert_eq!(csv.lines().next().unwrap().split(',').count(), 5 + 10 * 5);
+}
+
+#[test]
+fn a_profile_has_the_means_of_a_class_on_a_model() {
+    let [a, _] = halves();
+    let mut runs = a.runs;
+    for (number, run) in runs.iter_mut().enumerate() {
+        run.subject.class = Some("resnet".to_owned());
+        run.nodes = vec![Node { cpu: Some("Xeon  Gold".to_owned()), ..Node::default() }];
+        run.end += if number == 2 { 0.0 } else { -1.0 };
+        run.start += if number == 2 { 0.0 } else { -1.0 };
+    }
+    let day = |seconds: f64| format!("day {seconds}");
+    let profile = profile::profiles(&runs, day).unwrap();
+    let of = &profile["resnet"]["Xeon-Gold"];
+    // 200, 220, 240 J in 10, 11, 12 s, the last ends at 1012.
+    assert!(near(of.joules, 220.0) && near(of.seconds, 11.0) && near(of.watts, 20.0) && near(of.stddev.unwrap(), 20.0));
+    assert_eq!((of.n, of.unit.as_str(), of.date.as_str()), (3, "run", "day 1012"));
+    runs[0].work = Some(Work { amount: 10.0, unit: "image".to_owned() });
+    assert!(profile::profiles(&runs, day).unwrap_err().contains("resnet on Xeon-Gold: the work of some runs is in"));
+    for run in &mut runs {
+        run.work = Some(Work { amount: 10.0, unit: "image".to_owned() });
+        run.labels.insert("nvidia.com/gpu.product".to_owned(), "NVIDIA-L4".to_owned());
+    }
+    let profile = profile::profiles(&runs, day).unwrap();
+    let of = &profile["resnet"]["NVIDIA-L4"];
+    assert!(near(of.joules, 22.0) && near(of.seconds, 1.1) && near(of.watts, 20.0) && of.unit == "image");
+    runs[0].energy.clear();
+    assert!(profile::profiles(&runs, day).unwrap_err().ends_with("the energy of a run was not measured"));
 }

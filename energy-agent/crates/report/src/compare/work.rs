@@ -1,10 +1,10 @@
 //! Whether runs did the same work.
 
-use super::Group;
+use super::RunGroup;
 use crate::run::Run;
 
 /// What the runs of all groups did.
-pub(super) enum Work {
+pub(super) enum WorkMatch {
     Same {
         unit: Option<String>,
     },
@@ -15,10 +15,10 @@ pub(super) enum Work {
     },
 }
 
-impl Work {
+impl WorkMatch {
     /// # Errors
     /// When the work differs and not all runs have an amount of it in one unit.
-    pub fn of(groups: &[Group], is_stated: bool) -> Result<Self, String> {
+    pub fn of(groups: &[RunGroup], is_stated: bool) -> Result<Self, String> {
         let all: Vec<(&str, &Run)> =
             groups.iter().flat_map(|group| group.runs.iter().map(|run| (group.name.as_str(), run))).collect();
         let unit = common_unit(&all);
