@@ -49,6 +49,19 @@ fn pod_list(pods: &[(&str, &Pod)]) -> String {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}).to_string()
 }
 
+/// Flags of an agent that asks this kubelet for pods and for their devices, and reads these GPUs.
+fn flags(kubelet: &Kubelet, listed: &[(&str, &Pod)], nvml: &FakeNvml, more: &[&str]) -> Vec<String> {
+    let url = format!("--pods.kubelet-url={}", pods(pod_list(listed)));
+    let socket = format!("--pods.resources-socket={}", kubelet.socket().display());
+    let usual = ["--interval=200ms", "--meter.cpu=none", "--pods.source=kubelet", &url, &socket, &nvml.flag()];
+    usual.iter().chain(more).map(|flag| (*flag).to_owned()).collect()
+}
+
+fn agent(kubelet: &Kubelet, listed: &[(&str, &Pod)], nvml: &FakeNvml, more: &[&str]) -> Agent {
+    let flags = flags(kubelet, listed, nvml, more);
+    Agent::start(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 /// A GPU that works for somebody whose process it does not show.
 fn veiled(uuid: &str) -> Gpu {
     Gpu { power_mw: Some(70_000), utilization: Some((50, 10)), processes: None, samples: None, ..gpu(uuid) }
@@ -62,16 +75,7 @@ fn a_gpu_whose_processes_are_not_seen_is_the_pods_that_it_was_given_to() {
     let kubelet = Kubelet::start(message);
     let mut nvml = FakeNvml::new().gpu(veiled("GPU-a")).gpu(veiled("GPU-b"));
     nvml.play();
-    let agent = Agent::start(&[
-        "--interval=200ms",
-        "--meter.cpu=none",
-        "--node.name=worker-1",
-        "--pods.source=kubelet",
-        &format!("--pods.kubelet-url={}", pods(pod_list(&[("train", &pod)]))),
-        &format!("--pods.resources-socket={}", kubelet.socket().display()),
-        "--gpu.dcgm-names",
-        &nvml.flag(),
-    ]);
+    let agent = agent(&kubelet, &[("train", &pod)], &nvml, &["--node.name=worker-1", "--gpu.dcgm-names"]);
     let page = wait_for("the pod's energy", || {
         nvml.add_energy(0, 20_000);
         nvml.add_energy(1, 10_000);
@@ -127,18 +131,8 @@ fn without_the_hosts_processes_a_gpu_is_whose_the_kubelet_says_and_else_nobodys(
         unrelated.container.display()
     );
     let launcher = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", &second, PROGRAM];
-    let agent = Agent::spawn(
-        &launcher,
-        &[
-            "--interval=200ms",
-            "--meter.cpu=none",
-            "--attribution.idle=none",
-            "--pods.source=kubelet",
-            &format!("--pods.kubelet-url={}", pods(pod_list(&[("train", &given)]))),
-            &format!("--pods.resources-socket={}", kubelet.socket().display()),
-            &nvml.flag(),
-        ],
-    );
+    let flags = flags(&kubelet, &[("train", &given)], &nvml, &["--attribution.idle=none"]);
+    let agent = Agent::spawn(&launcher, &flags.iter().map(String::as_str).collect::<Vec<_>>());
     agent.wait_until_ready();
     let joules = |page: &Page, pod: &Pod| page.microjoules("kepler_pod_gpu_joules_total", &[("pod_id", &pod.uid)]);
     let unattributed =
@@ -196,16 +190,12 @@ fn a_gpu_that_is_given_by_index_or_device_file_is_the_right_one() {
     let with_minor = |uuid, minor| Gpu { minor: Some(minor), ..veiled(uuid) };
     let mut nvml = FakeNvml::new().gpu(with_minor("GPU-a", 1)).gpu(with_minor("GPU-b", 0));
     nvml.play();
-    let agent = Agent::start(&[
-        "--interval=200ms",
-        "--meter.cpu=none",
-        "--attribution.idle=none",
-        "--pods.source=kubelet",
-        &format!("--pods.kubelet-url={}", pods(pod_list(&[("train", &train), ("infer", &infer)]))),
-        &format!("--pods.resources-socket={}", kubelet.socket().display()),
-        "--gpu.dcgm-names",
-        &nvml.flag(),
-    ]);
+    let agent = agent(
+        &kubelet,
+        &[("train", &train), ("infer", &infer)],
+        &nvml,
+        &["--attribution.idle=none", "--gpu.dcgm-names"],
+    );
     let joules = |page: &Page, pod: &Pod| page.microjoules("kepler_pod_gpu_joules_total", &[("pod_id", &pod.uid)]);
     let page = wait_for("the energy of both pods", || {
         // Four to one.
@@ -232,17 +222,8 @@ fn of_two_pods_of_one_name_in_the_kubelets_answer_neither_has_a_gpu_by_its_name(
     let kubelet = Kubelet::start(listed.concat());
     let mut nvml = FakeNvml::new().gpu(veiled("GPU-a")).gpu(veiled("GPU-b"));
     nvml.play();
-    let agent = Agent::start(&[
-        "--interval=200ms",
-        "--meter.cpu=none",
-        "--attribution.idle=none",
-        "--pods.source=kubelet",
-        // The API has forgotten the old one.
-        &format!("--pods.kubelet-url={}", pods(pod_list(&[("train", &new)]))),
-        &format!("--pods.resources-socket={}", kubelet.socket().display()),
-        "--gpu.dcgm-names",
-        &nvml.flag(),
-    ]);
+    // The API has forgotten the old one.
+    let agent = agent(&kubelet, &[("train", &new)], &nvml, &["--attribution.idle=none", "--gpu.dcgm-names"]);
     wait_for("the kubelet's answer", || {
         let page = agent.scrape();
         page.has("DCGM_FI_DEV_GPU_UTIL", &[("UUID", "GPU-b"), ("pod", "train")]).then_some(())

@@ -54,6 +54,19 @@ impl Map {
     }
 }
 
+/// A ConfigMap that selects one family, and an agent that follows it already.
+fn of_watts(node: &Node) -> (Map, Agent) {
+    let map = Map::of(node);
+    map.create(&[("EXPORT_METRICS", "kepler_node_cpu_watts")]);
+    let agent = map.agent(node, &["--interval=200ms"]);
+    wait_until(&agent, "the ConfigMap", is_watts);
+    (map, agent)
+}
+
+fn is_watts(names: &[&str]) -> bool {
+    names == ["kepler_node_cpu_watts"]
+}
+
 fn wait_valid(agent: &Agent, valid: u64) {
     wait_for("the state of the configuration", || (agent.scrape().count(VALID) == valid).then_some(()));
 }
@@ -125,11 +138,7 @@ fn a_deleted_configmap_is_back_to_the_flags_and_said_once() {
 #[test]
 fn a_setting_that_moves_to_binary_data_is_refused_and_a_picture_is_none_fc_135() {
     let node = Node::new();
-    let map = Map::of(&node);
-    map.create(&[("EXPORT_METRICS", "kepler_node_cpu_watts")]);
-    let agent = map.agent(&node, &["--interval=200ms"]);
-    let selected = |names: &[&str]| names == ["kepler_node_cpu_watts"];
-    wait_until(&agent, "the ConfigMap", selected);
+    let (map, agent) = of_watts(&node);
     let fill = |fields: serde_json::Value| {
         let mut object = serde_json::to_value(map.object(&[])).unwrap();
         object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -150,14 +159,10 @@ fn a_setting_that_moves_to_binary_data_is_refused_and_a_picture_is_none_fc_135()
 #[test]
 fn an_api_server_that_is_away_is_no_deletion() {
     let node = Node::new();
-    let map = Map::of(&node);
-    map.create(&[("EXPORT_METRICS", "kepler_node_cpu_watts")]);
-    let mut agent = map.agent(&node, &["--interval=200ms"]);
-    let selected = |names: &[&str]| names == ["kepler_node_cpu_watts"];
-    wait_until(&agent, "the ConfigMap", selected);
+    let (map, mut agent) = of_watts(&node);
     node.proxy.go_away();
     wait_for("a line about the gap", || agent.logged("the ConfigMap cannot be read").pop());
-    assert!(selected(&leveled(&agent.after_ticks(10))));
+    assert!(is_watts(&leveled(&agent.after_ticks(10))));
     assert_eq!(agent.scrape().count(VALID), 1);
     map.set(&[("EXPORT_METRICS", "kepler_node_cpu_joules_total")]);
     node.proxy.come_back();
@@ -193,18 +198,14 @@ fn a_refusal_names_the_verb_and_the_flags_hold() {
 #[test]
 fn a_bad_configmap_keeps_what_was_and_names_the_key() {
     let node = Node::new();
-    let map = Map::of(&node);
-    map.create(&[("EXPORT_METRICS", "kepler_node_cpu_watts")]);
-    let agent = map.agent(&node, &["--interval=200ms"]);
-    let selected = |names: &[&str]| names == ["kepler_node_cpu_watts"];
-    wait_until(&agent, "the ConfigMap", selected);
+    let (map, agent) = of_watts(&node);
     map.set(&[("EXPORT_METRICS", "pod"), ("SOURCE.GPU", "aus")]);
     let line = wait_for("a line", || agent.logged("previous selection stays active").pop());
     let key = format!("SOURCE.GPU in ConfigMap {NAMESPACE}/{}", map.name);
     for part in [&*key, "\"aus\"", "enabled, disabled"] {
         assert!(line.contains(part), "{part} is not in {line}");
     }
-    assert!(selected(&leveled(&agent.after_ticks(2))));
+    assert!(is_watts(&leveled(&agent.after_ticks(2))));
     wait_valid(&agent, 0);
     // Whoever repairs it by a patch need not repeat the rest.
     let patch = Patch::Merge(json!({"data": {"SOURCE.GPU": null}}));

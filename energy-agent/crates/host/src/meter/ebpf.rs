@@ -43,6 +43,7 @@ mod loader;
 mod maps;
 mod process_level;
 mod processes;
+mod running_total;
 mod tally;
 mod visit;
 
@@ -147,7 +148,7 @@ pub struct Ebpf {
 }
 
 impl Ebpf {
-    /// From now on idle time is counted that the first reading is told of.
+    /// From now on idle time is counted for the first reading.
     pub fn begin(&mut self) {
         self.last_ns = monotonic_ns();
     }
@@ -265,12 +266,12 @@ impl Ebpf {
         (usage, whole)
     }
 
-    /// A cgroup is gone and no event told: its entries in the kernel's map are given up once they have come to rest.
+    /// A cgroup is gone without an event: its entries in the kernel's map are given up once they have come to rest.
     pub fn forget(&mut self, cgroup: CgroupId) {
         self.tally.removed(cgroup);
     }
 
-    /// A process is gone and no event told: as for [`Self::forget`].
+    /// A process is gone without an event: as for [`Self::forget`].
     pub fn forget_process(&mut self, process: Process) {
         if let Some(processes) = &mut self.processes {
             processes.ended(process);

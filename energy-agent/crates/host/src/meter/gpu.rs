@@ -6,6 +6,7 @@
 //! returns its counter has the energy meanwhile. The library is closed when its last thread ends, so that a new driver is loaded.
 //! GPUs keep their series by UUID, whatever index they come back with.
 
+mod call;
 mod clocks;
 mod device;
 mod doubt;

@@ -110,7 +110,7 @@ impl Cycles {
         self.counters.contains_key(&cpu)
     }
 
-    /// Cycles of a busy CPU since its slot last read the counter; `None` when that can't be told.
+    /// Cycles of a busy CPU since its slot last read the counter; `None` when that is not known.
     pub(crate) fn in_flight(&self, cpu: u32, slot: &Slot) -> Option<u64> {
         since(slot, self.counters.get(&cpu)?.read().ok()?)
     }

@@ -298,7 +298,7 @@ fn explain_refusal(error: anyhow::Error, sysfs: &Path) -> anyhow::Error {
 /// Before Linux 5.11 map memory counts against RLIMIT_MEMLOCK, which is 64 KiB in most distributions.
 fn raise_memlock() {
     let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: the struct lives through the call. Not being allowed to is no error here: the load will tell.
+    // SAFETY: the struct lives through the call. Not being allowed to is no error here: the load will show it.
     unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) };
 }
 

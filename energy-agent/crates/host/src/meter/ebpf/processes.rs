@@ -10,6 +10,7 @@ use energy_model::sample::{ProcessEvent, ProcessSample, ProcessWork};
 use energy_model::table;
 use tracing::warn;
 
+use super::running_total::RunningTotal;
 use super::{events, maps};
 
 /// Readings that the entries of an ended process must stand still before they are given up.
@@ -96,7 +97,7 @@ impl ProcessMap {
         sample
     }
 
-    /// A process ended and no event told.
+    /// A process ended without an event.
     pub fn ended(&mut self, process: Process) {
         self.tally.ended(process);
     }
@@ -125,42 +126,31 @@ struct ProcessTally {
 #[derive(Debug)]
 struct ProcessCount {
     comm: Comm,
-    charged_ns: u64,
-    /// As of the reading with the number `read`.
-    total_ns: u64,
-    read: u64,
+    runtime_ns: RunningTotal<u64>,
     /// The last reading with work.
     worked: u64,
 }
 
 impl ProcessTally {
     fn entry(&mut self, key: ProcessKey, comm: Comm) -> &mut ProcessCount {
-        let reading = self.reading;
-        let new = || ProcessCount { comm, charged_ns: 0, total_ns: 0, read: 0, worked: reading };
-        let entry = self.entries.entry(key).or_insert_with(new);
-        if entry.read != reading {
-            (entry.read, entry.total_ns) = (reading, 0);
-        }
-        entry
+        let new = || ProcessCount { comm, runtime_ns: RunningTotal::default(), worked: self.reading };
+        self.entries.entry(key).or_insert_with(new)
     }
 
     fn set(&mut self, key: ProcessKey, usage: ProcessUsage) {
-        self.entry(key, usage.comm).total_ns = usage.runtime_ns;
+        self.entry(key, usage.comm).runtime_ns.set(usage.runtime_ns);
     }
 
     fn add(&mut self, key: ProcessKey, runtime_ns: u64, comm: Comm) {
-        self.entry(key, comm).total_ns += runtime_ns;
+        self.entry(key, comm).runtime_ns.add(runtime_ns);
     }
 
-    /// What each entry did since it was charged last. A total below that (a slot was caught on its way into the map)
-    /// charges nothing now, and the rest when it shows up.
+    /// What each entry did since the previous reading.
     fn close(&mut self) -> Vec<ProcessWork> {
         let mut work = Vec::new();
         for (key, entry) in &mut self.entries {
-            let runtime_ns =
-                if entry.read == self.reading { entry.total_ns.saturating_sub(entry.charged_ns) } else { 0 };
+            let runtime_ns = entry.runtime_ns.close();
             if runtime_ns > 0 {
-                entry.charged_ns += runtime_ns;
                 entry.worked = self.reading;
                 let (cgroup, domain, comm) = (key.cgroup, Some(key.domain), entry.comm);
                 work.push(ProcessWork { process: process(key), cgroup, domain, runtime_ns, comm });

@@ -1,4 +1,4 @@
-//! Totals that are computed afresh at each reading become differences that never fall (pure).
+//! What cgroups did since the previous reading, from the map and the slots (pure).
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,6 +6,8 @@ use anyhow::Result;
 use energy_ebpf::{Key, Slot, Usage};
 use energy_model::sample::{CgroupEvent, CgroupId, Work};
 use energy_model::table;
+
+use super::running_total::RunningTotal;
 
 /// Readings that a removed cgroup's entry must stand still before it is given up. Its last tasks may still be on their
 /// way out when the removal is reported.
@@ -16,22 +18,15 @@ const SETTLE_ROUNDS: u32 = 4;
 /// What has been charged so far, per map key.
 #[derive(Debug, Default)]
 pub struct CgroupTally {
-    entries: HashMap<Key, CgroupCount>,
+    entries: HashMap<Key, RunningTotal<Usage>>,
     /// Removed cgroups, and for how many readings they have done nothing.
     gone: HashMap<CgroupId, u32>,
-}
-
-#[derive(Debug, Default)]
-struct CgroupCount {
-    charged: Usage,
-    /// As it is found in the reading in progress; nothing between readings.
-    total: Usage,
 }
 
 impl CgroupTally {
     /// What the map holds for a key, in the reading in progress; a later value replaces an earlier one.
     pub fn set(&mut self, key: Key, usage: Usage) {
-        self.entries.entry(key).or_default().total = usage;
+        self.entries.entry(key).or_default().set(usage);
     }
 
     /// The slots, as they are after the map was last asked about what moved. `before` are the slots before the map was
@@ -69,34 +64,23 @@ impl CgroupTally {
 
     /// Adds what a slot holds to the total of the reading in progress.
     pub fn add(&mut self, key: Key, usage: Usage) {
-        let CgroupCount { total, charged: _ } = self.entries.entry(key).or_default();
-        total.runtime_ns += usage.runtime_ns;
-        total.cycles += usage.cycles;
-        total.switches += usage.switches;
+        self.entries.entry(key).or_default().add(usage);
     }
 
-    /// Ends the reading: what each key did since the previous one. A total below what was charged before (a slot was
-    /// caught on its way into the map) charges nothing now, and the rest when it shows up.
+    /// Ends the reading: what each key did since the previous one.
     pub fn close(&mut self) -> Vec<Work> {
         let mut work = Vec::new();
-        for (key, CgroupCount { charged, total }) in &mut self.entries {
-            let total = std::mem::take(total);
-            let done = Work {
-                cgroup: key.cgroup,
-                domain: u32::try_from(key.domain).ok(),
-                runtime_ns: total.runtime_ns.saturating_sub(charged.runtime_ns),
-                cycles: total.cycles.saturating_sub(charged.cycles),
-                switches: total.switches.saturating_sub(charged.switches),
-            };
-            charged.runtime_ns += done.runtime_ns;
-            charged.cycles += done.cycles;
-            charged.switches += done.switches;
-            if done.runtime_ns != 0 || done.cycles != 0 || done.switches != 0 {
-                if let Some(quiet) = self.gone.get_mut(&key.cgroup) {
-                    *quiet = 0;
-                }
-                work.push(done);
+        for (key, total) in &mut self.entries {
+            let done = total.close();
+            if done == Usage::default() {
+                continue;
             }
+            if let Some(quiet) = self.gone.get_mut(&key.cgroup) {
+                *quiet = 0;
+            }
+            let Usage { runtime_ns, switches, cycles } = done;
+            let (cgroup, domain) = (key.cgroup, u32::try_from(key.domain).ok());
+            work.push(Work { cgroup, domain, runtime_ns, cycles, switches });
         }
         table::fit(&mut self.entries);
         work

@@ -1,4 +1,4 @@
-//! The graphics clocks that a GPU can be locked to: as the driver lists them, or as the range that it tells.
+//! The graphics clocks that a GPU can be locked to: as the driver lists them, or as the range that it reports.
 
 use std::ffi::{c_uint, c_ulonglong};
 

@@ -77,7 +77,7 @@ impl Doubt {
         Some(GpuEnergy { gap: energy.gap || stood, ..energy })
     }
 
-    /// What the log should be told of it now.
+    /// What the log should say about it now.
     pub fn news(&mut self, now: Instant) -> Option<String> {
         // Another percentage is no other state.
         let state = if let Verdict::Doubtful(_) = self.verdict { Verdict::Doubtful(0) } else { self.verdict };

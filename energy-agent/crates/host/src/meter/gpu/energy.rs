@@ -10,6 +10,7 @@ use nvml_wrapper::enum_wrappers::device::Sampling;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 
+use super::call::NvmlCall;
 use super::fault::{Calls, GpuFailure};
 use super::integral::{GpuIntegral, PowerSample};
 use super::samples::AHEAD_US;
@@ -24,10 +25,6 @@ const PROMPT: Duration = Duration::from_millis(10);
 /// So often is a counter read at most for one reading.
 const ATTEMPTS: u32 = 3;
 
-pub(crate) const TOTAL_ENERGY: &str = "nvmlDeviceGetTotalEnergyConsumption";
-pub(crate) const POWER_SAMPLES: &str = "nvmlDeviceGetSamples(NVML_TOTAL_POWER_SAMPLES)";
-pub(crate) const POWER_USAGE: &str = "nvmlDeviceGetPowerUsage";
-
 enum Way {
     Undecided,
     Counter(Counter),
@@ -35,7 +32,7 @@ enum Way {
     Buffered(GpuIntegral),
     /// Power as it is at each reading, on this machine's clock since `Instant`.
     Polled(GpuIntegral, Instant),
-    /// The GPU tells neither.
+    /// The GPU reports neither.
     Nothing,
 }
 
@@ -91,7 +88,7 @@ impl EnergyWay {
             Way::Counter(counter) => {
                 let raw_mj;
                 (raw_mj, now) =
-                    promptly(Instant::now, || calls.judge(TOTAL_ENERGY, device.total_energy_consumption()))?;
+                    promptly(Instant::now, || calls.judge(NvmlCall::TotalEnergy, device.total_energy_consumption()))?;
                 let elapsed = last.map_or(Duration::ZERO, |last| now.duration_since(last));
                 let delta = match raw_mj.and_then(|raw_mj| raw_mj.checked_mul(1000)) {
                     Some(raw_uj) => counter.advance(raw_uj, elapsed, counts),
@@ -105,13 +102,13 @@ impl EnergyWay {
             }
             Way::Buffered(integral) => {
                 let after_us = set_forward(integral, now_us);
-                let samples = calls.judge(POWER_SAMPLES, power_samples(device, after_us))?.unwrap_or_default();
+                let samples = calls.judge(NvmlCall::PowerSamples, power_samples(device, after_us))?.unwrap_or_default();
                 let mut samples: Vec<_> =
                     samples.into_iter().filter(|sample| sample.at_us <= now_us.saturating_add(AHEAD_US)).collect();
                 (Source::NvmlIntegrated, late(integral.advance(&mut samples), &mut self.missed))
             }
             Way::Polled(integral, since) => {
-                let power_mw = calls.judge(POWER_USAGE, gpu_power(device, self.superchip))?;
+                let power_mw = calls.judge(NvmlCall::PowerUsage, gpu_power(device, self.superchip))?;
                 let mut sample = power_mw.map(|power_mw| PowerSample { at_us: micros(since.elapsed()), power_mw });
                 let delta = integral.advance(sample.as_mut_slice());
                 (Source::NvmlIntegrated, late(delta, &mut self.missed))
@@ -122,23 +119,24 @@ impl EnergyWay {
 
     fn decide(&mut self, device: &Device<'_>, calls: &mut Calls) -> Result<(), GpuFailure> {
         if self.chosen != Some(Source::NvmlIntegrated) && !self.superchip {
-            match calls.judge(TOTAL_ENERGY, device.total_energy_consumption())? {
+            match calls.judge(NvmlCall::TotalEnergy, device.total_energy_consumption())? {
                 Some(_) => {
                     self.chosen = Some(Source::Nvml);
                     self.way = Way::Counter(Counter::new(None));
                     return Ok(());
                 }
                 // A failure is not the absence of a counter.
-                None if self.chosen.is_some() || !calls.refuses(TOTAL_ENERGY) => return Ok(()),
+                None if self.chosen.is_some() || !calls.refuses(NvmlCall::TotalEnergy) => return Ok(()),
                 None => {}
             }
         }
-        let buffered = if self.superchip { None } else { calls.ask(POWER_SAMPLES, || power_samples(device, 0))? };
+        let buffered =
+            if self.superchip { None } else { calls.ask(NvmlCall::PowerSamples, || power_samples(device, 0))? };
         if buffered.is_some_and(|samples| !samples.is_empty()) {
             self.way = Way::Buffered(GpuIntegral::new(self.hole));
-        } else if calls.ask(POWER_USAGE, || gpu_power(device, self.superchip))?.is_some() {
+        } else if calls.ask(NvmlCall::PowerUsage, || gpu_power(device, self.superchip))?.is_some() {
             self.way = Way::Polled(GpuIntegral::new(self.hole), Instant::now());
-        } else if calls.refuses(POWER_USAGE) {
+        } else if calls.refuses(NvmlCall::PowerUsage) {
             self.way = Way::Nothing;
             return Ok(());
         } else {
@@ -157,7 +155,7 @@ fn gpu_power(device: &Device<'_>, superchip: bool) -> Result<u32, NvmlError> {
     }
 }
 
-/// Energy of the module around a superchip's GPU: its power integrated, or where that is not told, the GPU's counter.
+/// Energy of the module around a superchip's GPU: its power integrated, or the GPU's counter where there is no power.
 pub enum ModuleWay {
     Power(GpuIntegral, Instant),
     Counter(Counter),

@@ -8,6 +8,7 @@ use std::time::Instant;
 use energy_model::meter_state::Reason;
 use nvml_wrapper::error::NvmlError;
 
+use super::call::NvmlCall;
 use crate::meter::state_log::StateLog;
 
 /// Why a GPU, or all of NVML, cannot be read.
@@ -81,7 +82,7 @@ pub struct GpuFailure {
 
 impl GpuFailure {
     #[must_use]
-    pub fn new(call: &str, error: &NvmlError) -> Self {
+    pub fn new(call: NvmlCall, error: &NvmlError) -> Self {
         let (fault, reopen) = match error {
             NvmlError::LibloadingError(_) => (GpuFault::Absent, true),
             NvmlError::DriverNotLoaded | NvmlError::Uninitialized => (GpuFault::Absent, true),
@@ -96,7 +97,12 @@ impl GpuFailure {
             NvmlError::LibloadingError(_) => "; no NVIDIA driver, or name its library with --nvml.library",
             _ => fault.remedy(),
         };
-        Self { fault, detail: format!("{call}: {error}{remedy}"), reopen }
+        let detail = match error {
+            // The loader's message names the library.
+            NvmlError::LibloadingError(_) => format!("{error}{remedy}"),
+            _ => format!("{call}: {error}{remedy}"),
+        };
+        Self { fault, detail, reopen }
     }
 
     /// What a static build says in place of NVML. Without a driver nothing is missed by it.
@@ -123,14 +129,14 @@ impl GpuFailure {
 #[derive(Debug, Default)]
 pub struct Calls {
     /// Not offered by this GPU or driver in its present mode; not asked again until [`forget_refusals`](Self::forget_refusals).
-    refused: BTreeSet<&'static str>,
+    refused: BTreeSet<NvmlCall>,
     /// Refused at any time.
-    known: BTreeSet<&'static str>,
+    known: BTreeSet<NvmlCall>,
     /// Refused since the last [`take_news`](Self::take_news).
-    refused_now: Vec<&'static str>,
+    refused_now: Vec<NvmlCall>,
     /// Failed the last time, for another reason.
-    failing: BTreeMap<&'static str, GpuFault>,
-    told: BTreeMap<&'static str, StateLog<Option<GpuFault>>>,
+    failing: BTreeMap<NvmlCall, GpuFault>,
+    told: BTreeMap<NvmlCall, StateLog<Option<GpuFault>>>,
     failing_now: Vec<String>,
 }
 
@@ -141,21 +147,21 @@ impl Calls {
     /// When the device as a whole is out of reach.
     pub fn ask<T>(
         &mut self,
-        call: &'static str,
+        call: NvmlCall,
         make: impl FnOnce() -> Result<T, NvmlError>,
     ) -> Result<Option<T>, GpuFailure> {
-        if self.refused.contains(call) { Ok(None) } else { self.judge(call, make()) }
+        if self.refused.contains(&call) { Ok(None) } else { self.judge(call, make()) }
     }
 
     /// Takes the result of a call that was made.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
-    pub fn judge<T>(&mut self, call: &'static str, result: Result<T, NvmlError>) -> Result<Option<T>, GpuFailure> {
+    pub fn judge<T>(&mut self, call: NvmlCall, result: Result<T, NvmlError>) -> Result<Option<T>, GpuFailure> {
         let error = match result {
             Ok(value) => {
-                self.refused.remove(call);
-                if self.failing.remove(call).is_some() {
+                self.refused.remove(&call);
+                if self.failing.remove(&call).is_some() {
                     _ = self.told.entry(call).or_default().due(None, Instant::now());
                 }
                 return Ok(Some(value));
@@ -163,7 +169,7 @@ impl Calls {
             Err(error) => error,
         };
         match error {
-            // Nothing to tell: an idle GPU (FC-051), or no sample yet.
+            // Nothing to report: an idle GPU (FC-051), or no sample yet.
             NvmlError::NotFound | NvmlError::NoData => {}
             NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => {
                 self.refused.insert(call);
@@ -192,14 +198,14 @@ impl Calls {
 
     /// Whether `call` is known not to be offered.
     #[must_use]
-    pub fn refuses(&self, call: &'static str) -> bool {
-        self.refused.contains(call)
+    pub fn refuses(&self, call: NvmlCall) -> bool {
+        self.refused.contains(&call)
     }
 
     /// Why `call` failed the last time, where it did for another reason than not being offered.
     #[must_use]
-    pub fn failed(&self, call: &'static str) -> Option<GpuFault> {
-        self.failing.get(call).copied()
+    pub fn failed(&self, call: NvmlCall) -> Option<GpuFault> {
+        self.failing.get(&call).copied()
     }
 
     /// Whether any call failed the last time.
@@ -209,7 +215,7 @@ impl Calls {
     }
 
     /// Calls found not to be offered, and failures that began, since the last time.
-    pub(crate) fn take_news(&mut self) -> (Vec<&'static str>, Vec<String>) {
+    pub(crate) fn take_news(&mut self) -> (Vec<NvmlCall>, Vec<String>) {
         (std::mem::take(&mut self.refused_now), std::mem::take(&mut self.failing_now))
     }
 }
@@ -241,21 +247,21 @@ mod tests {
     fn what_is_not_supported_is_said_once_and_not_asked_again_fc_049() {
         let (mut calls, mut asked) = (Calls::default(), 0);
         for _ in 0..3 {
-            let answer = calls.ask("power", || {
+            let answer = calls.ask(NvmlCall::PowerUsage, || {
                 asked += 1;
                 Err::<u32, _>(NvmlError::NotSupported)
             });
             assert_eq!(answer, Ok(None));
         }
         assert_eq!(asked, 1);
-        assert_eq!(calls.take_news(), (vec!["power"], vec![]));
+        assert_eq!(calls.take_news(), (vec![NvmlCall::PowerUsage], vec![]));
         // In another mode it is asked again, and not said again.
         calls.forget_refusals();
-        assert_eq!(calls.ask("power", || Err::<u32, _>(NvmlError::NotSupported)), Ok(None));
-        assert_eq!(calls.ask("power", || Ok(1)), Ok(None));
+        assert_eq!(calls.ask(NvmlCall::PowerUsage, || Err::<u32, _>(NvmlError::NotSupported)), Ok(None));
+        assert_eq!(calls.ask(NvmlCall::PowerUsage, || Ok(1)), Ok(None));
         calls.forget_refusals();
-        assert_eq!(calls.ask("power", || Ok(1)), Ok(Some(1)));
-        assert_eq!(calls.ask("power", || Ok(2)), Ok(Some(2)));
+        assert_eq!(calls.ask(NvmlCall::PowerUsage, || Ok(1)), Ok(Some(1)));
+        assert_eq!(calls.ask(NvmlCall::PowerUsage, || Ok(2)), Ok(Some(2)));
         assert_eq!(calls.take_news(), (vec![], vec![]));
     }
 
@@ -263,31 +269,31 @@ mod tests {
     fn a_missing_symbol_is_a_missing_call() {
         let mut calls = Calls::default();
         let missing = || Err::<u32, _>(NvmlError::FailedToLoadSymbol("undefined symbol: nvmlX".to_owned()));
-        assert_eq!(calls.ask("x", missing), Ok(None));
-        assert!(calls.refuses("x"));
+        assert_eq!(calls.ask(NvmlCall::Uuid, missing), Ok(None));
+        assert!(calls.refuses(NvmlCall::Uuid));
     }
 
     #[test]
     fn a_single_failing_call_is_said_once_and_asked_on() {
         let mut calls = Calls::default();
-        assert_eq!(calls.ask("temperature", || Err::<u32, _>(NvmlError::Unknown)), Ok(None));
-        assert_eq!(calls.ask("temperature", || Err::<u32, _>(NvmlError::Unknown)), Ok(None));
-        assert_eq!(calls.take_news().1, ["temperature: an internal driver error occurred"]);
-        assert_eq!(calls.ask("temperature", || Ok(40)), Ok(Some(40)));
-        assert_eq!(calls.ask("temperature", || Err::<u32, _>(NvmlError::Unknown)), Ok(None));
+        assert_eq!(calls.ask(NvmlCall::Temperature, || Err::<u32, _>(NvmlError::Unknown)), Ok(None));
+        assert_eq!(calls.ask(NvmlCall::Temperature, || Err::<u32, _>(NvmlError::Unknown)), Ok(None));
+        assert_eq!(calls.take_news().1, ["nvmlDeviceGetTemperature: an internal driver error occurred"]);
+        assert_eq!(calls.ask(NvmlCall::Temperature, || Ok(40)), Ok(Some(40)));
+        assert_eq!(calls.ask(NvmlCall::Temperature, || Err::<u32, _>(NvmlError::Unknown)), Ok(None));
         assert_eq!(calls.take_news().1.len(), 0, "it flaps, which is said once in ten minutes");
     }
 
     #[test]
     fn nothing_found_is_no_fault_fc_051() {
         let mut calls = Calls::default();
-        assert_eq!(calls.ask("utilization", || Err::<u32, _>(NvmlError::NotFound)), Ok(None));
+        assert_eq!(calls.ask(NvmlCall::ProcessUtilization, || Err::<u32, _>(NvmlError::NotFound)), Ok(None));
         assert_eq!(calls.take_news(), (vec![], vec![]));
     }
 
     #[test]
     fn a_lost_gpu_and_a_gone_driver_end_the_reading() {
-        let failure = |error| Calls::default().ask("x", || Err::<u32, _>(error)).unwrap_err();
+        let failure = |error| Calls::default().ask(NvmlCall::Uuid, || Err::<u32, _>(error)).unwrap_err();
         assert_eq!((failure(NvmlError::GpuLost).fault, failure(NvmlError::GpuLost).reopen), (GpuFault::Lost, false));
         let mismatch = failure(NvmlError::LibRmVersionMismatch);
         assert_eq!((mismatch.fault, mismatch.reopen), (GpuFault::VersionMismatch, true));

@@ -12,13 +12,13 @@ use nvml_wrapper::enum_wrappers::device::{Clock, GpuVirtualizationMode, Performa
 use nvml_wrapper::enums::device::{DeviceArchitecture, GpuLockedClocksSetting};
 use nvml_wrapper::error::NvmlError;
 
+use super::call::NvmlCall;
 use super::clocks::{self, Clocks};
 use super::fault::{GpuFailure, GpuFault};
 
-pub const LIMIT: &str = "nvmlDeviceGetPowerManagementLimit";
-const SET_LIMIT: &str = "nvmlDeviceSetPowerManagementLimit";
-const LOCK: &str = "nvmlDeviceSetGpuLockedClocks";
-const RESET: &str = "nvmlDeviceResetGpuLockedClocks";
+const SET_LIMIT: NvmlCall = NvmlCall::SetPowerLimit;
+const LOCK: NvmlCall = NvmlCall::LockClocks;
+const RESET: NvmlCall = NvmlCall::ResetClocks;
 
 /// Whole watts, as `nvidia-smi` sets them; milliwatts.
 const LIMIT_STEP_MW: u64 = 1000;
@@ -55,7 +55,7 @@ impl Knobs {
     /// # Errors
     /// When the device as a whole is out of reach.
     pub fn probe(device: &Device<'_>, uuid: &Arc<str>, stated: Option<Stated>) -> Result<Self, GpuFailure> {
-        let mode = judge("nvmlDeviceGetVirtualizationMode", device.virtualization_mode())?;
+        let mode = judge(NvmlCall::VirtualizationMode, device.virtualization_mode())?;
         let (clocks, limit) = if matches!(mode, Ok(GpuVirtualizationMode::Vgpu)) {
             let error = unsupported("this is a vGPU, which only its host can cap".to_owned());
             (Err(error.clone()), Err(error))
@@ -227,14 +227,14 @@ fn lockable(device: &Device<'_>) -> Result<Result<Clocks, KnobError>, GpuFailure
         }
     }
     // Older ones list clocks, for applications, and cannot lock them.
-    let architecture = judge("nvmlDeviceGetArchitecture", device.architecture())?;
+    let architecture = judge(NvmlCall::Architecture, device.architecture())?;
     if let Ok(DeviceArchitecture::Kepler | DeviceArchitecture::Maxwell | DeviceArchitecture::Pascal) = architecture {
         return Ok(Err(unsupported(format!("{LOCK}: the GPU is older than Volta"))));
     }
-    let memory = judge("nvmlDeviceGetSupportedMemoryClocks", device.supported_memory_clocks())?;
+    let memory = judge(NvmlCall::SupportedMemoryClocks, device.supported_memory_clocks())?;
     let listed = match memory.map(|clocks| clocks.into_iter().max()) {
         Ok(Some(memory_mhz)) => {
-            judge("nvmlDeviceGetSupportedGraphicsClocks", clocks::supported(device, memory_mhz))?.map(Clocks::listed)
+            judge(NvmlCall::SupportedGraphicsClocks, clocks::supported(device, memory_mhz))?.map(Clocks::listed)
         }
         _ => Ok(None),
     };
@@ -242,12 +242,10 @@ fn lockable(device: &Device<'_>) -> Result<Result<Clocks, KnobError>, GpuFailure
         return Ok(Ok(clocks));
     }
     let range = device.min_max_clock_of_pstate(Clock::Graphics, PerformanceState::Zero);
-    if let Ok(Some(clocks)) =
-        judge("nvmlDeviceGetMinMaxClockOfPState", range)?.map(|(min, max)| Clocks::between(min, max))
-    {
+    if let Ok(Some(clocks)) = judge(NvmlCall::ClockRangeOfState, range)?.map(|(min, max)| Clocks::between(min, max)) {
         return Ok(Ok(clocks));
     }
-    let highest = judge("nvmlDeviceGetMaxClockInfo", device.max_clock_info(Clock::Graphics))?;
+    let highest = judge(NvmlCall::MaxClock, device.max_clock_info(Clock::Graphics))?;
     Ok(highest.and_then(|max| {
         Clocks::up_to(max).ok_or_else(|| unsupported(format!("{LOCK}: {max} MHz is the only clock of this GPU")))
     }))
@@ -258,9 +256,9 @@ fn limit(device: &Device<'_>) -> Result<Result<PowerLimit, KnobError>, GpuFailur
         return Ok(Err(unsupported(format!("{SET_LIMIT} is not in the library{}", GpuFault::Symbol.remedy()))));
     }
     let constraints = device.power_management_limit_constraints();
-    let constraints = judge("nvmlDeviceGetPowerManagementLimitConstraints", constraints)?;
-    let now = judge(LIMIT, device.power_management_limit())?;
-    let default = judge("nvmlDeviceGetPowerManagementDefaultLimit", device.power_management_limit_default())?.ok();
+    let constraints = judge(NvmlCall::PowerLimitConstraints, constraints)?;
+    let now = judge(NvmlCall::PowerLimit, device.power_management_limit())?;
+    let default = judge(NvmlCall::DefaultPowerLimit, device.power_management_limit_default())?.ok();
     Ok(constraints.and_then(|constraints| {
         let (min, max) = (constraints.min_limit, constraints.max_limit);
         if min >= max {
@@ -271,7 +269,7 @@ fn limit(device: &Device<'_>) -> Result<Result<PowerLimit, KnobError>, GpuFailur
 }
 
 /// Takes the result of a call that knobs are probed by.
-fn judge<T>(call: &str, result: Result<T, NvmlError>) -> Result<Result<T, KnobError>, GpuFailure> {
+fn judge<T>(call: NvmlCall, result: Result<T, NvmlError>) -> Result<Result<T, KnobError>, GpuFailure> {
     match result.map_err(|error| (GpuFailure::new(call, &error), error)) {
         Ok(value) => Ok(Ok(value)),
         Err((failure, _)) if failure.is_whole() => Err(failure),
@@ -286,7 +284,7 @@ impl From<GpuFailure> for KnobError {
 }
 
 /// What an error of NVML says about a knob.
-fn refusal(call: &str, error: &NvmlError) -> KnobError {
+fn refusal(call: NvmlCall, error: &NvmlError) -> KnobError {
     let (state, detail) = match error {
         NvmlError::NotSupported => (KnobState::Unsupported, format!("{call}: {error}")),
         NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => {

@@ -10,6 +10,7 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
+use super::call::NvmlCall;
 use super::fault::{Calls, GpuFailure};
 use crate::workload::pid_namespace;
 
@@ -44,13 +45,9 @@ impl GpuProcesses {
         mig: bool,
         calls: &mut Calls,
     ) -> Result<Option<Vec<GpuProcess>>, GpuFailure> {
-        let compute = calls
-            .ask("nvmlDeviceGetComputeRunningProcesses_v3", || patiently(|| device.running_compute_processes()))?;
-        let graphics = calls
-            .ask("nvmlDeviceGetGraphicsRunningProcesses_v3", || patiently(|| device.running_graphics_processes()))?;
-        let mps = calls.ask("nvmlDeviceGetMPSComputeRunningProcesses_v3", || {
-            patiently(|| device.mps_running_compute_processes())
-        })?;
+        let compute = calls.ask(NvmlCall::ComputeProcesses, || patiently(|| device.running_compute_processes()))?;
+        let graphics = calls.ask(NvmlCall::GraphicsProcesses, || patiently(|| device.running_graphics_processes()))?;
+        let mps = calls.ask(NvmlCall::MpsProcesses, || patiently(|| device.mps_running_compute_processes()))?;
         if compute.is_none() && graphics.is_none() && mps.is_none() {
             return Ok(None);
         }

@@ -17,11 +17,12 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, EventSet};
 use tracing::{info, warn};
 
+use super::call::NvmlCall;
 use super::clocks;
 use super::doubt::{Doubt, Verdict};
-use super::energy::{EnergyWay, ModuleWay, POWER_SAMPLES, POWER_USAGE, TOTAL_ENERGY};
+use super::energy::{EnergyWay, ModuleWay};
 use super::fault::{Calls, GpuFailure, GpuFault};
-use super::knobs::{self, Knobs, Probed};
+use super::knobs::{Knobs, Probed};
 use super::mig;
 use super::processes::GpuProcesses;
 use super::samples::{Cursor, UtilSample};
@@ -35,8 +36,6 @@ const MAX_EVENTS: usize = 16;
 
 /// A driver that refuses a call is asked again after this time, whatever mode it is in.
 const ASK_ALL_EVERY: Duration = Duration::from_secs(300);
-
-const UTILIZATION: &str = "nvmlDeviceGetProcessUtilization";
 
 /// What is read, and how.
 pub struct GpuTarget {
@@ -137,7 +136,7 @@ impl<'n> GpuReader<'n> {
         let module = self.module.as_mut().and_then(|module| module.read(device, elapsed));
         if self.mig_seen.is_none_or(|seen| seen.elapsed() >= target.retry) {
             self.mig_seen = Some(now);
-            let mig = calls.ask("nvmlDeviceGetMigMode", || mig::is_on(device))?.unwrap_or(false);
+            let mig = calls.ask(NvmlCall::MigMode, || mig::is_on(device))?.unwrap_or(false);
             // A refusal counts for the mode it was given in. There are others than MIG: a licence, confidential computing.
             if std::mem::replace(&mut self.mig, mig) != mig || self.asked_all.elapsed() >= ASK_ALL_EVERY {
                 self.asked_all = now;
@@ -146,7 +145,7 @@ impl<'n> GpuReader<'n> {
             }
             self.instances.clear();
             if self.mig {
-                self.instances = calls.ask("MIG instances", || mig::instances(device))?.unwrap_or_default();
+                self.instances = calls.ask(NvmlCall::MigInstances, || mig::instances(device))?.unwrap_or_default();
             }
         }
         let (processes, evidence) = self.work(elapsed, now_us, ignored)?;
@@ -155,16 +154,17 @@ impl<'n> GpuReader<'n> {
         self.probe(target)?;
         if self.knobs.as_ref().is_some_and(Knobs::has_limit) {
             let Self { device, calls, limit_mw, .. } = self;
-            *limit_mw = calls.ask(knobs::LIMIT, || device.power_management_limit())?;
+            *limit_mw = calls.ask(NvmlCall::PowerLimit, || device.power_management_limit())?;
         }
         self.take_events(&target.gpu, memory)?;
         if self.calls.any_failed() {
             // After a reload of the driver every call on an old handle fails somehow; then the handle is of no use.
-            self.device.uuid().map_err(|error| GpuFailure::new("nvmlDeviceGetUUID", &error))?;
+            self.device.uuid().map_err(|error| GpuFailure::new(NvmlCall::Uuid, &error))?;
         }
         let (refused, failing) = self.calls.take_news();
         if !refused.is_empty() {
-            info!(gpu = target.gpu.index, uuid = %target.gpu.uuid, calls = refused.join(", "), "not supported by this GPU or driver");
+            let calls = refused.iter().map(|call| call.as_str()).collect::<Vec<_>>().join(", ");
+            info!(gpu = target.gpu.index, uuid = %target.gpu.uuid, calls, "not supported by this GPU or driver");
         }
         if let Some(news) = self.doubt.news(now) {
             let remedy = if self.doubt.verdict() == Verdict::Plausible { "" } else { GpuFault::Frozen.remedy() };
@@ -203,7 +203,8 @@ impl<'n> GpuReader<'n> {
     /// Why energy could not be read although the GPU offers it.
     pub fn trouble(&self) -> Option<GpuFault> {
         let frozen = (self.doubt.verdict() == Verdict::Frozen).then_some(GpuFault::Frozen);
-        [TOTAL_ENERGY, POWER_SAMPLES, POWER_USAGE].iter().find_map(|call| self.calls.failed(call)).or(frozen)
+        let energy = [NvmlCall::TotalEnergy, NvmlCall::PowerSamples, NvmlCall::PowerUsage];
+        energy.into_iter().find_map(|call| self.calls.failed(call)).or(frozen)
     }
 
     /// Whether its energy can't be right, measured against its power.
@@ -225,7 +226,7 @@ impl<'n> GpuReader<'n> {
             None
         } else {
             let after_us = self.cursor.last_seen_us();
-            calls.ask(UTILIZATION, || idle(device.process_utilization_stats(after_us)))?
+            calls.ask(NvmlCall::ProcessUtilization, || idle(device.process_utilization_stats(after_us)))?
         };
         let samples: Option<Vec<UtilSample>> = samples.map(|samples| {
             let sample = |sample: &nvml_wrapper::struct_wrappers::device::ProcessUtilizationSample| UtilSample {
@@ -283,7 +284,7 @@ impl<'n> GpuReader<'n> {
         for _ in 0..MAX_EVENTS {
             let event = match events.wait(EVENT_WAIT_MS) {
                 Err(NvmlError::Timeout) => break,
-                result => self.calls.judge("nvmlEventSetWait_v2", result)?,
+                result => self.calls.judge(NvmlCall::EventSetWait, result)?,
             };
             let Some(event) = event else { break };
             if let Some(xid) = event.event_data {
@@ -310,34 +311,32 @@ impl<'n> GpuReader<'n> {
 fn xid_events<'n>(device: &Device<'n>, calls: &mut Calls) -> Option<EventSet<'n>> {
     let nvml = device.nvml();
     nvml.lib().nvmlEventSetFree.as_ref().ok()?;
-    let types = calls.ask("nvmlDeviceGetSupportedEventTypes", || device.supported_event_types()).ok()??;
+    let types = calls.ask(NvmlCall::SupportedEventTypes, || device.supported_event_types()).ok()??;
     if !types.contains(EventTypes::CRITICAL_XID_ERROR) {
         return None;
     }
-    let set = calls.ask("nvmlEventSetCreate", || nvml.create_event_set()).ok()??;
+    let set = calls.ask(NvmlCall::EventSetCreate, || nvml.create_event_set()).ok()??;
     let register = || device.register_events(EventTypes::CRITICAL_XID_ERROR, set).map_err(|failed| failed.error);
-    calls.ask("nvmlDeviceRegisterEvents", register).ok()?
+    calls.ask(NvmlCall::RegisterEvents, register).ok()?
 }
 
 fn state(device: &Device<'_>, calls: &mut Calls) -> Result<GpuState, GpuFailure> {
     const HERTZ: u64 = 1_000_000;
     let megahertz = |clock: Option<u32>| clock.map(|megahertz| u64::from(megahertz) * HERTZ);
     let watts = |power_mw: u32| Watts(ratio(power_mw.into(), 1000));
-    let utilization = calls.ask("nvmlDeviceGetUtilizationRates", || device.utilization_rates())?;
-    let memory = calls.ask("nvmlDeviceGetMemoryInfo_v2", || device.memory_info())?;
+    let utilization = calls.ask(NvmlCall::UtilizationRates, || device.utilization_rates())?;
+    let memory = calls.ask(NvmlCall::MemoryInfo, || device.memory_info())?;
     let ppm = |percent: u32| (percent <= 100).then_some(percent * 10_000);
     Ok(GpuState {
         utilization_ppm: utilization.as_ref().and_then(|rates| ppm(rates.gpu)),
         memory_utilization_ppm: utilization.as_ref().and_then(|rates| ppm(rates.memory)),
         memory_used_bytes: memory.as_ref().map(|memory| memory.used),
         memory_total_bytes: memory.as_ref().map(|memory| memory.total),
-        temperature_celsius: calls.ask("nvmlDeviceGetTemperature", || device.temperature(TemperatureSensor::Gpu))?,
-        sm_clock_hertz: megahertz(calls.ask("nvmlDeviceGetClockInfo(NVML_CLOCK_SM)", || device.clock_info(Clock::SM))?),
-        memory_clock_hertz: megahertz(
-            calls.ask("nvmlDeviceGetClockInfo(NVML_CLOCK_MEM)", || device.clock_info(Clock::Memory))?,
-        ),
-        power: calls.ask(POWER_USAGE, || device.power_usage())?.map(watts),
-        power_limit: calls.ask("nvmlDeviceGetEnforcedPowerLimit", || device.enforced_power_limit())?.map(watts),
-        throttle_reasons: calls.ask("nvmlDeviceGetCurrentClocksThrottleReasons", || clocks::reasons(device))?,
+        temperature_celsius: calls.ask(NvmlCall::Temperature, || device.temperature(TemperatureSensor::Gpu))?,
+        sm_clock_hertz: megahertz(calls.ask(NvmlCall::SmClock, || device.clock_info(Clock::SM))?),
+        memory_clock_hertz: megahertz(calls.ask(NvmlCall::MemoryClock, || device.clock_info(Clock::Memory))?),
+        power: calls.ask(NvmlCall::PowerUsage, || device.power_usage())?.map(watts),
+        power_limit: calls.ask(NvmlCall::EnforcedPowerLimit, || device.enforced_power_limit())?.map(watts),
+        throttle_reasons: calls.ask(NvmlCall::ThrottleReasons, || clocks::reasons(device))?,
     })
 }

@@ -15,6 +15,7 @@ use energy_model::zone::Source;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
+use super::call::NvmlCall;
 use super::fault::{GpuFailure, GpuFault};
 use super::reader::GpuTarget;
 use super::worker::{GpuAnswer, GpuRequest, Worker, WriteAnswer};
@@ -136,7 +137,7 @@ impl Opener {
     /// What is known, where the driver lists as many GPUs as before.
     fn recount(&self) -> Result<Option<Session>, GpuFailure> {
         let Some(nvml) = &self.nvml else { return Ok(None) };
-        let count = nvml.device_count().map_err(|error| GpuFailure::new("nvmlDeviceGetCount_v2", &error))?;
+        let count = nvml.device_count().map_err(|error| GpuFailure::new(NvmlCall::DeviceCount, &error))?;
         let same = self.found.as_ref().filter(|(_, before)| *before == count);
         Ok(same.map(|(driver, count)| Session {
             driver: driver.clone(),
@@ -155,7 +156,7 @@ impl Opener {
             });
         };
         let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
-        let count = nvml.device_count().map_err(|error| GpuFailure::new("nvmlDeviceGetCount_v2", &error))?;
+        let count = nvml.device_count().map_err(|error| GpuFailure::new(NvmlCall::DeviceCount, &error))?;
         self.found = Some((driver.clone(), count));
         let mut session = Session { driver, count, started: Vec::new(), failed: Vec::new() };
         for index in 0..count {
@@ -213,12 +214,11 @@ pub fn open(library: &str, procfs: &Path) -> Result<Nvml, GpuFailure> {
         return Err(GpuFailure::of_static_build(procfs));
     }
     let nvml = Nvml::builder().lib_path(OsStr::new(library)).init().map_err(|error| {
-        let failure = GpuFailure::new("nvmlInit_v2", &error);
-        let detail = match error {
-            NvmlError::LibloadingError(_) => failure.detail.trim_start_matches("nvmlInit_v2: ").to_owned(),
-            _ => format!("{library}: {}", failure.detail),
-        };
-        GpuFailure { detail, ..failure }
+        let failure = GpuFailure::new(NvmlCall::Init, &error);
+        match error {
+            NvmlError::LibloadingError(_) => failure,
+            _ => GpuFailure { detail: format!("{library}: {}", failure.detail), ..failure },
+        }
     })?;
     if nvml.lib().nvmlShutdown.is_err() {
         // Dropping it would panic.
@@ -234,9 +234,8 @@ pub fn open(library: &str, procfs: &Path) -> Result<Nvml, GpuFailure> {
 /// # Errors
 /// As NVML says.
 pub fn identify(nvml: &Nvml, index: u32) -> Result<Gpu, GpuFailure> {
-    let device =
-        nvml.device_by_index(index).map_err(|error| GpuFailure::new("nvmlDeviceGetHandleByIndex_v2", &error))?;
-    let uuid = device.uuid().map_err(|error| GpuFailure::new("nvmlDeviceGetUUID", &error))?;
+    let device = nvml.device_by_index(index).map_err(|error| GpuFailure::new(NvmlCall::HandleByIndex, &error))?;
+    let uuid = device.uuid().map_err(|error| GpuFailure::new(NvmlCall::Uuid, &error))?;
     let name = device.name().unwrap_or_else(|_| "NVIDIA GPU".to_owned());
     Ok(Gpu { uuid: Arc::from(uuid), index, minor: device.minor_number().ok(), name: Arc::from(name) })
 }

@@ -10,6 +10,7 @@ use energy_model::zone::Source;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
+use super::call::NvmlCall;
 use super::fault::{GpuFailure, GpuFault};
 use super::knobs::Probed;
 use super::reader::{GpuReader, GpuTarget, ReaderMemory};
@@ -121,12 +122,12 @@ impl Worker {
     /// The handle, fetched anew where there is none.
     fn handle<'r, 'n>(&'n self, reader: &'r mut Option<GpuReader<'n>>) -> Result<&'r mut GpuReader<'n>, GpuFailure> {
         if reader.is_none() {
-            let failure = |call: &'static str| move |error: NvmlError| GpuFailure::new(call, &error);
+            let failure = |call: NvmlCall| move |error: NvmlError| GpuFailure::new(call, &error);
             let device = self.nvml.device_by_index(self.target.gpu.index).map_err(|error| match error {
                 NvmlError::InvalidArg | NvmlError::NotFound => moved("the driver does not list it any more".to_owned()),
-                error => failure("nvmlDeviceGetHandleByIndex_v2")(error),
+                error => failure(NvmlCall::HandleByIndex)(error),
             })?;
-            let uuid = device.uuid().map_err(failure("nvmlDeviceGetUUID"))?;
+            let uuid = device.uuid().map_err(failure(NvmlCall::Uuid))?;
             if uuid != *self.target.gpu.uuid {
                 return Err(moved(format!("index {} is now {uuid}", self.target.gpu.index)));
             }
