@@ -149,7 +149,7 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
     follow.abort();
     guard.abort();
     let closed = ticks.end();
-    // Everything has been given back; now that may be told.
+    // Everything is restored; now that may be reported.
     if let Some(sending) = sending
         && closed != Closed::Hangs
     {
@@ -192,7 +192,7 @@ async fn open(
     }
 }
 
-/// Where changes of capping are told: the cluster that pods are known from.
+/// Where changes of capping are sent: the cluster that the pods come from.
 fn events(config: &Config, own: &Arc<SelfMetrics>) -> Option<(Outbox, Sending)> {
     let is_wanted =
         config.capping == Capping::On && !matches!(PodSource::choose(&config.cluster), PodSource::None { .. });

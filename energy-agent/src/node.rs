@@ -93,7 +93,7 @@ pub struct Node {
 
 impl Node {
     /// Opens the meters and remembers what earlier runs learned. `policies`: `None` with `--capping=off`: what an earlier
-    /// run left capped is given back all the same. `events`: where changes are told.
+    /// run left capped is given back all the same. `events`: where changes are sent.
     ///
     /// # Errors
     /// When a demanded meter is refused; see [`Sampler::open`].
@@ -396,7 +396,7 @@ impl Node {
         snapshot
     }
 
-    /// The pods that have a row, by what their cgroups are named by, and that nobody told of.
+    /// The pods that have a row, by what their cgroups are named by, and that no source has reported.
     pub fn unnamed_pods(&self) -> impl Iterator<Item = &Arc<str>> {
         self.ledger.workloads().filter_map(|workload| workload.pod_uid()).filter(|uid| !self.names.knows(uid))
     }

@@ -1,4 +1,4 @@
-//! What the service manager is told (`sd_notify(3)`): ready, reloading, stopping, and that the agent is alive.
+//! What the agent reports to the service manager (`sd_notify(3)`): ready, reloading, stopping, and that the agent is alive.
 //!
 //! A message is one datagram of text. The crate `sd-notify` would save the forty lines below and not the watchdog's rule.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use energy_host::clock::monotonic_ns;
 use tracing::warn;
 
-/// The service manager, if there is one that wants to be told.
+/// The service manager, if there is one that wants reports.
 #[derive(Debug, Default)]
 pub struct Manager {
     to: Option<(UnixDatagram, SocketAddr)>,

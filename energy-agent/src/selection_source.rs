@@ -1,5 +1,5 @@
 //! Where the selection comes from: flags below the environment below a file below a ConfigMap, the last two followed
-//! while the agent runs. What cannot be had is said once, and what was in force stays.
+//! while the agent runs. An error is logged once, and the previous selection stays active.
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ impl SelectionSource {
         let configmap = config.export_configmap.clone().map(|object| Which::Named(object).title()).unwrap_or_default();
         let mut first = ActiveSelection::default();
         if !configmap.is_empty() {
-            // Until the API server has answered, what is in force is not what was asked for; that alone is no news.
+            // Until the API server has answered, the active selection is not the requested one; that alone is not logged.
             layers.update(LayerSource::ConfigMap, Err(format!("{configmap}: not read yet")));
             first.problem = layers.problem();
         }
@@ -100,7 +100,7 @@ impl SelectionSource {
         self.publish.subscribe()
     }
 
-    /// Follows the file and what is told of the ConfigMap, for ever.
+    /// Follows the file and the versions of the ConfigMap, for ever.
     pub async fn follow(mut self, mut told: Option<watch::Receiver<KnownConfigMaps>>) {
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -161,7 +161,7 @@ impl SelectionSource {
         let before = std::mem::replace(&mut self.told, now);
         let KnownConfigMaps { maps, trouble } = &self.told;
         match (maps, trouble) {
-            // What was refused before may be the same now, and is in force again.
+            // A version that was refused before may now be the same as the active one.
             (Some(maps), None) => match maps.values().next() {
                 Some(data) => {
                     let place = format!("in {}", self.configmap);

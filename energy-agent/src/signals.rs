@@ -98,7 +98,7 @@ impl Signals {
 /// The name of the first signal that ends the program, SIGHUP too, for a program without a runtime.
 ///
 /// # Errors
-/// When the kernel refuses a handler, or there is no thread to be had.
+/// When the kernel refuses a handler, or no thread can be started.
 pub fn end() -> Result<mpsc::Receiver<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("starting the runtime")?;
     let mut signals = {

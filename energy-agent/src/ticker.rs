@@ -52,7 +52,7 @@ pub struct TickThread {
 
 impl TickThread {
     /// # Errors
-    /// When there is no thread to be had.
+    /// When no thread can be started.
     pub fn start(ticker: Ticker) -> Result<Self> {
         let (end, ended) = mpsc::channel::<()>();
         let (ticking, stopped) = oneshot::channel::<()>();

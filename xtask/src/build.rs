@@ -84,7 +84,7 @@ pub enum Linking {
 /// For another processor than this machine's, Rust's library is built along, which its nightly can do anywhere.
 ///
 /// # Errors
-/// When the compiler or the C compiler can't be had, or the build fails.
+/// When the compiler or the C compiler cannot be installed, or the build fails.
 pub fn release(arch: Arch, linking: Linking) -> Result<PathBuf> {
     release_of("energy-agent", arch, linking)
 }

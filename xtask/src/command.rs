@@ -18,7 +18,7 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Takes away what cargo has told this program of its package. A build script that looks at it (ring's does) would run
+/// Removes the variables that describe this program's package to it. A build script that looks at it (ring's does) would run
 /// again, and all that depends on it be compiled again, whenever a cargo is called from here and then by hand.
 pub fn forget_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {

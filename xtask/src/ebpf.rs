@@ -19,7 +19,7 @@ const LINKER: &str = "0.10.4";
 /// Builds the object with nightly Rust and bpf-linker, which are installed (below `target/tools`) where they are missing.
 ///
 /// # Errors
-/// When the tools can't be had or the build fails; with `check`, when the result is not the kept object.
+/// When the tools cannot be installed or the build fails; with `check`, when the result is not the kept object.
 pub fn make(check: bool) -> Result<()> {
     let rustc = nightly_with_source()?;
     let linker = bpf_linker()?;
@@ -106,7 +106,7 @@ fn nightly(program: &str) -> Command {
 /// Nightly Rust that can build its own library, installed where it is missing; its version.
 ///
 /// # Errors
-/// When it can't be had.
+/// When it cannot be installed.
 pub fn nightly_with_source() -> Result<String> {
     let rustc = nightly_rustc()?;
     ensure_library_source(&rustc)?;

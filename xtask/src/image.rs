@@ -18,7 +18,7 @@ const LIBRARIES: [&str; 6] = ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "libdl.
 /// Builds the image.
 ///
 /// # Errors
-/// When a tool can't be had, the build fails, or the image is larger than it may be.
+/// When a tool cannot be installed, the build fails, or the image is too large.
 pub fn make(options: &Options) -> Result<()> {
     tools::installed(&[("buildah", "buildah"), ("skopeo", "skopeo")])?;
     let arch = options.arch;

@@ -1,5 +1,5 @@
 //! A real Kubernetes API server and its etcd for the tests: Go sources and programs from Debian packages, built and kept
-//! below `target/tools`. Nothing is installed on the machine, and tests go on without it where it can't be had.
+//! below `target/tools`. Nothing is installed on the machine, and tests run without it where it cannot be installed.
 
 use std::env;
 use std::fs::{self, File};

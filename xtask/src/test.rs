@@ -37,7 +37,7 @@ const WITH_API_SERVER: [&str; 13] = [
 /// Runs the whole suite, or what `arguments` select.
 ///
 /// # Errors
-/// When a tool can't be had or a test fails.
+/// When a tool cannot be installed or a test fails.
 pub fn test(arguments: &[String]) -> Result<()> {
     let mut command = cargo_test();
     command.args(arguments);
@@ -155,7 +155,7 @@ fn prepare_kube_api(arguments: &[String]) -> Result<()> {
     }
     let build = kube_api::Build::start()?;
     let for_cargo = arguments.iter().take_while(|argument| *argument != "--");
-    // A failure is told when the tests are to run.
+    // A failure is reported when the tests are to run.
     let _ = cargo_test().arg("--no-run").args(for_cargo).status();
     build.finish()
 }

@@ -131,7 +131,7 @@ fn unpack_all(from: &Path, folder: &Path) -> Result<usize> {
 /// Installs the Debian packages of those programs that are not on PATH: pairs of program and package.
 ///
 /// # Errors
-/// When they can't be had; names them.
+/// When they cannot be installed; the error names them.
 pub fn installed(programs: &[(&str, &str)]) -> Result<()> {
     let missing: Vec<&str> =
         programs.iter().filter(|(program, _)| !on_path(program)).map(|(_, package)| *package).collect();
@@ -141,7 +141,7 @@ pub fn installed(programs: &[(&str, &str)]) -> Result<()> {
 /// Installs Debian packages on this machine.
 ///
 /// # Errors
-/// When they can't be had, or only root may; names them.
+/// When they cannot be installed, or only by root; the error names them.
 pub fn install(packages: &[&str]) -> Result<()> {
     println!("installing {}", packages.join(", "));
     apt::fetch(&["Dpkg::Use-Pty=0".to_owned()], |get| {
@@ -174,7 +174,7 @@ pub fn kubectl() -> Result<PathBuf> {
 /// A Python of its own with these packages, those of the file `hashed` checked by hash; made anew when they change.
 ///
 /// # Errors
-/// When this machine has no Python with `venv`, or the packages can't be had.
+/// When this machine has no Python with `venv`, or the packages cannot be installed.
 pub fn python(name: &str, packages: &[&str], hashed: &Path) -> Result<PathBuf> {
     let folder = folder(&format!("python-{name}"));
     let (python, complete) = (folder.join("bin/python"), folder.join("complete"));
@@ -197,7 +197,7 @@ pub fn python(name: &str, packages: &[&str], hashed: &Path) -> Result<PathBuf> {
 /// npm packages as the lock file in `source` has them, by hash, and the Node that runs them; fetched anew when they change.
 ///
 /// # Errors
-/// As [`python`], which Node comes by, and when the packages can't be had.
+/// As [`python`], which installs Node, and when the packages cannot be installed.
 pub fn npm(name: &str, source: &Path) -> Result<(PathBuf, PathBuf)> {
     let node = python(&format!("{name}-node"), &[], &source.join("requirements.txt"))?.with_file_name("node");
     let folder = folder(&format!("npm-{name}"));

@@ -44,7 +44,7 @@ pub struct Options {
 /// Boots every kernel, as many at once as there are CPUs.
 ///
 /// # Errors
-/// When something can't be had or built, or the agent fails on a kernel; the table is printed first.
+/// When something is not available or cannot be built, or the agent fails on a kernel; the table is printed first.
 pub fn run(options: &Options) -> Result<()> {
     ensure!(
         cfg!(target_arch = "x86_64"),

@@ -191,7 +191,7 @@ impl Capper {
         }
     }
 
-    /// Writes what the controller says to the log, where the rest is already, and all of it to the cluster.
+    /// Writes the changes of budgets to the log, which has those of knobs already, and all changes to the cluster.
     fn tell(&mut self, changes: Vec<BudgetChange>, policies: &[PolicyStatus], pods: &Pods) {
         let mut told: Vec<Change> = changes
             .into_iter()
@@ -208,7 +208,7 @@ impl Capper {
     /// Restores everything, and says so. Returns whether all is as it was.
     pub fn close(&mut self, pods: &Pods, gpus: &mut GpuMeter) -> bool {
         let all = self.actuator.close(self.started.elapsed(), Instant::now() + CLOSE, &mut self.files, gpus);
-        // Limits before pods, of which there may be more than can be told at once.
+        // Limits before pods: there may be more pods than events that can be sent at once.
         self.tell(Vec::new(), &[], pods);
         if all {
             let ended = self.controller.end();

@@ -36,13 +36,13 @@ impl ProcessLevel {
         Self { names: ProcessNames::new(procfs), ledger: ProcessLedger::new(limits), swept: None }
     }
 
-    /// Living processes whose binary could not be told so far.
+    /// Living processes whose binary is not known so far.
     #[must_use]
     pub fn exe_errors(&self) -> u64 {
         self.names.exe_errors
     }
 
-    /// Charges one interval. Returns processes that have ended though no event told.
+    /// Charges one interval. Returns processes that have ended without an event.
     pub fn tick(
         &mut self,
         sample: &Sample,

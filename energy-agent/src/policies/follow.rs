@@ -1,4 +1,4 @@
-//! Follows all sources at once and publishes what is in force, soon after a change and not at each of many.
+//! Follows all sources at once and publishes the active policies: soon after a change, and once for several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -278,7 +278,7 @@ impl Speaker {
     }
 }
 
-/// Documents whose policies in force are others than before.
+/// Documents whose active policies have changed.
 fn changed_documents<'a>(before: &'a ActivePolicies, now: &'a ActivePolicies) -> BTreeSet<&'a Arc<str>> {
     let differences = |one: &'a ActivePolicies, other: &'a ActivePolicies| {
         one.policies

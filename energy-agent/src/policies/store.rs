@@ -1,4 +1,4 @@
-//! What each source said last into the policies that are in force: of every policy the last good version from its document.
+//! Turns the last answer of each source into the active policies: the last good version of each, by its document.
 //! Pure; what is missing from an answer is deleted, what could not be asked or understood is kept. A document that is missing
 //! may have become another one beside it: its policies are kept while that one is not understood.
 
@@ -15,7 +15,7 @@ use energy_model::meter_state::Reason;
 
 use crate::panics;
 
-/// The text of a document, or why it cannot be had.
+/// The text of a document, or why it cannot be read.
 pub type DocumentText = Result<Arc<str>, String>;
 /// All documents of a source.
 pub type Documents = BTreeMap<DocumentPlace, DocumentText>;

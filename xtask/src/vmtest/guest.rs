@@ -27,7 +27,7 @@ pub struct Emulator {
 
 impl Emulator {
     /// # Errors
-    /// When this machine has no QEMU and Debian's can't be had.
+    /// When this machine has no QEMU and Debian's cannot be installed.
     pub fn find(arch: Arch) -> Result<Self> {
         let package = match arch {
             Arch::Amd64 => "qemu-system-x86",

@@ -87,7 +87,7 @@ impl Credentials {
     /// Reads the files.
     ///
     /// # Errors
-    /// When one is missing or unusable, or tells not to verify the server.
+    /// When one is missing or unusable, or says not to verify the server.
     pub async fn config(&self) -> Result<Config, ClusterError> {
         let mut config = match self {
             Self::ServiceAccount => self.read(Config::incluster).await?.map_err(|error| {

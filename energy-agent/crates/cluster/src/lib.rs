@@ -1,4 +1,4 @@
-//! The Kubernetes cluster, asked and told. In come credentials and the names of objects; out go pods, ConfigMaps, devices of
+//! The Kubernetes cluster: what the agent asks it and reports to it. In come credentials and the names of objects; out go pods, ConfigMaps, devices of
 //! containers, each through a channel that keeps the last good answer, and Events go to the API server.
 //!
 //! It knows neither the machine nor any page: what an object means for energy is decided in the model.

@@ -1,5 +1,5 @@
 //! Which pod the kubelet gave which NVIDIA device: its PodResources service, asked over a unix socket when somebody wants
-//! to know. It serves where processes cannot be seen, and tells whether a GPU is one pod's alone.
+//! to know. It serves where processes cannot be seen, and says whether a GPU belongs to one pod alone.
 
 mod messages;
 

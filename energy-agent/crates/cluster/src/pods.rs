@@ -1,5 +1,5 @@
 //! Tells the tick thread about the pods of this node: one task asks the API server or the kubelet and publishes what it
-//! learns; whoever reads never waits.
+//! learns; readers never wait.
 //!
 //! From the API server that is one list and then one watch of the pods with `spec.nodeName` of this node, resumed from its last
 //! version or bookmark; nothing else is sent. After 410 the list is made anew. It needs `list` and `watch` on `pods` in a ClusterRole.
@@ -101,7 +101,7 @@ impl fmt::Display for PodSource {
 }
 
 /// Starts the task that asks `source` about the pods of `node`, in the current runtime. What it learns is read from the
-/// receiver; the notification asks a kubelet before its time, as a pod came up that nobody told of.
+/// receiver; the notification asks a kubelet before its time, because a pod came up that no source has reported.
 #[must_use]
 pub fn start(source: PodSource, node: &str) -> (channel::Receiver<KnownPods>, Option<Arc<Notify>>) {
     let node = node.to_owned();
@@ -135,7 +135,7 @@ pub fn start(source: PodSource, node: &str) -> (channel::Receiver<KnownPods>, Op
     (receiver, unknown)
 }
 
-/// The task's end of the channel. What was told stays through every trouble.
+/// The task's end of the channel. What was published stays through every error.
 #[derive(Debug)]
 struct PodPublisher {
     told: channel::Sender<KnownPods>,

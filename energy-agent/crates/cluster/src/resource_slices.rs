@@ -250,7 +250,7 @@ fn uuids<'a>(slices: impl Iterator<Item = &'a SliceSpec> + Clone, node: &str) ->
     found.into_iter().filter_map(|(device, uuid)| Some((device, uuid?))).collect()
 }
 
-/// The task's end of the channel. What was told stays through every trouble.
+/// The task's end of the channel. What was published stays through every error.
 struct SlicePublisher {
     publish: channel::Sender<KnownSlices>,
     /// By the object's name.

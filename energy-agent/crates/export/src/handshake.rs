@@ -1,4 +1,4 @@
-//! A TCP connection into one with TLS, in bounded time; a client that speaks plain HTTP is told so.
+//! A TCP connection into one with TLS, in bounded time; a client that speaks plain HTTP gets an answer that says so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 16 * 1024;
 /// Of a request in plain HTTP this much is read before the end.
 const DRAINED_BYTES: u64 = 64 * 1024;
 
-/// `None` where there is no TLS to be had with this client. Attacks and scans fail here all day: no line in the log.
+/// `None` where no TLS connection with this client is possible. Attacks and scans fail here all day: no line in the log.
 pub async fn handshake(stream: TcpStream, tls: &Arc<ServerConfig>) -> Option<TlsStream<TcpStream>> {
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, accept(stream, tls)).await {
         Ok(accepted) => accepted,

@@ -217,7 +217,7 @@ fn router(web: Web) -> Router {
         .with_state(Arc::new(Pages { web, encoding: Encoding::default() }))
 }
 
-/// Lets a request pass or not, as is in force at this moment, whenever the connection was made.
+/// Lets a request pass or not by the configuration of this moment, whenever the connection was made.
 async fn guard(
     State(web_config): State<watch::Receiver<Arc<WebConfig>>>,
     Extension(connection): Extension<Arc<Connection>>,

@@ -1,12 +1,12 @@
-//! What the places say, one over the other, and the selection that it amounts to. Pure: a place that cannot be had
-//! beside the others keeps the last of it that could.
+//! The settings of all sources, where a later source overrides an earlier one, and the selection that they make. Pure: a
+//! source that is not valid together with the others keeps its last valid version.
 
 use crate::level::Level;
 use crate::metrics;
 use crate::selection::{Selection, SelectionError};
 use crate::settings::{Settings, Term};
 
-/// A place whose settings may change while the agent runs; the later goes over the earlier.
+/// A source whose settings may change while the agent runs; the later overrides the earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerSource {
     File,
@@ -18,11 +18,11 @@ pub enum LayerSource {
 struct Layer {
     /// The newest that could be read.
     newest: Settings,
-    /// The newest that could be had.
+    /// The newest valid version.
     good: Settings,
     /// Why it cannot be read.
     unreadable: Option<String>,
-    /// Why `newest` cannot be had.
+    /// Why `newest` is not valid.
     refused: Option<String>,
 }
 
@@ -30,7 +30,7 @@ struct Layer {
 #[derive(Debug)]
 pub struct Layers {
     base: Settings,
-    /// Why not all of the base can be had: processes, and they cannot be accounted.
+    /// Why a part of the base is missing: the level process, where processes cannot be accounted for.
     refused: Option<String>,
     file: Layer,
     configmap: Layer,
@@ -39,7 +39,7 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// `base` is what could be had with eBPF; where processes cannot be accounted, it goes on without them.
+    /// `base` is the selection with eBPF; where processes cannot be accounted for, it goes on without them.
     #[must_use]
     pub fn new(mut base: Settings, processes: bool) -> Self {
         let refused = Selection::new(&base, metrics::ALL, processes).err().map(|refusal| refusal.to_string());
@@ -56,7 +56,7 @@ impl Layers {
         &self.selection
     }
 
-    /// What was asked for and is not in force, the highest place first.
+    /// What was asked for and is not active, the highest source first.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let layers = [&self.configmap, &self.file].into_iter();
@@ -80,7 +80,7 @@ impl Layers {
         }
     }
 
-    /// Takes the newest of both places, else the newest of `place` beside what is in force of the other.
+    /// Takes the newest of both sources, else the newest of `place` with the active version of the other.
     fn choose(&mut self, place: LayerSource) {
         let [file, configmap] = [&self.file, &self.configmap];
         let alone = match place {

@@ -37,7 +37,7 @@ pub fn answer(snapshot: &Snapshot, uri: &Uri, accept: &str) -> Response {
     response
 }
 
-/// A word in the query goes over what the client accepts.
+/// A word in the query overrides what the client accepts.
 fn is_for_people(query: &str, accept: &str) -> bool {
     match query.split('&').find_map(|pair| pair.strip_prefix("format=")) {
         Some("json") => false,

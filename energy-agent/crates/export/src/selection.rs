@@ -26,7 +26,7 @@ impl Selection {
     ///
     /// # Errors
     /// One line that names the setting, its value and a remedy: a word that is neither level nor metric, or a set that
-    /// cannot be had, such as a metric whose level or source is off.
+    /// is not available, such as a metric of a level or source that is off.
     pub fn new(settings: &Settings, table: &[Metric], processes: bool) -> Result<Self, SelectionError> {
         let request = SelectionRequest::new(settings);
         if let Some(metrics) = &settings.metrics {
@@ -159,7 +159,7 @@ impl<'a> SelectionRequest<'a> {
             && !self.terms().any(|term| term.without && (term.level == Some(level) || names(term, metric)))
     }
 
-    /// Whether the word means something, and something that can be had.
+    /// Whether the word is known and names something available.
     fn check(&self, term: &Term, table: &[Metric]) -> Result<(), SelectionError> {
         if let Some(level) = term.level {
             let toggle = if level == Level::Process { &self.settings.processes } else { &self.settings.containers };
@@ -250,7 +250,7 @@ fn glob(pattern: &str, name: &str) -> bool {
 #[derive(Clone, Debug, Default)]
 pub struct ActiveSelection {
     pub selection: Selection,
-    /// What was asked for and could not be had, if anything.
+    /// What was asked for and is not available, if anything.
     pub problem: Option<String>,
 }
 

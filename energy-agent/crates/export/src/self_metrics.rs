@@ -115,7 +115,7 @@ impl SelfMetrics {
         self.connections_closed.with_label_values(&[reason.name()]).inc();
     }
 
-    /// Whether all that was asked for of the export is in force.
+    /// Whether the whole requested selection is active.
     pub fn export_valid(&self, valid: bool) {
         self.export_valid.set(f64::from(u8::from(valid)));
     }
@@ -125,7 +125,7 @@ impl SelfMetrics {
         self.export_changed.set(at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
     }
 
-    /// Whether the last version of the web configuration is in force.
+    /// Whether the last version of the web configuration is active.
     pub fn web_config_valid(&self, valid: bool) {
         let registered = || {
             let gauge = gauge(&metrics::WEB_CONFIG_VALID);

@@ -17,7 +17,7 @@ pub enum SourceSwitch {
     Counter,
     /// What is accounted per cgroup beside energy: CPU time and context switches of units, pods and containers.
     Cgroup,
-    /// What the API server or the kubelet tells of pods: they are shown by uid and id, as with `--pods.source=none`.
+    /// What the API server or the kubelet reports about pods: they are shown by uid and id, as with `--pods.source=none`.
     Kubelet,
     /// Every family about GPUs.
     Gpu,

@@ -95,7 +95,7 @@ impl Writer {
         Self::selecting(format, Selection::default())
     }
 
-    /// A page that has only the families of `selection`; whoever writes need not know.
+    /// A page that has only the families of `selection`; writers need not know.
     #[must_use]
     pub(crate) fn selecting(format: Format, selection: Selection) -> Self {
         Self {

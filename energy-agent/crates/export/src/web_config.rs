@@ -1,5 +1,5 @@
 //! What stands between a client and the pages: TLS, users and headers as `--web.config.file` asks for them, followed
-//! while the agent runs. A version that cannot be had changes nothing; it is said once.
+//! while the agent runs. A version that is not valid changes nothing; it is logged once.
 
 mod clients;
 mod document;
@@ -89,7 +89,7 @@ impl WebConfig {
     }
 }
 
-/// What a file asks for, and from when to when its certificate counts, where it names one and that can be told.
+/// What a file asks for, and from when to when its certificate counts, where it names one and the dates can be read.
 ///
 /// # Errors
 /// As [`WebConfigSource::open`].
@@ -144,7 +144,7 @@ pub struct WebConfigSource {
     file: Option<PathBuf>,
     /// Of what the files had when they were last looked at.
     seen: Sum,
-    /// Why what they have is not in force.
+    /// Why the last version is not active.
     problem: Option<WebConfigError>,
     /// Why they cannot be looked at.
     unseen: Option<String>,

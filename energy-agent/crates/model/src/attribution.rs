@@ -30,7 +30,7 @@ use crate::cpu::{Domain, DomainLoad};
 use crate::units::{Microjoules, nanos};
 use crate::zone::{Source, Zone, ZoneEnergy};
 
-/// How idle energy is told from active energy.
+/// How idle energy is separated from active energy.
 #[derive(Clone, Copy, Debug)]
 pub enum Idle<'a> {
     /// The learned idle power of a zone; [`Idle::Ratio`] for zones whose idle power is not known yet.
@@ -237,7 +237,7 @@ impl Interval<'_> {
 }
 
 impl<'a> ZoneReading<'a> {
-    /// Zones that whoever ran on their CPUs used, and those that are not divided.
+    /// Zones that are divided by who ran on their CPUs, and those that are not divided.
     pub fn of_cpus(zones: &'a [ZoneEnergy], elapsed: Duration) -> impl Iterator<Item = Self> {
         zones.iter().map(move |energy| Self { energy, elapsed, users: ZoneUsers::Cpus })
     }

@@ -23,7 +23,7 @@ pub struct DomainLoad {
     pub cycles: bool,
 }
 
-/// One logical CPU for `kepler_node_cpu_info`; from `/proc/cpuinfo`. What the architecture does not tell is empty.
+/// One logical CPU for `kepler_node_cpu_info`; from `/proc/cpuinfo`. Fields that the architecture does not have are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuInfo {
     pub processor: String,

@@ -71,7 +71,7 @@ pub struct GpuState {
     pub throttle_reasons: Option<u64>,
 }
 
-/// How a GPU's work was told apart.
+/// How a GPU's work was divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// Time-weighted SM utilisation samples; `work` is SM-time, in percent times microseconds.
@@ -126,7 +126,7 @@ pub struct GpuInstance {
     pub index: u32,
     /// Compute slices of the GPU (1 to 7).
     pub slices: u32,
-    /// Activity in millionths, where the driver tells.
+    /// Activity in millionths, where the driver reports it.
     pub activity_ppm: Option<u32>,
 }
 

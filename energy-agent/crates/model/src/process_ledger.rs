@@ -178,7 +178,7 @@ impl ProcessLedger {
                     if !Arc::ptr_eq(&row.workload, workload) {
                         row.workload = Arc::clone(workload);
                     }
-                    // Its last moments, after its end was told.
+                    // Its last moments, after its end was reported.
                     row.ended = row.ended.map(|_| now);
                 }
                 None => self.other.runtime_ns += runtime_ns,

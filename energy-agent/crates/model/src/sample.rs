@@ -19,7 +19,7 @@ pub const KERNEL_THREADS: CgroupId = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     pub cgroup: CgroupId,
-    /// Index into [`cpu::Topology::domains`]; `None` where the meter cannot tell (cgroup files).
+    /// Index into [`cpu::Topology::domains`]; `None` where the meter does not know it (cgroup files).
     pub domain: Option<u32>,
     pub runtime_ns: u64,
     /// Unhalted CPU cycles; 0 where no counter delivers them.

@@ -85,7 +85,7 @@ pub struct GpuNow {
     /// It was read a short time ago; else only its totals are to be shown.
     pub current: bool,
     pub state: GpuState,
-    /// What its active energy was divided by and how idle energy was told; `None` and empty where none was measured.
+    /// What its active energy was divided by, and how idle energy was determined; `None` and empty where none was measured.
     pub method: Option<&'static str>,
     pub idle: &'static str,
     /// The only container that the kubelet gave it to.
@@ -192,7 +192,7 @@ pub struct AttributionInfo {
     /// `None` before the first tick.
     pub usage: Option<UsageMeter>,
     pub weight: WeightUnit,
-    /// Idle split in force: `learned`, `ratio` or `none`.
+    /// How idle energy is determined: `learned`, `ratio` or `none`.
     pub idle: &'static str,
 }
 
@@ -213,7 +213,7 @@ pub struct Health {
     pub process_map_drops: u64,
     /// Process events that found the ring buffer full.
     pub process_event_drops: u64,
-    /// Living processes whose binary could not be told.
+    /// Living processes whose binary is not known.
     pub process_exe_errors: u64,
     /// Intervals in which a cycle counter was multiplexed or missing, so that run time was used.
     pub cycles_fallbacks: u64,

@@ -19,7 +19,7 @@ use self::cgroup::{Container, Placement};
 /// Name of the sandbox (pause container), as cAdvisor has it, and of what runs in a pod's own cgroup beside containers.
 pub const POD_OVERHEAD: &str = "POD";
 
-/// Container runtime as the cgroup path tells it; the value of Kepler's label `runtime`.
+/// Container runtime by the cgroup path; the value of Kepler's label `runtime`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Runtime {
     Containerd,

@@ -259,7 +259,7 @@ fn workload(name: &str) -> Option<(EntryKind, Figure)> {
     })
 }
 
-/// What tells entries apart, and what people call them.
+/// What identifies an entry, and what people call it.
 fn identity(kind: EntryKind, sample: &ParsedSample) -> (CounterKey, String) {
     let [pod, container, unit] = ["pod_id", "container_id", "unit"].map(|label| sample.label(label));
     match kind {

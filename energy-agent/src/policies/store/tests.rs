@@ -35,7 +35,7 @@ fn said(documents: &[(DocumentPlace, &str)]) -> Documents {
     documents.iter().map(|(place, text)| (place.clone(), Ok(Arc::from(yaml(text))))).collect()
 }
 
-/// Name, watts and source of what is in force.
+/// Name, watts and source of the active policies.
 fn in_force(book: &PolicyStore) -> Vec<String> {
     let text = |(name, sourced): (&PolicyName, &Sourced)| match sourced.policy.budget.amount {
         Amount::Watts(watts) => format!("{name}={watts} {}", sourced.source),
@@ -118,7 +118,7 @@ fn a_document_that_cannot_be_read_is_no_deletion_and_one_that_is_gone_is() {
     assert_eq!(problems(&book), [problem("a", false)]);
 }
 
-/// Each is a document by its key, in one ConfigMap; what is in force after the first and the second.
+/// Each is a document by its key, in one ConfigMap; the active policies after the first and the second.
 #[test]
 fn a_document_that_moves_within_its_object_and_is_refused_loses_no_policy_fc_135() {
     for (before, after, kept) in [

@@ -54,9 +54,9 @@ pub enum Heard<T> {
     /// One that is new or has changed.
     Applied(T),
     Deleted(T),
-    /// The server answers: what it told until now is whole.
+    /// The server answers: its reports until now are complete.
     Answered,
-    /// It does not; what it told before holds.
+    /// It does not; its earlier reports hold.
     Failed(ClusterError),
 }
 
@@ -71,7 +71,7 @@ pub enum Age {
 
 /// Why a watch ended.
 enum End {
-    /// As it should, or after something was told.
+    /// As it should, or after some reports.
     Resume,
     /// The version is too old (410).
     Expired,
@@ -232,7 +232,7 @@ async fn watch<T: Watched>(
                 End::Failed(ClusterError { reason: Reason::Unreachable, message })
             };
         }
-        // What has arrived together is told together.
+        // What has arrived together is reported together.
         let mut outcome = Ok(());
         while let Some(event) = next {
             match take(event, version, tell) {
@@ -285,7 +285,7 @@ fn take<T: Watched>(
         }
         Err(error) => return Err(error),
     };
-    // Versions are opaque: the last one told is where to go on, whatever its digits.
+    // Versions are opaque: the last one received is where to go on, whatever its digits.
     if !told.is_empty() {
         *version = told;
     }

@@ -70,7 +70,7 @@ pub struct CdiMessage {
 }
 
 impl ClaimMessage {
-    /// Its names of NVIDIA's. An older kubelet tells those of the container runtime alone.
+    /// Its names of NVIDIA's. An older kubelet reports those of the container runtime alone.
     pub fn devices(&self) -> Vec<DeviceId> {
         if self.driver.is_empty() {
             return self.cdi_devices.iter().filter_map(|device| DeviceId::of_cdi(&device.name)).collect();

@@ -1,5 +1,5 @@
-//! Keeps the pods as they are told one by one, and for a moment those that are gone, so that whoever looks once a tick
-//! sees each of them.
+//! Keeps the pods as they are reported one by one, and for a moment those that are gone, so that a reader who looks once a
+//! tick sees each of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const MAX_GONE: usize = 4096;
 /// Earlier instances of a container to remember; it restarts less often between two ticks.
 const MAX_PAST_IDS: usize = 8;
 
-/// What was told so far.
+/// What was reported so far.
 #[derive(Debug, Default)]
 pub struct PodStore {
     pods: Arc<Pods>,

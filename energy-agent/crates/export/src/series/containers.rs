@@ -13,7 +13,7 @@ use crate::text::Labels;
 /// Rows under one name or id of one pod; the pod is empty for a container outside pods.
 struct ContainerGroup<'a> {
     pod: &'a str,
-    /// Empty while nobody has told it.
+    /// Empty while it is not known.
     name: &'a str,
     id: &'a str,
     runtime: Runtime,
@@ -33,13 +33,13 @@ struct Instance<'a> {
 }
 
 /// The containers of the snapshot, in the order of its rows. A pod is the sum of its containers, apart from ended ones
-/// whose name nobody told.
+/// whose name is not known.
 pub fn containers(snapshot: &Snapshot) -> Vec<SeriesTotals<'_>> {
     let mut groups: Vec<ContainerGroup<'_>> = Vec::with_capacity(snapshot.rows.len());
     // A name (a DNS label, or POD) is never a container id (64 hexadecimal digits).
     let mut places: FxHashMap<(&str, &str), usize> =
         FxHashMap::with_capacity_and_hasher(snapshot.rows.len(), FxBuildHasher);
-    // All containers of a pod have one runtime; the row of ended instances does not tell it.
+    // All containers of a pod have one runtime; the row of ended instances does not have it.
     let mut runtimes: FxHashMap<&str, Runtime> = FxHashMap::default();
     for row in &snapshot.rows {
         let Some(Instance { pod, name, id, runtime, current }) = instance(row, &snapshot.names) else { continue };

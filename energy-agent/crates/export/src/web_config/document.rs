@@ -236,7 +236,7 @@ fn said(error: &Error, text: &str) -> String {
     kind + &line
 }
 
-/// Whether a line begins with a key of the whole file, as far as that can be told of a text that is none.
+/// Whether a line begins with a key of the whole file, as far as a text that is not valid shows it.
 fn is_ours(text: &str) -> bool {
     let begins = |line: &str| KEYS.iter().any(|key| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')));
     text.lines().any(begins)

@@ -29,7 +29,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// That of the first certificate in a PEM, which is the server's own; `None` where it cannot be told.
+    /// That of the first certificate in a PEM, which is the server's own; `None` where it cannot be read.
     #[must_use]
     pub fn of(pem: &[u8]) -> Option<Self> {
         let certificate = CertificateDer::pem_slice_iter(pem).next()?.ok()?;

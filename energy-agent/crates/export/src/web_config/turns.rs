@@ -17,7 +17,7 @@ const TIDIED: usize = 1024;
 /// All checks of this program: a new web configuration does not make room for more.
 pub static TURNS: Turns = Turns::new();
 
-/// Who goes before whom.
+/// Which check comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// On this connection a password was right before.

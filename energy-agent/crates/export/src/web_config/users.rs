@@ -150,7 +150,7 @@ impl Users {
     }
 
     /// The hash that an unknown user's password is compared with, always the same for a name. All are in use, so that
-    /// costs that differ from user to user tell nothing.
+    /// costs that differ from user to user reveal nothing.
     fn stand_in(&self, user: &str) -> Option<&String> {
         let place = self
             .tag(&[user.as_bytes()])

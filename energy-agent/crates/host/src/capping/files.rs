@@ -55,7 +55,7 @@ impl FileKnobs {
 
     /// The clocks and power limits there are, read anew; those that cannot be used have a state that says so. Empty where
     /// the node has neither. Clocks of CPUs that are offline are not there. Costs some 20 microseconds for each knob: for
-    /// a node on which a policy is in force.
+    /// a node on which a policy is active.
     pub fn list(&mut self) -> BTreeMap<Knob, Found> {
         self.quotas.refresh();
         self.power_limits.refresh();

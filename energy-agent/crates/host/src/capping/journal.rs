@@ -100,7 +100,7 @@ struct Stamp {
 }
 
 impl Folders {
-    /// Whether an agent has left anything in them, as far as it can be told.
+    /// Whether an agent has left anything in them, as far as they can be read.
     #[must_use]
     pub fn have_files(&self) -> bool {
         let is_absent =
@@ -285,7 +285,7 @@ impl Journal {
         outcome
     }
 
-    /// A lock that could not be had may be by now.
+    /// A lock that was held by another process may be free by now.
     fn lock(&mut self) -> Result<()> {
         if self.lock.is_none() {
             self.lock = Some(NodeLock::take(&self.folders.run, &self.folders.state).map_err(|why| match why {

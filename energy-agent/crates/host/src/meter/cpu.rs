@@ -25,7 +25,7 @@ pub struct Topology {
     online: Vec<u32>,
     /// Domain index by CPU number.
     domain_of: Vec<Option<u32>>,
-    /// Sockets by whether their CPUs are told apart by die; fixed when a socket is first seen.
+    /// Whether each socket's CPUs are distinguished by die; fixed when a socket is first seen.
     sockets: Vec<(Option<u32>, bool)>,
     mirrored_dies: bool,
     /// The text that `online` was read from, so that an unchanged list costs one read and one comparison.

@@ -178,7 +178,7 @@ impl EnergyMeter {
     }
 
     /// The machine was suspended. Counters may have been cleared meanwhile, passed their range unseen, or gone on with
-    /// what nobody's work caused: their next reading is a first one.
+    /// what no work caused: their next reading is a first one.
     pub(crate) fn resume(&mut self) {
         match &mut self.chosen {
             Chosen::Rapl(rapl) => rapl.resume(),

@@ -1,5 +1,5 @@
 //! Energy from hwmon sensors: energy counters as they are, power sensors integrated over time by the trapezoid rule.
-//! Sensors of CPU packages and of the whole machine are used, told by chip name and label; all others are ignored.
+//! Sensors of CPU packages and of the whole machine are used; chip name and label identify them. All others are ignored.
 
 mod find;
 mod slow_file;

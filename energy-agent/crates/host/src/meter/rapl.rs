@@ -364,7 +364,7 @@ fn shown_by_amd(entries: &[PowercapZone]) -> bool {
             (Ok(before), Ok(other), Ok(after)) => {
                 (before.saturating_sub(STEP_UJ)..=after.saturating_add(STEP_UJ)).contains(&other)
             }
-            // What can't be read, or wraps just now, can't be told apart.
+            // A zone that cannot be read, or wraps just now, cannot be compared.
             _ => true,
         }
     };

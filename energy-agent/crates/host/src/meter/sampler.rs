@@ -299,7 +299,7 @@ impl Sampler {
         &mut self.gpus
     }
 
-    /// Begins or ends to account for processes. What cannot be had is said once, and is tried again when it is asked for
+    /// Begins or ends to account for processes. An error is logged once, and the next request tries again
     /// anew.
     pub fn account_processes(&mut self, wanted: bool) {
         let UsageSource::Ebpf(ebpf) = &mut self.usage else {

@@ -34,7 +34,7 @@ impl Numbering {
         }
     }
 
-    /// The domains with the sockets' numbers that the meter uses; without any where that can't be told, so that a zone is
+    /// The domains with the sockets' numbers that the meter uses; without any where they are not known, so that a zone is
     /// divided over all CPUs.
     #[must_use]
     pub(crate) fn renumber(&self, domains: &[Domain]) -> Vec<Domain> {

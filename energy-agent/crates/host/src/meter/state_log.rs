@@ -1,12 +1,12 @@
-//! When the log is told of a state that may change at every reading: pure, on the caller's clock. A thing that flaps gets one
+//! When the log gets a line about a state that may change at every reading: pure, on the caller's clock. A thing that flaps gets one
 //! line per state and [`QUIET`], and the last line is true again at the latest that long after the last change.
 
 use std::time::{Duration, Instant};
 
-/// Between two lines that tell the same state of one thing.
+/// Between two lines about the same state of one thing.
 pub const QUIET: Duration = Duration::from_secs(600);
 
-/// What the log has been told of one thing.
+/// What the log says about one thing so far.
 #[derive(Clone, Debug)]
 pub struct StateLog<S> {
     /// As the log has it.

@@ -163,7 +163,7 @@ impl Owners {
         self.place_again();
     }
 
-    /// The pods that are told from now on: which of two pods that a path names it belongs to may depend on that.
+    /// The pods that are reported from now on. They may decide which of two pods in a path it belongs to.
     pub fn tell(&mut self, pods: &Arc<Pods>) {
         if Arc::ptr_eq(pods, &self.told) {
             return;
@@ -185,7 +185,7 @@ impl Owners {
         if let Some(cgroup) = self.cgroups.get_mut(&id) {
             cgroup.charged = self.now;
             if cgroup.removed.is_some() {
-                // Tasks on their way out; whoever has forgotten the cgroup must do so again.
+                // Tasks on their way out; a caller that has forgotten the cgroup must do so again.
                 self.newly_removed.push(id);
             }
             return Arc::clone(&cgroup.workload);
@@ -366,7 +366,7 @@ impl Owners {
         let mut gone: HashSet<CgroupId> = self
             .cgroups
             .iter()
-            // The kernel tells of a new cgroup shortly before its folder shows.
+            // The kernel reports a new cgroup shortly before its folder shows.
             .filter(|(_, cgroup)| cgroup.removed.is_none() && cgroup.created < now && cgroup.is_gone_unseen(lost, now))
             .map(|(id, _)| *id)
             .collect();

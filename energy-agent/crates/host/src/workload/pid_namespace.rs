@@ -1,5 +1,5 @@
-//! Whether the agent sees the process ids of the host. In a namespace of its own it cannot tell the processes that eBPF
-//! and NVML name (FC-107): the same number is another process there. Cgroups still tell who ran on the CPUs, and the
+//! Whether the agent sees the process ids of the host. In a namespace of its own it cannot find the processes that eBPF
+//! and NVML name (FC-107): the same number is another process there. Cgroups still show who ran on the CPUs, and the
 //! kubelet whose a GPU is.
 
 use std::fs;

@@ -84,7 +84,7 @@ impl Pids {
         }
         let Some((start, place)) = look(&self.procfs, pid, self.veiled) else {
             let known = self.known.get_mut(&pid)?;
-            // A driver may go on listing what has ended; then it is nobody's.
+            // A driver may still list a process that has ended; then it belongs to nobody.
             let gone = *known.gone.get_or_insert(now);
             return (now.saturating_duration_since(gone) < KEEP).then(|| Arc::clone(&known.workload));
         };
@@ -115,11 +115,11 @@ fn look(procfs: &Path, pid: u32, veiled: bool) -> Option<(u64, Option<ProcessPla
 #[derive(Debug, PartialEq, Eq)]
 enum ProcessPlace {
     Seen {
-        /// By whichever hierarchy tells most.
+        /// By the hierarchy that says most.
         workload: Workload,
         /// By cgroup v2, as its work on the CPUs is charged: its path there, where the hierarchy's root is not hidden.
         v2: Option<String>,
-        /// By the other hierarchies, if they tell of a pod.
+        /// By the other hierarchies, if they name a pod.
         v1_pod: Option<Workload>,
     },
     /// In this container of a pod that a cgroup namespace hides: a sibling of the agent's own (FC-022).

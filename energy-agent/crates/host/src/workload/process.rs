@@ -41,7 +41,7 @@ pub enum Exe {
     None,
 }
 
-/// What events said of a process lately.
+/// What recent events say about a process.
 #[derive(Debug, Default)]
 struct RecentEvents {
     comm: Option<Comm>,
@@ -58,7 +58,7 @@ pub struct ProcessNames {
     tick: u64,
     /// Some process was found in /proc under the id and start that the kernel side has, so one that is not there is gone.
     proven: bool,
-    /// Living processes whose binary could not be told.
+    /// Living processes whose binary is not known.
     pub exe_errors: u64,
 }
 

@@ -86,7 +86,7 @@ impl GpuUse<'_> {
     }
 
     /// How busy the GPU was: the most that its utilisation or its processes' work says. In MIG mode the
-    /// activity of the instances where it is known, else the slices in use. `None` where nothing tells.
+    /// activity of the instances where it is known, else the slices in use. `None` where neither is known.
     pub(super) fn busy(&self) -> Option<Busy> {
         let GpuReading { state, processes, evidence, instances, elapsed, .. } = self.reading;
         let utilization = state.utilization_ppm.map(u64::from);

@@ -1,5 +1,5 @@
 //! Hands the idle energy of an interval to pods, by a stated policy and exactly: what each zone would have drawn with
-//! nothing running becomes one part a pod, or nobody's when no pod weighs anything.
+//! nothing running is divided among the pods, or belongs to nobody when no pod has a weight.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl<'a> Claims<'a> {
 pub struct IdleDivision<'a> {
     pub zone: &'a Zone,
     /// Parallel to [`Claims::uids`], summing to the zone's idle energy; `None` when no pod weighs anything, so that the
-    /// energy is nobody's.
+    /// energy belongs to nobody.
     pub parts: Option<Vec<Microjoules>>,
     pub idle: Microjoules,
 }
@@ -136,7 +136,7 @@ mod tests {
             Self { kind: ZoneKind::Package, idle, containers, quiet: Vec::new(), requests: BTreeMap::new() }
         }
 
-        /// What each pod is given, and what is nobody's.
+        /// What each pod gets, and what belongs to nobody.
         fn hand_out(&self, policy: IdlePolicy) -> (BTreeMap<String, u64>, u64) {
             let share = |workload, runtime_ns| CpuShare { workload, domain: None, runtime_ns, cycles: 0, switches: 1 };
             let mut shares = vec![share(Arc::new(Workload::Unit { unit: "a.service".into() }), 1_000_000)];

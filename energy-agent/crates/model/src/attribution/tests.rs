@@ -144,7 +144,7 @@ fn work_on_one_socket_gets_nothing_of_the_other() {
 
 #[test]
 fn work_without_a_place_weighs_in_every_zone() {
-    // Cgroup files do not tell sockets apart. 1.5 s of the node's 2 s are charged; 0.04 s and 1 % are noise, so
+    // Cgroup files do not distinguish sockets. 1.5 s of the node's 2 s are charged; 0.04 s and 1 % are noise, so
     // 0.44 s are missed: 44 of 194 parts.
     let zones = [0, 1].map(|number| zone(ZoneKind::Package, Some(number), 194));
     let loads = [load(1, SECOND_NS), load(1, SECOND_NS)];

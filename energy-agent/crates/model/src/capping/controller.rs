@@ -1,4 +1,4 @@
-//! Policies in force and what was seen become the whole desired state of the node's knobs, tick by tick. Pure: no I/O,
+//! Active policies and an observation become the whole desired state of the node's knobs, tick by tick. Pure: no I/O,
 //! no clock, no log.
 
 mod budget;
@@ -63,14 +63,14 @@ pub struct Outcome {
     pub limits: Limits,
     /// Knobs of `limits` that were wanted lower than their device allows.
     pub clamped: BTreeSet<Knob>,
-    /// Knobs that a policy in force would use, and that cannot be used.
+    /// Knobs that an active policy would use, and that cannot be used.
     pub unusable: BTreeSet<Knob>,
     /// Ascending by name.
     pub policies: Vec<PolicyStatus>,
     pub changes: Vec<BudgetChange>,
 }
 
-/// Something that is different from the tick before: said once, in events and the log.
+/// A difference from the tick before; reported once, in Events and the log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BudgetChange {
     pub policy: PolicyName,

@@ -88,7 +88,7 @@ pub enum Why {
 }
 
 impl ClockLook {
-    /// `None` where the driver does not tell the clock.
+    /// `None` where the driver does not report the clock.
     #[must_use]
     pub fn of(state: &GpuState) -> Option<Self> {
         let mhz = u32::try_from(state.sm_clock_hertz? / 1_000_000).ok()?;

@@ -1,4 +1,4 @@
-//! Where policies come from, and which of them are in force: a file or folder and ConfigMaps, all followed at once.
+//! Where policies come from, and which of them are active: a file or folder and ConfigMaps, all followed at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

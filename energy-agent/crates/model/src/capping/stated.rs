@@ -1,4 +1,4 @@
-//! What the owner of a node says its GPUs' clocks were locked to, which no driver tells: the value of
+//! What the owner of a node says its GPUs' clocks were locked to, because no driver reports it: the value of
 //! `--capping.gpu-clock-before`.
 
 use std::collections::BTreeMap;

@@ -54,7 +54,7 @@ pub struct Problem {
     pub place: DocumentPlace,
     /// With its path, and line where it is known.
     pub message: String,
-    /// An earlier version of the policy is still in force.
+    /// An earlier version of the policy is still active.
     pub kept: bool,
 }
 
@@ -138,7 +138,7 @@ crate::as_str!(SubjectState {
     Learning => "learning",
 });
 
-/// One knob that is or was written since the agent started, or that a policy in force would use.
+/// One knob that is or was written since the agent started, or that an active policy would use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CapStatus {
     pub knob: Knob,
@@ -202,7 +202,7 @@ impl Writes {
     }
 }
 
-/// How one of the configured sources stands. What it said last is in force, whatever its state.
+/// The state of one of the configured sources. Its last answer is active, whatever the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceState {
     /// `file /etc/...`, `ConfigMap ns/name` or `ConfigMaps ns with LABELS`.

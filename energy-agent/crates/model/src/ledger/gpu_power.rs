@@ -74,7 +74,7 @@ impl GpuPowers<'_> {
     pub(crate) fn of_processes(&self, rows: &mut [ProcessRow]) {
         let (mut rest, mut watts) = (self.charged.clone(), self.processes.clone());
         let gpu = |energy: &&mut WorkloadEnergy| energy.key.zone == ZoneKind::Gpu;
-        // An ended process draws nothing, whoever has its pid now.
+        // An ended process draws nothing, even if another process has its pid now.
         for row in rows.iter_mut().filter(|row| row.state == WorkloadState::Running) {
             let Some(pid) = row.pid else { continue };
             for energy in row.energy.iter_mut().filter(gpu) {

@@ -35,7 +35,7 @@ struct IdleEntry {
     energy: IdleEnergies,
 }
 
-/// CPU requests by the name of the pod's cgroup, made anew when the pods were told anew.
+/// CPU requests by the name of the pod's cgroup, made anew when the pods were reported anew.
 #[derive(Debug, Default)]
 struct Requests {
     told: Arc<Pods>,

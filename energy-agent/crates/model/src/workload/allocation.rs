@@ -114,7 +114,7 @@ fn resolve(
     devices.into_iter().map(given).collect()
 }
 
-/// The container as its cgroup tells it, whatever its runtime.
+/// The container of a cgroup, whatever its runtime.
 pub(super) fn living(alive: &BTreeSet<Arc<Workload>>, uid: &Arc<str>, id: &Arc<str>) -> Option<Arc<Workload>> {
     let lowest = Workload::PodContainer { uid: Arc::clone(uid), id: Arc::clone(id), runtime: Runtime::Containerd };
     let found = alive.range::<Workload, _>(&lowest..).next()?;

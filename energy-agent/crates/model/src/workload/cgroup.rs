@@ -34,7 +34,7 @@ pub enum Placement {
 /// Cgroups named by the kubelet for a quality of service, below `kubepods`.
 const QOS: [&str; 2] = ["besteffort", "burstable"];
 
-/// What is before a container's id tells the runtime; another text there is an unknown runtime's.
+/// The text before a container's id names the runtime; another text there is an unknown runtime's.
 const RUNTIME_PREFIXES: [(&str, Runtime); 7] = [
     ("cri-containerd", Runtime::Containerd),
     ("crio", Runtime::Crio),
@@ -88,7 +88,7 @@ pub struct PodOnPath {
     pub spot: Spot,
 }
 
-/// All that a path names. Which of it counts can depend on other paths and on the pods that are told; see
+/// All that a path names. Which of it counts can depend on other paths and on the pods that are reported; see
 /// [`super::places::Places`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathReading {
@@ -172,7 +172,7 @@ impl PathReading {
         (self.is_hypervisors && self.pods.is_empty()).then_some(container.id.as_str())
     }
 
-    /// Whether other paths and the pods that are told can make a difference.
+    /// Whether other paths and the reported pods can make a difference.
     #[must_use]
     pub fn is_doubtful(&self) -> bool {
         match (&self.pods[..], &self.container) {
@@ -261,7 +261,7 @@ pub fn from_proc_cgroup(text: &str) -> Placement {
 }
 
 impl Placement {
-    /// How much the placement tells, to choose among the hierarchies of one process.
+    /// How much the placement says, to choose among the hierarchies of one process.
     const fn detail(&self) -> u8 {
         match self {
             Self::Pod { container: Some(_), .. } => 4,

@@ -9,12 +9,12 @@ use super::Workload;
 use super::allocation::living;
 use super::names::{Pod, Pods};
 
-/// The pods as they were told, where a pod has a hash only if it is proven.
+/// The pods as they were reported, where a pod has a hash only if it is proven.
 #[derive(Debug, Default)]
 pub struct Mirrors {
     told: Arc<Pods>,
     settled: Arc<Pods>,
-    /// Hashes by the uid of the mirror pod, once proven; as long as the pod is told.
+    /// Hashes by the uid of the mirror pod, once proven; as long as the pod is reported.
     proven: BTreeMap<Arc<str>, Arc<str>>,
     /// A claim of `told` is without proof.
     waiting: bool,

@@ -1,8 +1,8 @@
 //! What the API server or the kubelet says about the node's pods, trimmed to what is used, and the names that follow from
-//! it for pods and containers as cgroups tell them.
+//! it for the pods and containers of cgroups.
 //!
 //! Instances of a named container (restarts) are summed under the id of the current one. When the row of an ended instance is
-//! folded, its total is kept by name, so that neither the container's counter nor the pod's falls. The API does not tell the ids of
+//! folded, its total is kept by name, so that neither the container's counter nor the pod's falls. The API does not report the ids of
 //! sandboxes (pause containers). A runtime makes a pod's sandbox first, so it is the pod's first container unless the API names that
 //! one, and it is shown as the container `POD` together with what runs in the pod's cgroup beside containers.
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::sandbox::Sandboxes;
 use super::{POD_OVERHEAD, Workload};
 
-/// The pods of this node as they were last told. An update replaces the whole value; pods not mentioned are shared.
+/// The pods of this node as they were last reported. An update replaces the whole value; pods not mentioned are shared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pods {
     pub by_uid: BTreeMap<Arc<str>, Arc<Pod>>,
@@ -68,7 +68,7 @@ pub struct PodContainer {
     pub name: Arc<str>,
     /// Id without the scheme (`containerd://`); `None` until the runtime has made it.
     pub id: Option<Arc<str>>,
-    /// Ids of earlier instances, as far as they were told; the newest first, a few.
+    /// Ids of earlier instances, as far as they were reported; the newest first, a few.
     pub past_ids: Vec<Arc<str>>,
 }
 
@@ -89,7 +89,7 @@ struct Named {
     containers: HashMap<Arc<str>, Arc<str>>,
 }
 
-/// How a pod is called on the page; empty where nobody has told yet.
+/// How a pod is called on the page; empty while its name is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodName<'a> {
     /// The API's uid, also for a static pod; before that is known, what its cgroup is named by.
@@ -99,11 +99,11 @@ pub struct PodName<'a> {
 }
 
 impl Names {
-    /// The names after `told`. Pods and container instances that are no longer told stay named while `rows`, the
+    /// The names after `told`. Pods and container instances that are no longer reported stay named while `rows`, the
     /// workloads of the ledger, have them. `None` if there is nothing new.
     ///
-    /// The API does not tell the id of a sandbox: it is the container of those `firsts` that no name is told for, once
-    /// any of its pod's is. A runtime without sandboxes makes a container that is told first.
+    /// The API does not report the id of a sandbox. It is the one of `firsts` without a reported name, once any name of its
+    /// pod is reported. A runtime without sandboxes makes a container that is reported first.
     #[must_use]
     pub fn after<'a>(
         &self,
@@ -152,13 +152,13 @@ impl Names {
         }
     }
 
-    /// The name of a container in the pod of that cgroup, if it was told or is the sandbox.
+    /// The name of a container in the pod of that cgroup, if it was reported or is the sandbox.
     #[must_use]
     pub fn container(&self, uid: &str, id: &str) -> Option<&Arc<str>> {
         self.pods.get(uid)?.containers.get(id)
     }
 
-    /// The instance of that name which was last told to be the current one.
+    /// The instance of that name that was last reported as the current one.
     #[must_use]
     pub fn current(&self, uid: &str, name: &str) -> Option<&str> {
         let container = self.pods.get(uid)?.pod.containers.iter().find(|container| *container.name == *name)?;
@@ -171,7 +171,7 @@ impl Names {
         Some(&self.pods.get(uid)?.pod.labels)
     }
 
-    /// Whether the pod of that cgroup was told.
+    /// Whether the pod of that cgroup was reported.
     #[must_use]
     pub fn knows(&self, uid: &str) -> bool {
         self.pods.contains_key(uid)
@@ -279,7 +279,7 @@ mod tests {
         firsts.see(2, &container("u", "0"));
         firsts.see(3, &container("u", "1"));
         let name = |names: &Names, id: &str| names.container("u", id).map(ToString::to_string);
-        // Nothing of the pod is told yet: its first container may be one whose id comes late.
+        // No container of the pod is reported yet: the first one may be one that is reported late.
         let mut waiting = (*pod("u", "web", &[])).clone();
         waiting.containers.push(PodContainer { name: "main".into(), ..PodContainer::default() });
         let rows = [container("u", "0"), container("u", "1")];

@@ -1,11 +1,11 @@
-//! Which of the pods and containers that a path names it belongs to, by the pods that are told and by where else each name
-//! is found.
+//! A path may name several pods and containers. This module decides which of them it belongs to, by the pods that the
+//! cluster has reported and by the other places where each name is found.
 //!
-//! A cgroup is named by whoever makes it, and a container may make cgroups below its own. So a name counts in one place:
-//! the one with the fewest folders around it that are no slices, of several the one that was made first. Inside a pod no
-//! other pod begins, unless the node itself runs in that pod: then the outer pod is not told, the inner one is, and so are
-//! all others at the inner one's depth. A pod that is told is therefore found at the least depth at which any told pod was
-//! found, and nowhere else. Of pods that are not told the outermost counts.
+//! A cgroup's maker chooses its name, and a container may make cgroups below its own. So a name counts in one place: the
+//! one with the fewest folders around it that are no slices, and among several the one that was made first. No pod lies
+//! inside another, unless the node itself runs in a pod. Then the cluster reports the inner pod and all others at its
+//! depth, but not the outer pod. A reported pod is therefore found at the least depth at which any reported pod was found,
+//! and nowhere else. If several pods are not reported, the outermost counts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Places {
     told: Arc<Pods>,
     /// What static pods' cgroups are named by.
     hashes: BTreeSet<Arc<str>>,
-    /// The least depth at which a told pod was found so far.
+    /// The least depth at which a reported pod was found so far.
     level: Option<usize>,
 }
 
@@ -76,7 +76,7 @@ impl Places {
         table::fit(&mut self.by_name);
     }
 
-    /// The pods that are told from now on.
+    /// The pods that are reported from now on.
     pub fn tell(&mut self, pods: &Arc<Pods>) {
         self.told = Arc::clone(pods);
         let told = || pods.by_uid.values().chain(pods.gone.values());
@@ -98,7 +98,7 @@ impl Places {
         reading.placement(pod, in_container)
     }
 
-    /// Whether the pod is the node's kubelet's: its place has nothing around it, or as much as all told pods' and it is told.
+    /// Whether the pod is the node's kubelet's: its place has nothing around it, or as much as all reported pods' and it is reported.
     /// Anybody else's is somewhere below what its maker runs in.
     #[must_use]
     pub fn is_nodes(&self, uid: &str) -> bool {
@@ -180,7 +180,7 @@ mod tests {
             assert_eq!(whose(&places, &inner), whose_inner, "{told:?}");
             assert_eq!(whose(&places, &outer), A);
         }
-        // A told pod that lies at the outer depth says where the node is, also after its end.
+        // A reported pod at the outer depth shows where the node is, also after its end.
         let beside = format!("/kubepods/pod{}", A.replace('a', "c"));
         let mut with = places(&[&outer, &inner, &beside], &[&A.replace('a', "c"), B]);
         assert_eq!(whose(&with, &inner), A);

@@ -1,5 +1,5 @@
 //! Which container of each pod was made first: its sandbox, if it has one. Runtimes make it before all others, and the
-//! API tells the ids of all others.
+//! API reports the ids of all others.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,6 +1,6 @@
-//! Which units have a row of their own. Scopes come and go with every login and every started program, and whoever was
-//! given a part of the cgroup tree may make units without end: so a scope is part of the slice or service that holds it,
-//! and below one holder only so many units have rows. Pure: a workload and its path into the workload whose row it is.
+//! Which units have a row of their own. Scopes come and go with every login and every started program, so a scope is part
+//! of the slice or service that holds it. A holder of a part of the cgroup tree may make units without end, so below one
+//! holder only a fixed number of units have rows. Pure: a workload and its path into the workload whose row it is.
 
 use std::collections::HashMap;
 use std::sync::Arc;

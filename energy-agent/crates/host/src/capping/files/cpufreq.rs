@@ -38,7 +38,7 @@ impl Cpufreq {
         policies
     }
 
-    /// The CPUs that a policy sets the clock of: those online, or where that is not told all of them. Empty for a policy
+    /// The CPUs that a policy sets the clock of: those online, or all of them where the kernel does not say which are online. Empty for a policy
     /// that is not there or has none online.
     #[must_use]
     pub fn cpus(&self, policy: u32) -> Vec<u32> {

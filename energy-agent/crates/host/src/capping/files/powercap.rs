@@ -81,7 +81,7 @@ impl PowerLimits {
         attribute::by_errand(&self.file(name)?, move || attribute::writable(&file))
     }
 
-    /// Sets a limit, brought into the range, and sees to it that it is in force (`enabled`); or restores both as they were.
+    /// Sets a limit, brought into the range, and enables it (`enabled`); or restores both.
     ///
     /// # Errors
     /// As [`Self::read`]; also when the file may not be written (a limit that the firmware has locked answers with EACCES),
@@ -99,7 +99,7 @@ impl PowerLimits {
     }
 }
 
-/// Ends the text of a limit that was not in force.
+/// Ends the text of a limit that was not enabled.
 const DISABLED: &str = "disabled";
 
 impl LimitedZone {
@@ -156,7 +156,7 @@ impl LimitedZone {
                 _ => (super::number(raw)?, false),
             },
         };
-        // A zone is never in force with a limit that is neither the old nor the new one.
+        // A zone is never enabled with a limit that is neither the old nor the new one.
         if disabled && !self.disabled() {
             attribute::write(&enabled, "0")?;
         }
@@ -180,7 +180,7 @@ impl LimitedZone {
         self.folder.join(format!("constraint_{constraint}_{name}"))
     }
 
-    /// Whether its limits are kept but not in force; a zone without the file has them in force.
+    /// Whether its limits are kept but not enabled; without the file they are enabled.
     fn disabled(&self) -> bool {
         attribute::read(&self.folder.join("enabled")).is_ok_and(|enabled| enabled == "0")
     }

@@ -258,7 +258,7 @@ fn damaged_lines_without_a_record_cost_nothing_but_themselves_and_are_kept_in_a_
     assert_eq!(left, [Knob::CpuFrequency(1), Knob::CpuFrequency(2)]);
     assert_eq!(fs::read(folder.path().join("state/capping-journal.damaged")).unwrap(), bytes);
     assert_eq!(journal.loss().lines, 4);
-    // Until people have been told.
+    // Until it has been reported.
     drop(journal);
     let mut journal = open(folder.path(), "b");
     assert_eq!(journal.loss().lines, 4);

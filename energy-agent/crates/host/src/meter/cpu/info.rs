@@ -5,7 +5,7 @@ use std::path::Path;
 
 use energy_model::cpu::CpuInfo;
 
-/// What identifies the processor type; from the first CPU of `/proc/cpuinfo`. Empty or `None` is not told.
+/// What identifies the processor type; from the first CPU of `/proc/cpuinfo`. Empty or `None`: not given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuModel {
     /// CPUID vendor such as `GenuineIntel`; on ARM the implementer such as `0x41`.
@@ -48,7 +48,7 @@ impl CpuModel {
         model
     }
 
-    /// The model number of an Intel family 6 CPU, by which its events are told apart.
+    /// The model number of an Intel family 6 CPU, which says what its events are.
     #[must_use]
     pub fn intel_model(&self) -> Option<u32> {
         self.model.filter(|_| self.vendor == "GenuineIntel" && self.family == Some(6))
@@ -71,7 +71,7 @@ pub fn cpu_info(procfs: &Path) -> Vec<CpuInfo> {
             cpus.push(CpuInfo { processor: value.to_owned(), ..CpuInfo::default() });
             continue;
         }
-        // 32-bit ARM puts fields of the whole machine before the first processor; they are nobody's.
+        // 32-bit ARM puts fields of the whole machine before the first processor; they belong to none.
         let Some(cpu) = cpus.last_mut() else { continue };
         let field = match key {
             "vendor_id" | "CPU implementer" => &mut cpu.vendor_id,

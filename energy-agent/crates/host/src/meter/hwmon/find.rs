@@ -1,4 +1,4 @@
-//! Which sensors of hwmon measure a CPU package, a part of one, or the machine: told by chip, label and file name.
+//! Which sensors of hwmon measure a CPU package, a part of one, or the machine: by chip, label and file name.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -7,7 +7,7 @@ use energy_model::sample::CgroupId;
 use energy_model::table;
 use energy_model::workload::cgroup::PathReading;
 
-/// Most cgroups to look at again when other paths or told pods change what theirs means; a node in a container has about as
+/// Most cgroups to look at again when other paths or reported pods change what theirs means; a node in a container has about as
 /// many as pods and containers.
 const MAX: usize = 16_384;
 

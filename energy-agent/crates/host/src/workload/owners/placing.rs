@@ -1,4 +1,4 @@
-//! Which workload a cgroup belongs to, as its path, other paths, told pods and chosen units have it; and moving cgroups
+//! Which workload a cgroup belongs to, by its path, other paths, reported pods and chosen units; and moving cgroups
 //! from one to another when that changes.
 
 use std::collections::HashSet;
@@ -112,7 +112,7 @@ impl Owners {
             if claim.row != *cgroup.workload {
                 moved.push((id, Arc::clone(path), claim));
             } else if claim.holder.is_none() {
-                // Such as a pod that is told now.
+                // Such as a pod that is reported now.
                 free.push(Arc::clone(&cgroup.workload));
             }
         }

@@ -45,7 +45,7 @@ impl Roster {
         let count = || WorkloadCount { known: 1, live: 1, ..WorkloadCount::default() };
         Self {
             workloads: endless.into_iter().map(|workload| (workload, count())).collect(),
-            // They are alive once something is charged to them: a meter that cannot tell the kernel's threads apart must
+            // They are alive once something is charged to them: a meter that does not distinguish the kernel's threads must
             // not show work of theirs as a measured zero.
             alive: BTreeSet::new(),
             units: Units::default(),

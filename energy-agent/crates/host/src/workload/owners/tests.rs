@@ -313,7 +313,7 @@ fn a_hypervisor_stays_its_pods_whatever_sandbox_a_user_makes() {
         owners.apply(owners.now, &events, true);
         assert!(Arc::ptr_eq(&owners.owner(1), &owners.owner(3)), "{:?}", owners.owner(3));
     }
-    // A kubelet with a folder of its own, whose pods nobody tells of.
+    // A kubelet with a folder of its own, whose pods no source reports.
     let mut with_root = owners(Instant::now());
     let rooted = created(1, &format!("/a.slice/root{POD}/{ID}"));
     with_root.apply(with_root.now, &[users.clone(), rooted, overhead.clone()], true);

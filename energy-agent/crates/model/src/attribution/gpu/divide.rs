@@ -1,4 +1,4 @@
-//! Whose the active energy of a GPU is: by work where it was sampled, else by whoever alone can have used it.
+//! To whom the active energy of a GPU belongs: by work where it was sampled, else to the only one that can have used it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

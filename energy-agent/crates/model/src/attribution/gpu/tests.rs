@@ -167,7 +167,7 @@ fn fc_057_shares_are_per_gpu_and_a_sum_of_zero_is_nobodys() {
     for (joules, division) in &found[2..] {
         assert_eq!((division.idle.0, division.unattributed.0, division.shares.len()), (joules * JOULE, 0, 0));
     }
-    // With a baseline, what an open context costs beyond it is nobody's work.
+    // With a baseline, what an open context costs beyond it belongs to nobody.
     let world =
         World::new(Evidence::Samples, Some(0)).process(5001, 0, Some(pod("c"))).process(5002, 0, Some(pod("c")));
     let division = world.divide(90, Idle::Learned(&known(24)));

@@ -23,7 +23,7 @@ fn error(state: KnobState) -> KnobError {
     KnobError { state, detail: "because".to_owned() }
 }
 
-/// A knob with a device behind it that does what it is told, once a second.
+/// A knob with a device behind it that follows each write, once a second.
 struct Bench {
     managed: ManagedKnob,
     device: Found,

@@ -153,7 +153,7 @@ impl ManagedKnob {
             (_, Writability::Usable | Writability::Absent, Some(refusal)) => refusal.error.state,
             (_, standing, _) => standing.state(),
         };
-        // What was written last to a GPU's clocks is not in force any more.
+        // The last write to a GPU's clocks no longer holds.
         let is_gone = !self.knob.is_readable() && self.phase.held().is_none();
         let wanted = self.wanted.as_ref();
         let detail = match &self.phase {

@@ -54,7 +54,7 @@ fn object(node: &YamlNode<'_>, object: &'static Object, problems: &mut Problems)
 /// Whether a map has the keys it needs, once, and no others.
 pub fn keys(node: &YamlNode<'_>, object: &'static Object, problems: &mut Problems) {
     twice(node, problems);
-    // What an unknown key was probably meant to be is not told as missing too.
+    // What an unknown key was probably meant to be is not reported as missing too.
     let mut meant = Vec::new();
     for entry in node.entries().iter().filter(|entry| object.field(&entry.key).is_none()) {
         let (message, name) = unknown(&entry.key, object);

@@ -98,7 +98,7 @@ fn read_root(root: &YamlNode<'_>, namespace: &str) -> PolicyDocument {
     if problems.is_empty() { document } else { refuse(document, problems) }
 }
 
-/// The document as a whole is wrong. What is wrong with its policies is told all the same.
+/// The document as a whole is wrong. What is wrong with its policies is still reported.
 fn refuse(mut document: PolicyDocument, problems: Problems) -> PolicyDocument {
     document.policies.clear();
     let problems = problems.into_messages().into_iter().map(|message| (None, message));
@@ -119,7 +119,7 @@ fn read_policy(node: &YamlNode<'_>, name: &PolicyName, namespace: &str, problems
     Some(policy)
 }
 
-/// Also of a policy that is wrong, so that its last good version can be told; one without a name goes by its place, which
+/// Also of a policy that is wrong, so that its last good version can be found; one without a name goes by its place, which
 /// no policy can have as its name.
 fn name_of(node: &YamlNode<'_>, index: usize) -> PolicyName {
     let text = |key: &TypedField<String>| key.given(node).and_then(YamlNode::text).filter(|text| !text.is_empty());

@@ -200,7 +200,7 @@ fn a_pod_without_a_series_of_its_own_is_given_nothing() {
 }
 
 /// What happens in one second: energy of three zones, busy CPUs, milliseconds of work and life of six workloads, which pods
-/// are told and how long it takes.
+/// are reported and how long it takes.
 type Second = (Vec<Option<u64>>, u64, Vec<u64>, Vec<bool>, Vec<u64>, u64);
 
 fn second() -> impl Strategy<Value = Second> {
