@@ -3,7 +3,7 @@
 use energy_ebpf::Usage;
 
 /// Something that is added up: the run time of a process, or all that a cgroup did.
-pub trait Amount: Copy + Default {
+pub trait Addend: Copy + Default {
     #[must_use]
     fn plus(self, more: Self) -> Self;
     /// What it has more than `charged`; nothing where that is more.
@@ -11,7 +11,7 @@ pub trait Amount: Copy + Default {
     fn beyond(self, charged: Self) -> Self;
 }
 
-impl Amount for u64 {
+impl Addend for u64 {
     fn plus(self, more: Self) -> Self {
         self + more
     }
@@ -21,7 +21,7 @@ impl Amount for u64 {
     }
 }
 
-impl Amount for Usage {
+impl Addend for Usage {
     fn plus(self, more: Self) -> Self {
         Self {
             runtime_ns: self.runtime_ns + more.runtime_ns,
@@ -47,7 +47,7 @@ pub struct RunningTotal<A> {
     total: A,
 }
 
-impl<A: Amount> RunningTotal<A> {
+impl<A: Addend> RunningTotal<A> {
     /// What the map holds, in the reading in progress; a later value replaces an earlier one.
     pub const fn set(&mut self, total: A) {
         self.total = total;
