@@ -15,7 +15,7 @@ use energy_export::level::Level;
 use energy_host::config::HostConfig;
 use energy_model::attribution::method::{IdleMethod, IdlePolicy};
 
-pub use self::choice::{Capping, LogFormat, LogLevel};
+pub use self::choice::{Capping, LogFormat, LogLevel, Resources};
 pub use self::command::{Cli, Command, DoctorArgs, Login, PolicyCommand, ReportFormat, RestoreArgs, TopArgs};
 pub use self::compare::{CompareArgs, CompareFormat, Money};
 
@@ -90,6 +90,22 @@ pub struct Config {
         value_name = "NAMESPACE/LABELS"
     )]
     pub capping_selector: Option<LabelledObjects>,
+    /// What PowerCappingPolicy and ClusterPowerBudget objects may do. `off`: they are not followed. `recommend`: they show what
+    /// they would do, and nothing is written, whatever their mode. `enforce`: their mode counts.
+    ///
+    /// Needs list and watch on powercappingpolicies in all namespaces, and the kinds (`energy-agent policy crd`). A
+    /// PowerCappingPolicy selects pods of its own namespace only and never lifts a limit of a document: of both, the lower one
+    /// holds.
+    #[arg(long = "capping.resources", env = "ENERGY_AGENT_CAPPING_RESOURCES", value_enum, default_value_t = Resources::Off, value_name = "MODE")]
+    pub capping_resources: Resources,
+    /// Namespace in which the levels of ClusterPowerBudgets are, and the Leases of who writes them. Default: POD_NAMESPACE (from
+    /// the downward API, fieldRef metadata.namespace), else energy-agent.
+    #[arg(
+        long = "capping.resources-namespace",
+        env = "ENERGY_AGENT_CAPPING_RESOURCES_NAMESPACE",
+        value_name = "NAMESPACE"
+    )]
+    pub capping_resources_namespace: Option<String>,
     /// Metric levels to export. If a level is left out, its energy is still part of the sums above it.
     ///
     /// With one zone a unit and a pod have 4 series, a container 5, a process 3; each further zone adds two. Processes also
@@ -160,10 +176,20 @@ pub struct Config {
 }
 
 impl Config {
+    /// Where levels and Leases are.
+    #[must_use]
+    pub(crate) fn resources_namespace(&self) -> String {
+        let of_pod = || std::env::var("POD_NAMESPACE").ok().filter(|name| !name.is_empty());
+        self.capping_resources_namespace.clone().or_else(of_pod).unwrap_or_else(|| "energy-agent".to_owned())
+    }
+
     /// Some source of policies is named.
     #[must_use]
     pub const fn has_policies(&self) -> bool {
-        self.capping_policy.is_some() || self.capping_configmap.is_some() || self.capping_selector.is_some()
+        self.capping_policy.is_some()
+            || self.capping_configmap.is_some()
+            || self.capping_selector.is_some()
+            || !matches!(self.capping_resources, Resources::Off)
     }
 }
 

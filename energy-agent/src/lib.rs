@@ -30,15 +30,14 @@ use energy_export::page::Published;
 use energy_export::self_metrics::SelfMetrics;
 use energy_export::web_config::WebConfigSource;
 use energy_files::reload;
-use energy_model::capping::source::ActivePolicies;
 use energy_model::meter_state::MeterName;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
 
-use crate::config::{Capping, Config};
-use crate::node::{Node, node_name};
+use crate::config::{Capping, Config, Resources};
+use crate::node::{Node, Told, node_name};
 use crate::notify::Manager;
 use crate::selection_source::SelectionSource;
 use crate::signals::{Meaning, Signals};
@@ -90,7 +89,11 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
     if config.capping == Capping::Off && config.has_policies() {
         warn!("policies are ignored because capping is off; add --capping=on");
     }
-    let policies = (config.capping == Capping::On).then(|| policies::start(config, &own));
+    let is_on = config.capping == Capping::On;
+    let policies = is_on.then(|| policies::start(config, &own));
+    let budgets = (is_on && config.capping_resources != Resources::Off)
+        .then(|| policies::budgets::start(config, node_name(config)));
+    let policies = policies.map(|policies| (policies, budgets));
     let (outbox, sending) = events(config, &own).unzip();
     let Some(node) = open(config, policies, outbox, &mut signals).await? else {
         return Ok(Ended::Unfinished("the agent ends before its meters are open".to_owned()));
@@ -167,7 +170,7 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
 /// Opens the meters, on a thread of its own, as a file of them may hang. `None`: a signal came first.
 async fn open(
     config: &Config,
-    policies: Option<watch::Receiver<Arc<ActivePolicies>>>,
+    policies: Option<Told>,
     outbox: Option<Outbox>,
     signals: &mut Signals,
 ) -> Result<Option<Node>> {

@@ -52,7 +52,7 @@ fn run(config: &Config) -> anyhow::Result<ExitCode> {
     }
     if config.capping == Capping::On && !config.has_policies() {
         let problem = "--capping=on needs policies: name them with --capping.policy, --capping.configmap or \
-                       --capping.configmap-selector";
+                       --capping.configmap-selector, or follow objects with --capping.resources";
         Cli::command().error(ErrorKind::MissingRequiredArgument, problem).exit();
     }
     let mut log = Log::to_stderr().context("the log")?;

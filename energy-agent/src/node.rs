@@ -28,7 +28,6 @@ use energy_model::attribution::idle::IdleModel;
 use energy_model::attribution::method::IdleMethod;
 use energy_model::attribution::usage::CpuShare;
 use energy_model::attribution::{Attribution, Idle, Interval, Weight, ZoneReading, attribute, know_estimates, learn};
-use energy_model::capping::source::ActivePolicies;
 use energy_model::cpu::CpuInfo;
 use energy_model::ledger::Ledger;
 use energy_model::ledger::gpu_power::GpuPowers;
@@ -45,9 +44,9 @@ use energy_model::workload::mirrors::Mirrors;
 use energy_model::workload::names::{Names, Pods};
 use energy_model::workload::sandbox::Sandboxes;
 use energy_model::workload::units::Units;
-use tokio::sync::watch;
 use tracing::{info, warn};
 
+pub use self::capper::Told;
 use self::capper::{Capper, CapperTick};
 use self::gpus::{Gpus, PlacedGpu};
 use self::processes::ProcessLevel;
@@ -97,11 +96,7 @@ impl Node {
     ///
     /// # Errors
     /// When a demanded meter is refused; see [`Sampler::open`].
-    pub fn open(
-        config: &Config,
-        policies: Option<watch::Receiver<Arc<ActivePolicies>>>,
-        events: Option<Outbox>,
-    ) -> Result<Self> {
+    pub fn open(config: &Config, policies: Option<Told>, events: Option<Outbox>) -> Result<Self> {
         let node = Self::only_measuring(config)?;
         let capper = match policies {
             Some(policies) => Some(Capper::open(config, policies, events)),

@@ -17,4 +17,4 @@ mod gpu;
 mod map;
 mod refusals;
 mod releases;
-mod world;
+pub mod world;

@@ -4,5 +4,6 @@
 mod common;
 
 mod capping;
+mod objects;
 mod policy;
 mod policy_sources;

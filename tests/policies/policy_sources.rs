@@ -133,7 +133,7 @@ impl Follower {
 
     /// Whether an earlier version of the policy is kept; `None` where nothing is refused.
     fn refused(&self, policy: Option<&str>) -> Option<bool> {
-        let policy = policy.map(|name| PolicyName { namespace: "".into(), name: name.into() });
+        let policy = policy.map(|name| PolicyName { namespace: "".into(), name: name.into(), ..PolicyName::default() });
         self.now().problems.iter().find(|problem| problem.policy == policy).map(|problem| problem.kept)
     }
 }

@@ -15,6 +15,7 @@ use energy_model::capping::policy::unit::plain;
 use energy_model::capping::policy::yaml::MAX_BYTES;
 use energy_model::capping::policy::{Amount, BudgetScope, Policy, json_schema};
 use energy_model::printable::printable;
+use energy_model::resources::definitions;
 
 use crate::config::PolicyCommand;
 
@@ -33,6 +34,7 @@ pub fn run(command: &PolicyCommand) -> Result<ExitCode> {
             let schema = schema();
             write!(out, "{schema}").map(|()| ExitCode::SUCCESS)
         }
+        PolicyCommand::Crd => write!(out, "{}", definitions()?).map(|()| ExitCode::SUCCESS),
         PolicyCommand::Explain { field } => match explain::explain(field.as_deref().unwrap_or_default()) {
             Ok(text) => write!(out, "{text}").map(|()| ExitCode::SUCCESS),
             Err(problem) => {
@@ -52,6 +54,18 @@ pub fn run(command: &PolicyCommand) -> Result<ExitCode> {
 #[must_use]
 pub fn schema() -> String {
     format!("{:#}\n", json_schema::document())
+}
+
+/// The CustomResourceDefinitions, as they are printed. Words that other readers of YAML take for a truth value are in quotes.
+///
+/// # Errors
+/// Never, but for a fault of the writer of YAML.
+pub fn definitions() -> Result<String> {
+    let mut text = String::from("# Printed by `energy-agent policy crd`.\n");
+    for definition in definitions::all() {
+        text += &format!("---\n{}", serde_saphyr::to_string(&definition)?);
+    }
+    Ok(text)
 }
 
 /// A document of policies, where it was found.
@@ -125,6 +139,7 @@ fn summary(policy: &Policy) -> String {
     let scope = match budget.scope {
         BudgetScope::PerPod => "PerPod",
         BudgetScope::PerNode => "PerNode",
+        BudgetScope::Total => "Total",
     };
     let counted = match (budget.components.gpu, budget.components.cpu) {
         (true, true) => "gpu+cpu",

@@ -1,6 +1,7 @@
 //! Values of flags that are one of a few words.
 
 use clap::ValueEnum;
+use energy_model::capping::policy::Mode;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogLevel {
@@ -21,4 +22,24 @@ pub enum LogFormat {
 pub enum Capping {
     Off,
     On,
+}
+
+/// What objects of the API server may do at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Resources {
+    Off,
+    Recommend,
+    Enforce,
+}
+
+impl Resources {
+    /// The highest mode that an object has.
+    #[must_use]
+    pub(crate) const fn most(self) -> Mode {
+        match self {
+            Self::Off => Mode::Off,
+            Self::Recommend => Mode::Recommend,
+            Self::Enforce => Mode::Enforce,
+        }
+    }
 }

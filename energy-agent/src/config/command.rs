@@ -46,7 +46,7 @@ pub enum Command {
     /// least. Runs that did different work are compared by unit of work only. Exit code 2: wrong usage. 3: the runs cannot be
     /// compared.
     Compare(Box<CompareArgs>),
-    /// Check power policies offline, explain their fields, or print their JSON Schema.
+    /// Check power policies offline, explain their fields, or print their JSON Schema or CustomResourceDefinitions.
     #[command(subcommand)]
     Policy(PolicyCommand),
 }
@@ -69,6 +69,11 @@ pub enum PolicyCommand {
     },
     /// Print the JSON Schema (draft 2020-12) of a document of policies, for editors.
     Schema,
+    /// Print the CustomResourceDefinitions of PowerCappingPolicy, ClusterPowerBudget, PowerLevel and NodeFrequencies.
+    ///
+    /// Install them with `energy-agent policy crd | kubectl apply --server-side -f -`. Agents follow the objects with
+    /// --capping.resources.
+    Crd,
 }
 
 #[derive(Debug, Args)]

@@ -11,20 +11,25 @@ use energy_host::capping::files::FileKnobs;
 use energy_host::meter::gpu::GpuMeter;
 use energy_host::workload::owners::Owners;
 use energy_model::capping::change::{self, About, Change};
-use energy_model::capping::controller::{BudgetChange, Controller, Outcome};
-use energy_model::capping::knob::{Knob, Limits};
+use energy_model::capping::controller::{self, BudgetChange, Controller, Outcome};
+use energy_model::capping::knob::{Knob, Limit, Limits};
+use energy_model::capping::level::Levels;
 use energy_model::capping::observation::{GpuDevice, Observation, PodNow};
 use energy_model::capping::policy::{Mode, Policy};
 use energy_model::capping::source::ActivePolicies;
-use energy_model::capping::status::{CappingStatus, PodId, PolicyStatus};
+use energy_model::capping::status::{CappingStatus, NodePower, PodId, PolicyStatus};
+use energy_model::follower::Follower;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::snapshot::Snapshot;
+use energy_model::units::Watts;
 use energy_model::workload::names::{Pod, Pods};
+use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::observe::Observer;
 use crate::config::Config;
+use crate::policies::budgets::{KnownBudgets, bounds_at};
 
 /// How long the first tick waits for policies, and for GPUs that have to be given back. Only after a crash.
 const BEGIN: Duration = Duration::from_secs(5);
@@ -46,6 +51,10 @@ const BUSY_CPUS: f64 = 0.05;
 pub struct Capper {
     policies: watch::Receiver<Arc<ActivePolicies>>,
     in_force: Arc<ActivePolicies>,
+    /// `None` with `--capping.resources=off`.
+    budgets: Option<watch::Receiver<Arc<KnownBudgets>>>,
+    followed: Arc<KnownBudgets>,
+    follower: Follower,
     observer: Observer,
     controller: Controller,
     actuator: Actuator,
@@ -66,6 +75,9 @@ pub struct Capper {
     off: bool,
 }
 
+/// The ends of what policies and budgets are told through.
+pub type Told = (watch::Receiver<Arc<ActivePolicies>>, Option<watch::Receiver<Arc<KnownBudgets>>>);
+
 /// A tick as capping sees it.
 pub struct CapperTick<'a> {
     pub snapshot: &'a Snapshot,
@@ -77,10 +89,13 @@ pub struct CapperTick<'a> {
 impl Capper {
     /// Takes the journal over; writes nothing.
     #[must_use]
-    pub fn open(config: &Config, policies: watch::Receiver<Arc<ActivePolicies>>, events: Option<Outbox>) -> Self {
+    pub fn open(config: &Config, (policies, budgets): Told, events: Option<Outbox>) -> Self {
         Self {
             policies,
             in_force: Arc::default(),
+            budgets,
+            followed: Arc::default(),
+            follower: Follower::default(),
             observer: Observer::default(),
             controller: Controller::new(config.host.interval),
             actuator: Actuator::open(&config.host),
@@ -106,7 +121,7 @@ impl Capper {
         }
         info!("capping is off, limits that an earlier run left are restored");
         let none = ActivePolicies { complete: true, ..ActivePolicies::default() };
-        let capper = Self { off: true, ..Self::open(config, watch::channel(Arc::new(none)).1, None) };
+        let capper = Self { off: true, ..Self::open(config, (watch::channel(Arc::new(none)).1, None), None) };
         // What is limited by an agent that runs is not left over.
         let is_other = capper.actuator.trouble().is_some_and(|trouble| trouble.kind == TroubleKind::OtherAgent);
         (!is_other && !capper.is_done()).then_some(capper)
@@ -126,14 +141,16 @@ impl Capper {
             return;
         }
         let until = Instant::now() + BEGIN;
-        while !self.policies.borrow().complete && Instant::now() < until {
+        let is_known = |capper: &Self| {
+            let budgets = capper.budgets.as_ref().is_none_or(|budgets| budgets.borrow().seen.complete);
+            budgets && capper.policies.borrow().complete
+        };
+        while !is_known(self) && Instant::now() < until {
             thread::sleep(BEGIN_STEP);
         }
         self.take_policies();
-        let stands = |limit: &energy_model::capping::knob::Limit| match self.in_force.policies.get(&limit.policy) {
-            Some(sourced) => sourced.policy.mode == Mode::Enforce,
-            None => !self.in_force.complete,
-        };
+        let levels = self.take_levels(self.started.elapsed());
+        let stands = |limit: &Limit| controller::stands(&limit.policy, &self.in_force, &levels).unwrap_or(true);
         let kept: Limits = written.into_iter().filter(|(_, limit)| stands(limit)).collect();
         self.controller.adopt(&kept);
         loop {
@@ -165,11 +182,14 @@ impl Capper {
         known.looks = seen.gpus.iter().filter_map(|gpu| Some((Arc::clone(&gpu.uuid), gpu.look?))).collect();
         self.actuator.look(now, known, &mut self.files, gpus);
         seen.knobs = self.actuator.knobs();
-        let Outcome { mut limits, clamped, unusable, policies, changes } = self.controller.step(&self.in_force, &seen);
-        if !self.in_force.complete && now < UNANSWERED {
+        seen.bounds = bounds_at(&self.followed.bounds, Timestamp::now());
+        let levels = self.take_levels(now);
+        let Outcome { mut limits, clamped, unusable, policies, changes, power, range } =
+            self.controller.step(&self.in_force, &levels, &seen);
+        if now < UNANSWERED {
             // A policy that is missing may be one that was not read yet.
             for (knob, limit) in self.actuator.adopted() {
-                if !self.in_force.policies.contains_key(&limit.policy) {
+                if controller::stands(&limit.policy, &self.in_force, &levels).is_none() {
                     limits.entry(knob).or_insert(limit);
                 }
             }
@@ -183,8 +203,10 @@ impl Capper {
         CappingStatus {
             policies,
             caps,
-            problems: self.in_force.problems.clone(),
-            sources: self.in_force.sources.clone(),
+            problems: [&*self.in_force.problems, &*self.followed.problems].concat(),
+            node: NodePower { power, floor: Watts(range.floor), most: Watts(range.most) },
+            levels: levels.budgets,
+            sources: [&*self.in_force.sources, &*self.followed.sources].concat(),
             restore_pending: self.actuator.restore_pending(),
             restore_failures: self.actuator.restore_failures(),
             journal_repairs: self.actuator.journal_repairs(),
@@ -237,6 +259,16 @@ impl Capper {
             }
         };
         vec![journal]
+    }
+
+    /// What budgets over many nodes ask of this one now. Without any to follow, that is known to be nothing.
+    fn take_levels(&mut self, now: Duration) -> Levels {
+        let Some(budgets) = &mut self.budgets else { return Levels { complete: true, ..Levels::default() } };
+        let followed = Arc::clone(&budgets.borrow_and_update());
+        let before = std::mem::replace(&mut self.followed, followed);
+        let news = self.followed.problems.iter().filter(|problem| !before.problems.contains(problem));
+        self.refused.extend(news.map(change::of_problem));
+        self.follower.step(&self.followed.seen, now)
     }
 
     fn take_policies(&mut self) {
@@ -329,7 +361,7 @@ fn log(change: &Change) {
     let policy = policy.as_ref().map(ToString::to_string).unwrap_or_default();
     let pod = match about {
         About::Pod(PodId { namespace, name, .. }) => format!("{namespace}/{name}"),
-        About::Node | About::ConfigMap { .. } => String::new(),
+        About::Node | About::ConfigMap { .. } | About::Object { .. } => String::new(),
     };
     let change = kind.as_str();
     if kind.is_warning() {

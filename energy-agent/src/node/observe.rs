@@ -62,7 +62,7 @@ impl Observer {
             })
             .collect();
         observed.sort_by(|a, b| a.uid.cmp(&b.uid));
-        Observation { now, pods: observed, gpus, node_cpu_power, knobs: BTreeMap::new() }
+        Observation { now, pods: observed, gpus, node_cpu_power, knobs: BTreeMap::new(), bounds: BTreeMap::new() }
     }
 }
 

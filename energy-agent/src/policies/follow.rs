@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use energy_cluster::configmaps::{self, ConfigMapValue, KnownConfigMaps, Which};
-use energy_cluster::kubernetes::Credentials;
+use energy_cluster::kubernetes::{ClusterError, Credentials};
+use energy_cluster::resources::{self, KnownObjects, Objects};
 use energy_export::self_metrics::SelfMetrics;
 use energy_files::config_file::FileError;
 use energy_files::log_limit::LogLimit;
@@ -16,6 +17,8 @@ use energy_files::stable_read::{self, Look};
 use energy_model::capping::source::ActivePolicies;
 use energy_model::capping::status::DocumentPlace;
 use energy_model::meter_state::Reason;
+use energy_model::resources::object::KubeObject;
+use energy_model::resources::power_capping_policy;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
@@ -23,7 +26,7 @@ use tracing::{info, warn};
 
 use super::files::{self, SourceError};
 use super::store::{Documents, PolicyStore};
-use crate::config::Config;
+use crate::config::{Config, Resources};
 
 /// Time between two looks at the file.
 const LOOK: Duration = Duration::from_millis(500);
@@ -37,8 +40,8 @@ const LOGGED: usize = 10;
 /// The source of this number, and what it says now.
 type SourceAnswer = (usize, Result<Documents, SourceError>);
 
-/// Follows what `--capping.policy`, `--capping.configmap` and `--capping.configmap-selector` name, in tasks of the current
-/// runtime that go on until nobody listens.
+/// Follows what `--capping.policy`, `--capping.configmap` and `--capping.configmap-selector` name, and objects if
+/// `--capping.resources` says so, in tasks of the current runtime that go on until nobody listens.
 #[must_use]
 pub fn start(config: &Config, own: &Arc<SelfMetrics>) -> watch::Receiver<Arc<ActivePolicies>> {
     let file = config.capping_policy.clone();
@@ -48,7 +51,10 @@ pub fn start(config: &Config, own: &Arc<SelfMetrics>) -> watch::Receiver<Arc<Act
     let mut titles: Vec<String> = file.iter().map(|path| format!("file {}", path.display())).collect();
     let first_map = titles.len();
     titles.extend(maps.iter().map(Which::title));
-    let book = PolicyStore::new(&titles);
+    let follows_objects = config.capping_resources != Resources::Off;
+    titles.extend(follows_objects.then(|| "PowerCappingPolicies".to_owned()));
+    let last = titles.len() - 1;
+    let book = PolicyStore::new(&titles, config.capping_resources.most());
     let (publish, in_force) = watch::channel(Arc::new(book.in_force()));
     let (tell, told) = mpsc::channel(16);
     if let Some(path) = file {
@@ -57,6 +63,11 @@ pub fn start(config: &Config, own: &Arc<SelfMetrics>) -> watch::Receiver<Arc<Act
     for (source, which) in (first_map..).zip(maps) {
         let credentials = Credentials::find(config.cluster.kubeconfig.as_deref());
         tokio::spawn(follow_maps(configmaps::start(credentials, &which), which, source, tell.clone()));
+    }
+    if follows_objects {
+        let credentials = Credentials::find(config.cluster.kubeconfig.as_deref());
+        let told = resources::start(credentials, &resources::Followable::All(power_capping_policy::PLURAL));
+        tokio::spawn(follow_objects(told, last, tell.clone()));
     }
     let speaker = Speaker { before: Arc::clone(&in_force.borrow()), news: LogLimit::default() };
     tokio::spawn(run(book, told, publish, speaker));
@@ -193,6 +204,37 @@ async fn follow_maps(
     }
 }
 
+async fn follow_objects(mut told: watch::Receiver<KnownObjects>, source: usize, tell: mpsc::Sender<SourceAnswer>) {
+    told.mark_changed();
+    let (mut before, mut failing): (Option<Arc<Objects>>, bool) = (None, false);
+    while told.changed().await.is_ok() {
+        let KnownObjects { objects, trouble } = told.borrow_and_update().clone();
+        if let Some(objects) = objects.filter(|objects| failing || before.as_ref() != Some(objects)) {
+            before = Some(Arc::clone(&objects));
+            let document = |((namespace, name), object): (&resources::Name, &Arc<KubeObject>)| {
+                let (namespace, name) = (namespace.clone(), name.clone());
+                let place = DocumentPlace::Object { kind: power_capping_policy::KIND, namespace, name };
+                (place, Ok(Arc::from(object.spec.to_string())))
+            };
+            if tell.send((source, Ok(objects.iter().map(document).collect()))).await.is_err() {
+                return;
+            }
+        }
+        failing = trouble.is_some();
+        if let Some(ClusterError { reason, message }) = trouble {
+            let message = match reason {
+                Reason::Absent => {
+                    format!("{message}; install it: energy-agent policy crd | kubectl apply --server-side -f -")
+                }
+                _ => message,
+            };
+            if tell.send((source, Err(SourceError { reason, message }))).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
 /// The documents in ConfigMaps: every key in `data`, and of `binaryData` those that are `known` or named as documents are. A
 /// logo beside policies is not one.
 fn documents(
@@ -245,6 +287,9 @@ impl Speaker {
                     info!(source, found = detail, "policies can be read again");
                 }
                 (true, _) => {}
+                (false, Reason::Absent) if self.news.is(Reason::Absent, Instant::now().into_std()) => {
+                    info!(source, problem = detail, "objects cannot be followed yet; everything else goes on");
+                }
                 (false, reason) if self.news.is(reason, Instant::now().into_std()) => {
                     warn!(
                         source,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use energy_model::capping::policy::document::{PolicyDocument, parse};
-use energy_model::capping::policy::{Policy, PolicyName};
+use energy_model::capping::policy::{Authority, Mode, Policy, PolicyName, object};
 use energy_model::capping::source::{ActivePolicies, Sourced};
 use energy_model::capping::status::SourceState;
 use energy_model::capping::status::{DocumentPlace, Problem};
@@ -24,6 +24,8 @@ pub type Documents = BTreeMap<DocumentPlace, DocumentText>;
 #[derive(Clone, Debug)]
 pub struct PolicyStore {
     sources: Vec<StoredSource>,
+    /// The highest mode that a policy in an object has.
+    most: Mode,
 }
 
 #[derive(Clone, Debug)]
@@ -54,18 +56,13 @@ fn are_beside(one: &DocumentPlace, other: &DocumentPlace) -> bool {
         (DocumentPlace::File(path), DocumentPlace::File(other)) => {
             Path::new(path).parent() == Path::new(other).parent()
         }
-        (
-            DocumentPlace::ConfigMap { namespace, name, .. },
-            DocumentPlace::ConfigMap { namespace: other, name: of, .. },
-        ) => (namespace, name) == (other, of),
-        (DocumentPlace::File(_), DocumentPlace::ConfigMap { .. })
-        | (DocumentPlace::ConfigMap { .. }, DocumentPlace::File(_)) => false,
+        (DocumentPlace::File(_), _) | (DocumentPlace::ConfigMap { .. }, _) | (DocumentPlace::Object { .. }, _) => false,
     }
 }
 
 impl PolicyStore {
-    /// Of sources by these titles, none of which has answered.
-    pub fn new(titles: &[String]) -> Self {
+    /// Of sources by these titles, none of which has answered. No object has a higher mode than `most`.
+    pub fn new(titles: &[String], most: Mode) -> Self {
         let source = |title: &String| StoredSource {
             state: SourceState {
                 source: Arc::from(&**title),
@@ -76,7 +73,7 @@ impl PolicyStore {
             answered: false,
             documents: BTreeMap::new(),
         };
-        Self { sources: titles.iter().map(source).collect() }
+        Self { sources: titles.iter().map(source).collect(), most }
     }
 
     /// The source of this number answers with all the documents it has. One that is the same as before is not read again.
@@ -88,11 +85,11 @@ impl PolicyStore {
         for (place, content) in said {
             let entry = source.documents.entry(place.clone()).or_default();
             if entry.content.as_ref() != Some(&content) {
-                entry.take(&place, content);
+                entry.take(&place, content, self.most);
                 changed.push(place);
             }
         }
-        source.keep_moved(&gone, &changed);
+        source.keep_moved(&gone, &changed, self.most);
         source.answered = true;
         let (documents, policies) =
             (source.documents.len(), source.documents.values().map(|entry| entry.policies.len()).sum::<usize>());
@@ -154,7 +151,7 @@ impl PolicyStore {
 impl StoredSource {
     /// A document that is gone may have been renamed, or put into another one of its folder or ConfigMap. Where that one has
     /// changed and cannot be understood, it keeps the policies that are in no other document.
-    fn keep_moved(&mut self, gone: &BTreeMap<DocumentPlace, StoredDocument>, changed: &[DocumentPlace]) {
+    fn keep_moved(&mut self, gone: &BTreeMap<DocumentPlace, StoredDocument>, changed: &[DocumentPlace], most: Mode) {
         for place in changed {
             let present: BTreeSet<PolicyName> =
                 self.documents.values().flat_map(|entry| entry.policies.keys().cloned()).collect();
@@ -165,7 +162,7 @@ impl StoredSource {
             };
             if let (false, Some(content)) = (moved.is_empty(), entry.content.clone()) {
                 entry.policies.extend(moved.into_iter().map(|(name, policy)| (name.clone(), Arc::clone(policy))));
-                entry.take(place, content);
+                entry.take(place, content, most);
             }
         }
     }
@@ -173,15 +170,16 @@ impl StoredSource {
 
 impl StoredDocument {
     /// Another version of the document.
-    fn take(&mut self, place: &DocumentPlace, content: DocumentText) {
-        let namespace = match place {
-            DocumentPlace::File(_) => "",
-            DocumentPlace::ConfigMap { namespace, .. } => namespace,
+    fn take(&mut self, place: &DocumentPlace, content: DocumentText, most: Mode) {
+        let read = |text: &str| match place {
+            DocumentPlace::File(_) => parse(text, ""),
+            DocumentPlace::ConfigMap { namespace, .. } => parse(text, namespace),
+            DocumentPlace::Object { namespace, name, .. } => of_object(namespace, name, text, most),
         };
         let refused = |message| PolicyDocument { policies: Vec::new(), problems: vec![(None, message)] };
         let document = match &content {
             // No text may stop the others.
-            Ok(text) => panics::caught(|| parse(text, namespace))
+            Ok(text) => panics::caught(|| read(text))
                 .unwrap_or_else(|_| refused("cannot be read: the agent's policy reader failed".to_owned())),
             Err(problem) => refused(problem.clone()),
         };
@@ -210,6 +208,22 @@ impl StoredDocument {
             })
             .collect();
         self.policies.append(&mut earlier);
+    }
+}
+
+/// What is in a PowerCappingPolicy, whose spec is `text`.
+fn of_object(namespace: &str, name: &str, text: &str, most: Mode) -> PolicyDocument {
+    let name = PolicyName { authority: Authority::Tenant, namespace: namespace.into(), name: name.into() };
+    let spec = serde_json::from_str(text).unwrap_or_default();
+    match object::policy(name.clone(), &spec) {
+        Ok(mut policy) => {
+            policy.mode = policy.mode.min(most);
+            PolicyDocument { policies: vec![policy], problems: Vec::new() }
+        }
+        Err(problems) => {
+            let problems = problems.into_iter().map(|problem| (Some(name.clone()), problem)).collect();
+            PolicyDocument { policies: Vec::new(), problems }
+        }
     }
 }
 

@@ -197,7 +197,7 @@ impl Driver {
 }
 
 pub fn limits(values: impl IntoIterator<Item = (Knob, u64)>) -> Limits {
-    let policy = PolicyName { namespace: "team-a".into(), name: "night".into() };
+    let policy = PolicyName { namespace: "team-a".into(), name: "night".into(), ..PolicyName::default() };
     values.into_iter().map(|(knob, value)| (knob, Limit { value, policy: policy.clone() })).collect()
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use energy_model::capping::knob::Knob;
 use energy_model::capping::knob::KnobState;
-use energy_model::capping::policy::{BudgetScope, Component, Mode, PolicyName};
+use energy_model::capping::level::{NodeBudget, NodeLevel, Standing};
+use energy_model::capping::policy::{Authority, BudgetScope, Component, Mode, PolicyName};
 use energy_model::capping::status::SourceState;
 use energy_model::capping::status::{
-    CapStatus, CappingStatus, Conflict, DocumentPlace, PodId, PolicyStatus, Problem, SubjectState, SubjectStatus,
-    Writes,
+    CapStatus, CappingStatus, Conflict, DocumentPlace, NodePower, PodId, PolicyStatus, Problem, SubjectState,
+    SubjectStatus, Writes,
 };
 use energy_model::meter_state::Reason;
 use energy_model::units::Watts;
@@ -22,7 +23,7 @@ fn pod(uid: &str, name: &str) -> PodId {
 }
 
 fn policy(name: &str) -> PolicyName {
-    PolicyName { namespace: Arc::from(""), name: name.into() }
+    PolicyName { namespace: Arc::from(""), name: name.into(), ..PolicyName::default() }
 }
 
 fn subject(pod: Option<PodId>, state: SubjectState, budget: f64, power: Option<f64>, ceiling: f64) -> SubjectStatus {
@@ -86,6 +87,14 @@ pub fn status() -> CappingStatus {
             place: DocumentPlace::File("/etc/energy-agent/<night>.yaml".to_owned()),
             message: "policies[0].budget.watts: \"<b>\" is no number".to_owned(),
             kept: true,
+        }],
+        node: NodePower { power: Some(Watts(900.0)), floor: Watts(300.0), most: Watts(1500.0) },
+        levels: vec![NodeBudget {
+            name: PolicyName { authority: Authority::Budget, ..policy("hall-2") },
+            mode: Mode::Enforce,
+            level: NodeLevel::Permille(420),
+            epoch: 17,
+            standing: Standing::Followed,
         }],
         sources: vec![SourceState {
             source: "ConfigMap energy/<policies>".into(),

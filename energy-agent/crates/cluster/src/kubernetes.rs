@@ -51,7 +51,7 @@ impl ClusterError {
     /// Whether another client may be what helps: its token, its certificates or the files they are in may have been renewed.
     #[must_use]
     pub(crate) const fn needs_new_client(&self) -> bool {
-        !matches!(self.reason, Reason::Unreachable | Reason::Error | Reason::Forbidden)
+        !matches!(self.reason, Reason::Unreachable | Reason::Error | Reason::Forbidden | Reason::Absent)
     }
 }
 
@@ -284,6 +284,7 @@ impl Server {
                         needed = if ["list", "watch"].contains(&verb) { "list and watch" } else { verb },
                     ),
                 ),
+                404 => (Reason::Absent, format!("{verb} {object}: the API server at {url} has no such kind")),
                 code => (Reason::Error, format!("{verb} {object}: {code} {} {}", status.reason, status.message)),
             },
             Error::Auth(_) | Error::RustlsTls(_) => (Reason::Config, format!("credentials: {text}")),

@@ -11,3 +11,4 @@ pub mod kubernetes;
 pub mod pod_resources;
 pub mod pods;
 pub mod resource_slices;
+pub mod resources;

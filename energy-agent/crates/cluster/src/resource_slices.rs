@@ -98,7 +98,8 @@ async fn run(credentials: Result<Credentials, ClusterError>, wanted: Arc<Notify>
                 let fails = Notify::new();
                 let tell = |heard| {
                     // The version may have gone with an upgrade of the API server.
-                    if matches!(&heard, Heard::Failed(trouble) if trouble.reason == Reason::Error) {
+                    if matches!(&heard, Heard::Failed(trouble) if matches!(trouble.reason, Reason::Error | Reason::Absent))
+                    {
                         fails.notify_one();
                     }
                     teller.hear(heard);

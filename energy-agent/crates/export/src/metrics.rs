@@ -53,10 +53,11 @@ const PROCESS_ZONE: &[&str] =
     &["pid", "comm", "exe", "type", "state", "container_id", "vm_id", "node_name", "zone", "source"];
 const PROCESS_SOURCE: &[&str] =
     &["pid", "comm", "exe", "type", "state", "container_id", "vm_id", "node_name", "source"];
-const POLICY: &[&str] = &["policy", "policy_namespace", "node_name"];
-const SUBJECT: &[&str] = &["policy", "policy_namespace", "pod_id", "pod_name", "pod_namespace", "node_name"];
+const POLICY: &[&str] = &["policy", "policy_namespace", "authority", "node_name"];
+const SUBJECT: &[&str] =
+    &["policy", "policy_namespace", "authority", "pod_id", "pod_name", "pod_namespace", "node_name"];
 const KNOB: &[&str] = &["actuator", "device", "node_name"];
-const LIMIT: &[&str] = &["actuator", "device", "policy", "policy_namespace", "node_name"];
+const LIMIT: &[&str] = &["actuator", "device", "policy", "policy_namespace", "authority", "node_name"];
 const UNIT: &[&str] = &["unit", "state", "node_name"];
 const UNIT_ZONE: &[&str] = &["unit", "state", "node_name", "zone", "source"];
 
@@ -238,10 +239,10 @@ metrics! {
         "Invalid utilisation samples of GPU processes, which are ignored: of a process that does not exist (exited), from the future, of process 0 (no_process), above 100 percent, or repeated (past).";
     ATTRIBUTION_INFO = "energy_agent_attribution_info" Gauge None, &["meter", "program", "weight", "idle"],
         "How energy is divided: the usage meter, its eBPF program, the weight, and the method for idle energy; always 1.";
-    POLICY_INFO = "energy_agent_policy_info" Gauge None, &["policy", "policy_namespace", "node_name", "mode", "scope", "source"],
-        "An active policy; always 1. mode: off, recommend (everything except the writes) or enforce; scope: per_pod or per_node; source: the file or ConfigMap it was read from.";
+    POLICY_INFO = "energy_agent_policy_info" Gauge None, &["policy", "policy_namespace", "authority", "node_name", "mode", "scope", "source"],
+        "An active policy; always 1. authority: tenant (a PowerCappingPolicy) or budget (a ClusterPowerBudget), absent for documents; mode: off, recommend (everything except the writes) or enforce; scope: per_pod, per_node or total; source: the file, ConfigMap or object it was read from.";
     POLICY_STATE = "energy_agent_policy_state" Gauge None,
-        &["policy", "policy_namespace", "pod_id", "pod_name", "pod_namespace", "node_name", "state"],
+        &["policy", "policy_namespace", "authority", "pod_id", "pod_name", "pod_namespace", "node_name", "state"],
         "The state of one budget, of a pod or (without pod labels) of the node; always 1. state: off, open (nothing is capped), capping, recommending (would be capped), unreachable (at the floor and still over), telemetry_lost, no_actuator, learning.";
     POLICY_BUDGET = "energy_agent_policy_budget_watts" Gauge None, SUBJECT,
         "Power that the policy allows; absent while the budget is a percentage of a peak that is not known yet.";
@@ -261,6 +262,10 @@ metrics! {
         "Policies and documents of a source that were refused; /policies and the log say why.";
     POLICY_SOURCE_UP = "energy_agent_policy_source_up" Gauge None, &["source", "reason", "node_name"],
         "1 if a file or ConfigMap with policies can be read, 0 if it cannot be read. Its previous version then stays active. The label reason says why.";
+    NODE_RANGE = "energy_agent_node_power_range_watts" Gauge None, &["bound", "node_name"],
+        "What the node can be held at (bound floor: idle power, and devices at their lowest clocks or limits) and what its devices may draw together (bound most). A level of a budget over many nodes is a share of this range.";
+    BUDGET_LEVEL = "energy_agent_budget_level_ratio" Gauge None, &["budget", "standing", "node_name"],
+        "Level of a ClusterPowerBudget that selects this node, as the node follows it, 0 to 1; 1 is open. standing: none (nobody has said one), followed, writer_lost (onControllerLoss holds), older_refused (the level in the cluster is of an earlier leader).";
     CAP_LIMIT_HERTZ = "energy_agent_cap_limit_hertz" Gauge None, LIMIT,
         "Clock limit that a policy asks for; absent if no policy asks for one.";
     CAP_LIMIT_WATTS = "energy_agent_cap_limit_watts" Gauge None, LIMIT,

@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn a_counter_says_when_it_was_created_in_openmetrics_alone() {
         let write = |writer: &mut Writer| {
-            writer.family("a_joules_total", Kind::Counter, "Energy.");
+            writer.family("a_joules_total", FamilyKind::Counter, "Energy.");
             let value = SeriesValue::Energy(Microjoules(1));
             writer.counter(
                 &Labels::new(&[("pod", "a b")]),

@@ -5,6 +5,7 @@ pub mod change;
 pub mod controller;
 pub mod journal_entry;
 pub mod knob;
+pub mod level;
 pub mod managed_knob;
 pub mod observation;
 pub mod policy;

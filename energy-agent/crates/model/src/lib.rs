@@ -8,6 +8,7 @@
 pub mod attribution;
 pub mod capping;
 pub mod cpu;
+pub mod follower;
 pub mod gpu;
 pub mod json_fault;
 pub mod label;
@@ -17,6 +18,7 @@ pub mod nearest;
 pub mod printable;
 pub mod process;
 pub mod process_ledger;
+pub mod resources;
 pub mod sample;
 pub mod snapshot;
 pub mod table;

@@ -20,7 +20,7 @@ fn yaml(text: &str) -> String {
 }
 
 fn policy_name(namespace: &str, name: &str) -> PolicyName {
-    PolicyName { namespace: namespace.into(), name: name.into() }
+    PolicyName { namespace: namespace.into(), name: name.into(), ..PolicyName::default() }
 }
 
 fn file(name: &str) -> DocumentPlace {
@@ -60,7 +60,7 @@ fn problem(policy: &str, kept: bool) -> (String, bool) {
 }
 
 fn one_file() -> PolicyStore {
-    PolicyStore::new(&["file /policies".to_owned()])
+    PolicyStore::new(&["file /policies".to_owned()], Mode::Enforce)
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_document_that_moves_within_its_object_and_is_refused_loses_no_policy_fc_135
 
 #[test]
 fn a_source_that_is_away_keeps_all_and_shows() {
-    let mut book = PolicyStore::new(&["file /policies".to_owned(), "ConfigMap energy/p".to_owned()]);
+    let mut book = PolicyStore::new(&["file /policies".to_owned(), "ConfigMap energy/p".to_owned()], Mode::Enforce);
     assert!(!book.in_force().complete);
     book.tell(0, Documents::new());
     book.fail(1, Reason::Unreachable, "no answer".to_owned());
@@ -181,7 +181,7 @@ fn of_two_policies_of_one_name_the_first_source_counts_and_the_other_is_named() 
     let titles = ["file /policies", "ConfigMap energy/z", "ConfigMaps energy with p=1"].map(str::to_owned);
     // Whatever answers first.
     for order in [[0, 1, 2], [2, 1, 0]] {
-        let mut book = PolicyStore::new(&titles);
+        let mut book = PolicyStore::new(&titles, Mode::Enforce);
         for source in order {
             let documents = match source {
                 0 => said(&[(file("p"), "a=1")]),

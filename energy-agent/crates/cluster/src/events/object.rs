@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use energy_model::capping::change::{About, Change};
 use energy_model::capping::status::PodId;
+use energy_model::resources::api_version;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -58,6 +59,10 @@ fn regarding(about: &About, node: &str) -> ObjectReference {
         About::Node => reference("Node", None, node, Some(node)),
         About::Pod(PodId { uid, namespace, name }) => reference("Pod", Some(namespace), name, Some(uid)),
         About::ConfigMap { namespace, name } => reference("ConfigMap", Some(namespace), name, None),
+        About::Object { kind, namespace, name } => {
+            let namespace = (!namespace.is_empty()).then_some(&**namespace);
+            ObjectReference { api_version: Some(api_version()), ..reference(kind, namespace, name, None) }
+        }
     }
 }
 

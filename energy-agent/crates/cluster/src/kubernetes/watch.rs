@@ -27,6 +27,8 @@ const WATCH_MARGIN: Duration = Duration::from_secs(5);
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 /// Permissions change seldom, and by hand.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(30);
+/// So do the kinds that there are: all nodes ask for one that nobody has installed.
+const ABSENT_PAUSE: Duration = Duration::from_secs(15);
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,8 +120,11 @@ pub async fn run<T: Watched>(credentials: Credentials, query: Query, mut tell: i
             }
             End::Failed(trouble) => {
                 let reason = trouble.reason;
-                if reason == Reason::Forbidden {
-                    pause = pause.max(FORBIDDEN_PAUSE);
+                match reason {
+                    Reason::Forbidden => pause = pause.max(FORBIDDEN_PAUSE),
+                    // Not in step with other nodes.
+                    Reason::Absent => pause += ABSENT_PAUSE,
+                    _ => {}
                 }
                 let refused = server.take_if(|_| trouble.needs_new_client());
                 tell(Heard::Failed(trouble));

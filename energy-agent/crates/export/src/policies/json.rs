@@ -5,7 +5,7 @@
 use std::time::UNIX_EPOCH;
 
 use energy_model::capping::knob::Knob;
-use energy_model::capping::policy::PolicyName;
+use energy_model::capping::policy::{Authority, PolicyName};
 use energy_model::capping::quantity::Quantity;
 use energy_model::capping::status::SourceState;
 use energy_model::capping::status::{CapStatus, CappingStatus, Conflict, PodId, PolicyStatus, Problem, SubjectStatus};
@@ -29,8 +29,9 @@ pub fn document(snapshot: &Snapshot, status: &CappingStatus) -> Value {
 
 fn policy(policy: &PolicyStatus) -> Value {
     let PolicyStatus { name, mode, scope, source, subjects, lost } = policy;
-    let PolicyName { namespace, name } = name;
+    let PolicyName { authority, namespace, name } = name;
     json!({
+        "authority": authority.as_str(),
         "namespace": **namespace,
         "name": **name,
         "mode": mode.as_str(),
@@ -97,8 +98,12 @@ fn pod_id(pod: &PodId) -> Value {
 }
 
 fn policy_name(policy: &PolicyName) -> Value {
-    let PolicyName { namespace, name } = policy;
-    json!({"namespace": **namespace, "name": **name})
+    let PolicyName { authority, namespace, name } = policy;
+    let mut policy = json!({"namespace": **namespace, "name": **name});
+    if *authority != Authority::Admin {
+        policy["authority"] = json!(authority.as_str());
+    }
+    policy
 }
 
 fn watts(power: Option<Watts>) -> Option<f64> {

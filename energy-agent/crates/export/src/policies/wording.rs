@@ -79,6 +79,7 @@ pub const fn scope(scope: BudgetScope) -> &'static str {
     match scope {
         BudgetScope::PerPod => "each pod has the budget for itself",
         BudgetScope::PerNode => "all its pods on this node share the budget",
+        BudgetScope::Total => "all its pods in the cluster share the budget",
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use energy_model::capping::policy::PolicyName;
+use energy_model::capping::level::{NodeBudget, NodeLevel};
+use energy_model::capping::policy::{Authority, PolicyName};
 use energy_model::capping::quantity::Quantity;
 use energy_model::capping::status::SourceState;
-use energy_model::capping::status::{CapStatus, CappingStatus, PodId, PolicyStatus, SubjectStatus};
+use energy_model::capping::status::{CapStatus, CappingStatus, NodePower, PodId, PolicyStatus, SubjectStatus};
 use energy_model::units::{Microjoules, Watts, nanos};
 
 use super::{family, single};
@@ -13,8 +14,17 @@ use crate::metrics::{self as m, Metric};
 use crate::text::{Labels, SeriesValue, Writer};
 
 pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
-    let CappingStatus { policies, caps, problems: _, sources, restore_pending, restore_failures, journal_repairs } =
-        status;
+    let CappingStatus {
+        policies,
+        caps,
+        problems: _,
+        node: power,
+        levels,
+        sources,
+        restore_pending,
+        restore_failures,
+        journal_repairs,
+    } = status;
     family(writer, &m::POLICY_INFO);
     for policy in policies {
         let more = [("mode", policy.mode.as_str()), ("scope", policy.scope.as_str()), ("source", &*policy.source)];
@@ -35,6 +45,7 @@ pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
         let labels = Labels::new(&[("source", source), ("reason", reason.as_str()), ("node_name", node)]);
         writer.sample(&labels, &[], SeriesValue::Integer(u64::from(*up)));
     }
+    write_levels(writer, power, levels, node);
     write_caps(writer, caps, node);
     single(writer, &m::CAP_RESTORE_PENDING, SeriesValue::Integer(*restore_pending));
     single(writer, &m::CAP_RESTORE_FAILURES, SeriesValue::Integer(*restore_failures));
@@ -66,6 +77,23 @@ fn write_subjects(writer: &mut Writer, policies: &[PolicyStatus], node: &str) {
     all(&m::POLICY_OVER_JOULES, &|subject| Some(SeriesValue::Energy(Microjoules(subject.over_budget_uj))));
 }
 
+/// The range of the node's power, and what budgets over many nodes ask of it.
+fn write_levels(writer: &mut Writer, power: &NodePower, levels: &[NodeBudget], node: &str) {
+    family(writer, &m::NODE_RANGE);
+    for (bound, watts) in [("floor", power.floor), ("most", power.most)] {
+        writer.sample(&Labels::new(&[("bound", bound), ("node_name", node)]), &[], SeriesValue::Power(watts));
+    }
+    family(writer, &m::BUDGET_LEVEL);
+    for NodeBudget { name, level, standing, .. } in levels {
+        let permille = match level {
+            NodeLevel::Open => 1000,
+            NodeLevel::Permille(permille) => *permille,
+        };
+        let labels = Labels::new(&[("budget", &name.name), ("standing", standing.as_str()), ("node_name", node)]);
+        writer.sample(&labels, &[], SeriesValue::Float(f64::from(permille) / 1000.0));
+    }
+}
+
 fn write_caps(writer: &mut Writer, caps: &[CapStatus], node: &str) {
     let caps: Vec<(Labels, &CapStatus)> = caps.iter().map(|cap| (knob_labels(cap, node), cap)).collect();
     for (metric, unit) in [(&m::CAP_LIMIT_HERTZ, "hertz"), (&m::CAP_LIMIT_WATTS, "watts"), (&m::CAP_LIMIT_CPUS, "cpus")]
@@ -74,6 +102,7 @@ fn write_caps(writer: &mut Writer, caps: &[CapStatus], node: &str) {
         for (labels, cap) in &caps {
             let policy = cap.policy.clone().unwrap_or_default();
             let more = [("policy", &*policy.name), ("policy_namespace", &*policy.namespace)];
+            let more = [&more[..], &authority(&policy)].concat();
             write_quantity(writer, labels, &more, cap, cap.wanted, unit);
         }
     }
@@ -130,19 +159,29 @@ fn problems_by_source(status: &CappingStatus) -> BTreeMap<String, u64> {
 }
 
 fn policy_labels(name: &PolicyName, node: &str) -> Labels {
-    Labels::new(&[("policy", &name.name), ("policy_namespace", &name.namespace), ("node_name", node)])
+    let labels = [("policy", &*name.name), ("policy_namespace", &*name.namespace), ("node_name", node)];
+    Labels::new(&[&labels[..], &authority(name)].concat())
+}
+
+/// Of an object: a document of the same name is another policy. Documents have no such label.
+fn authority(name: &PolicyName) -> Vec<(&'static str, &'static str)> {
+    match name.authority {
+        Authority::Admin => Vec::new(),
+        Authority::Tenant | Authority::Budget => vec![("authority", name.authority.as_str())],
+    }
 }
 
 fn subject_labels(policy: &PolicyName, subject: &SubjectStatus, node: &str) -> Labels {
     let PodId { uid, namespace, name } = subject.pod.clone().unwrap_or_default();
-    Labels::new(&[
-        ("policy", &policy.name),
-        ("policy_namespace", &policy.namespace),
-        ("pod_id", &uid),
-        ("pod_name", &name),
-        ("pod_namespace", &namespace),
+    let labels = [
+        ("policy", &*policy.name),
+        ("policy_namespace", &*policy.namespace),
+        ("pod_id", &*uid),
+        ("pod_name", &*name),
+        ("pod_namespace", &*namespace),
         ("node_name", node),
-    ])
+    ];
+    Labels::new(&[&labels[..], &authority(policy)].concat())
 }
 
 fn knob_labels(cap: &CapStatus, node: &str) -> Labels {

@@ -50,7 +50,16 @@ pub struct Change {
 pub enum About {
     Node,
     Pod(PodId),
-    ConfigMap { namespace: Arc<str>, name: Arc<str> },
+    ConfigMap {
+        namespace: Arc<str>,
+        name: Arc<str>,
+    },
+    /// Of `power.energy-agent.io`; the namespace is empty for kinds without.
+    Object {
+        kind: &'static str,
+        namespace: Arc<str>,
+        name: Arc<str>,
+    },
 }
 
 crate::as_str!(ChangeKind {
@@ -196,6 +205,9 @@ pub fn of_problem(problem: &Problem) -> Change {
             DocumentPlace::File(_) => About::Node,
             DocumentPlace::ConfigMap { namespace, name, key: _ } => {
                 About::ConfigMap { namespace: namespace.as_str().into(), name: name.as_str().into() }
+            }
+            DocumentPlace::Object { kind, namespace, name } => {
+                About::Object { kind, namespace: namespace.as_str().into(), name: name.as_str().into() }
             }
         },
         message: format!("refused, {outcome}: {place}: {message}"),

@@ -19,6 +19,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod view;
+mod whole;
 #[cfg(test)]
 mod whole_node;
 #[cfg(test)]
@@ -32,9 +33,12 @@ use self::budget::{Budget, Shown, StepTime};
 use self::decisions::{Decisions, PolicyShare, Won};
 use self::past::{BudgetKey, Past};
 use self::view::{BudgetView, Scene};
+use self::whole::Highest;
+pub use self::whole::PowerRange;
 use super::knob::{Knob, Limit, Limits};
+use super::level::{Levels, NodeBudget, NodeLevel};
 use super::observation::{Observation, PodNow};
-use super::policy::{BudgetScope, Component, Mode, Policy, PolicyName};
+use super::policy::{Amount, Authority, BudgetScope, Component, Mode, Policy, PolicyName};
 use super::source::{ActivePolicies, Sourced};
 use super::status::{Conflict, PodId, PolicyStatus, SubjectState, SubjectStatus};
 use crate::units::Watts;
@@ -52,6 +56,7 @@ pub struct Controller {
     decisions: Decisions,
     budgets: Budgets,
     past: Past,
+    highest: Highest,
     conflicts: BTreeSet<(PolicyName, Conflict)>,
     adopted: Limits,
     adopt_until: Option<Duration>,
@@ -68,6 +73,9 @@ pub struct Outcome {
     /// Ascending by name.
     pub policies: Vec<PolicyStatus>,
     pub changes: Vec<BudgetChange>,
+    /// Of the node: all that is measured. `None`: some of it was not measured in this interval.
+    pub power: Option<Watts>,
+    pub range: PowerRange,
 }
 
 /// A difference from the tick before; reported once, in Events and the log.
@@ -101,6 +109,7 @@ impl Controller {
             decisions: Decisions::default(),
             budgets: BTreeMap::new(),
             past: Past::default(),
+            highest: Highest::default(),
             conflicts: BTreeSet::new(),
             adopted: Limits::new(),
             adopt_until: None,
@@ -114,44 +123,46 @@ impl Controller {
     }
 
     /// One tick.
-    pub fn step(&mut self, in_force: &ActivePolicies, seen: &Observation) -> Outcome {
+    pub fn step(&mut self, in_force: &ActivePolicies, levels: &Levels, seen: &Observation) -> Outcome {
         let now = seen.now;
         let elapsed = self.before.map_or(self.interval, |before| now.saturating_sub(before));
         self.before = Some(now);
         let tick = StepTime { now, elapsed, interval: self.interval };
         self.decisions.refresh(in_force, &seen.pods);
         let scene = Scene::new(seen, &self.decisions);
-        let mut outcome = Outcome::default();
-        let mut earlier = std::mem::take(&mut self.budgets);
+        let mut keeper = Keeper {
+            earlier: std::mem::take(&mut self.budgets),
+            budgets: BTreeMap::new(),
+            past: &mut self.past,
+            adopted: &mut self.adopted,
+            tick,
+            outcome: Outcome::default(),
+        };
         let mut conflicts = BTreeSet::new();
         for (number, (sourced, share)) in self.decisions.policies.iter().zip(&self.decisions.shares).enumerate() {
             let Sourced { policy, source } = sourced;
             let parts: Vec<(Option<&PodNow>, &[Won])> = match policy.budget.scope {
                 BudgetScope::PerPod => share.won.chunks(1).map(|won| (Some(&seen.pods[won[0].pod]), won)).collect(),
-                BudgetScope::PerNode if share.won.is_empty() && !share.lost.is_empty() => Vec::new(),
-                BudgetScope::PerNode => vec![(None, &*share.won)],
+                BudgetScope::PerNode | BudgetScope::Total if share.won.is_empty() && !share.lost.is_empty() => {
+                    Vec::new()
+                }
+                BudgetScope::PerNode | BudgetScope::Total => vec![(None, &*share.won)],
             };
             let mut subjects = Vec::with_capacity(parts.len());
             for (pod, won) in parts {
-                let key = (policy.name.clone(), pod.map(|pod| Arc::clone(&pod.uid)));
-                let old = earlier.remove(&key);
-                let from = old.as_ref().map(|budget| budget.shown.state);
-                let mut budget = match old {
-                    Some(old) if old.mode == policy.mode => old,
-                    Some(old) => Budget::new(policy, now, old.excess),
-                    None => Budget::new(policy, now, self.past.take(&key)),
+                let view = scene.view(number, won);
+                let subject = if policy.budget.scope == BudgetScope::Total {
+                    let range = scene.power_range(&view, &mut self.highest);
+                    let level = levels.policies.get(&policy.name).copied().unwrap_or_default();
+                    keeper.keep_level(Policy::clone(policy), level, range, view)
+                } else {
+                    keeper.keep(policy, pod, view)
                 };
-                let mut view = scene.view(number, won);
-                budget.step(policy, &mut view, tick, &mut self.adopted);
-                outcome.add_limits(policy, &mut budget, &view, now);
-                let pod = pod.map(pod_id);
-                outcome.changes.extend(changed(policy, pod.clone(), from, &budget.shown));
-                subjects.push(status(policy, pod, &budget, &view));
-                self.budgets.insert(key, budget);
+                subjects.push(subject);
             }
-            let lost = self.lost(share, &seen.pods);
+            let lost = lost(&self.decisions, share, &seen.pods);
             conflicts.extend(lost.iter().map(|conflict| (policy.name.clone(), conflict.clone())));
-            outcome.policies.push(PolicyStatus {
+            keeper.outcome.policies.push(PolicyStatus {
                 name: policy.name.clone(),
                 mode: policy.mode,
                 scope: policy.budget.scope,
@@ -160,6 +171,22 @@ impl Controller {
                 lost,
             });
         }
+        let node = scene.whole_node();
+        let range = scene.power_range(&node, &mut self.highest);
+        (keeper.outcome.power, keeper.outcome.range) = (node.power.map(Watts), range);
+        for budget in &levels.budgets {
+            let subject = keeper.keep_level(whole::policy(budget, range.most), budget.level, range, node.clone());
+            keeper.outcome.policies.push(PolicyStatus {
+                name: budget.name.clone(),
+                mode: budget.mode,
+                scope: BudgetScope::PerNode,
+                source: Arc::from(budget.name.to_string()),
+                subjects: vec![subject],
+                lost: Vec::new(),
+            });
+        }
+        let Keeper { earlier, budgets, mut outcome, .. } = keeper;
+        self.budgets = budgets;
         for (key, budget) in &earlier {
             self.past.keep(key, budget.excess);
         }
@@ -170,7 +197,7 @@ impl Controller {
             outcome.changes.push(BudgetChange { policy: policy.clone(), pod: Some(pod), kind });
         }
         self.conflicts = conflicts;
-        self.wait_for_adoption(in_force, now, &mut outcome.limits);
+        self.wait_for_adoption(in_force, levels, now, &mut outcome.limits);
         outcome
     }
 
@@ -179,31 +206,102 @@ impl Controller {
         ended(std::mem::take(&mut self.budgets), &BudgetChangeKind::End).collect()
     }
 
-    fn lost(&self, share: &PolicyShare, pods: &[PodNow]) -> Vec<Conflict> {
-        let conflict = |lost: &decisions::Lost| Conflict {
-            pod: pod_id(&pods[lost.pod]),
-            component: lost.component,
-            winner: self.decisions.policy(lost.winner).name.clone(),
-        };
-        share.lost.iter().map(conflict).collect()
-    }
-
     /// What was adopted and has not turned up stays for a while: policies, pods and GPUs come one after the other.
-    fn wait_for_adoption(&mut self, in_force: &ActivePolicies, now: Duration, limits: &mut Limits) {
+    fn wait_for_adoption(&mut self, in_force: &ActivePolicies, levels: &Levels, now: Duration, limits: &mut Limits) {
         if self.adopted.is_empty() {
             return;
         }
-        if in_force.complete {
+        if in_force.complete && levels.complete {
             self.adopt_until.get_or_insert(now + ADOPTION);
         }
         let waiting = self.adopt_until.is_none_or(|until| now < until);
-        self.adopted.retain(|_, limit| match in_force.policies.get(&limit.policy) {
-            Some(sourced) => sourced.policy.mode == Mode::Enforce && waiting,
-            None => !in_force.complete,
+        self.adopted.retain(|_, limit| match stands(&limit.policy, in_force, levels) {
+            Some(stands) => stands && waiting,
+            None => true,
         });
         for (knob, limit) in &self.adopted {
             limits.entry(knob.clone()).or_insert_with(|| limit.clone());
         }
+    }
+}
+
+/// Whether limits of a policy are still wanted; `None`: that is not known yet.
+#[must_use]
+pub fn stands(policy: &PolicyName, in_force: &ActivePolicies, levels: &Levels) -> Option<bool> {
+    if policy.authority == Authority::Budget {
+        let budget = levels.budgets.iter().find(|budget| budget.name == *policy);
+        let holds = |budget: &NodeBudget| budget.mode == Mode::Enforce && budget.level != NodeLevel::Open;
+        // A budget without a level may be one whose level was not read yet.
+        return if levels.complete {
+            Some(budget.is_some_and(holds))
+        } else {
+            budget.filter(|budget| holds(budget)).map(|_| true)
+        };
+    }
+    match in_force.policies.get(policy) {
+        Some(sourced) => Some(sourced.policy.mode == Mode::Enforce),
+        None => in_force.complete.then_some(false),
+    }
+}
+
+fn lost(decisions: &Decisions, share: &PolicyShare, pods: &[PodNow]) -> Vec<Conflict> {
+    let conflict = |lost: &decisions::Lost| Conflict {
+        pod: pod_id(&pods[lost.pod]),
+        component: lost.component,
+        winner: decisions.policy(lost.winner).name.clone(),
+    };
+    share.lost.iter().map(conflict).collect()
+}
+
+/// Takes one budget after the other through a tick.
+struct Keeper<'a> {
+    /// Those of the tick before that were not met yet.
+    earlier: Budgets,
+    budgets: Budgets,
+    past: &'a mut Past,
+    adopted: &'a mut Limits,
+    tick: StepTime,
+    outcome: Outcome,
+}
+
+impl Keeper<'_> {
+    fn keep(&mut self, policy: &Policy, pod: Option<&PodNow>, mut view: BudgetView) -> SubjectStatus {
+        let now = self.tick.now;
+        let key = (policy.name.clone(), pod.map(|pod| Arc::clone(&pod.uid)));
+        let old = self.earlier.remove(&key);
+        let from = old.as_ref().map(|budget| budget.shown.state);
+        let mut budget = match old {
+            Some(old) if old.mode == policy.mode => old,
+            Some(old) => Budget::new(policy, now, old.excess),
+            None => Budget::new(policy, now, self.past.take(&key)),
+        };
+        budget.step(policy, &mut view, self.tick, self.adopted);
+        self.outcome.add_limits(policy, &mut budget, &view, now);
+        let pod = pod.map(pod_id);
+        self.outcome.changes.extend(changed(policy, pod.clone(), from, &budget.shown));
+        let subject = status(policy, pod, &budget, &view);
+        self.budgets.insert(key, budget);
+        subject
+    }
+
+    /// A budget that follows a level: while that is open, nothing is kept, and what was lowered is restored at once.
+    fn keep_level(
+        &mut self,
+        mut policy: Policy,
+        level: NodeLevel,
+        range: PowerRange,
+        view: BudgetView,
+    ) -> SubjectStatus {
+        let (mode, power) = (policy.mode, view.power.map(Watts));
+        match level {
+            NodeLevel::Permille(permille) => policy.budget.amount = Amount::Watts(range.at(permille)),
+            NodeLevel::Open => policy.mode = Mode::Off,
+        }
+        let mut subject = self.keep(&policy, None, view);
+        if level == NodeLevel::Open && mode != Mode::Off {
+            (subject.state, subject.budget, subject.power) = (SubjectState::Open, None, power);
+        }
+        subject
     }
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::knob::{Found, Knob};
-use super::policy::PolicyName;
+use super::policy::{Authority, PolicyName};
 
 const PREFIX: &str = "{\"crc\":\"";
 /// After the digits of the checksum.
@@ -47,6 +47,9 @@ struct Line {
     epoch: u64,
     written: u64,
     ours: Vec<u64>,
+    /// Not there for an admin's, as in lines of versions that knew no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    authority: Option<String>,
     namespace: String,
     policy: String,
     time: u64,
@@ -92,6 +95,7 @@ impl JournalEntry {
             epoch: *epoch,
             written: *written,
             ours: ours.clone(),
+            authority: (policy.authority != Authority::Admin).then(|| policy.authority.as_str().to_owned()),
             namespace: policy.namespace.to_string(),
             policy: policy.name.to_string(),
             time: *time,
@@ -110,7 +114,11 @@ impl JournalEntry {
         let line: Line = serde_json::from_str(&format!("{{{body}")).context("not the fields of an entry")?;
         let Line { boot, actuator, device, original, original_raw, epoch, written, ours, .. } = line;
         let knob = knob(&actuator, &device).with_context(|| format!("{actuator} of {device} is not known"))?;
-        let policy = PolicyName { namespace: line.namespace.into(), name: line.policy.into() };
+        let authority = match line.authority.as_deref() {
+            None => Authority::Admin,
+            Some(word) => Authority::of(word).with_context(|| format!("authority {word:?} is not known"))?,
+        };
+        let policy = PolicyName { authority, namespace: line.namespace.into(), name: line.policy.into() };
         let (time, unknown) = (line.time, line.unknown);
         Ok(Self { knob, boot, original, original_raw, epoch, written, ours, policy, time, unknown })
     }
@@ -182,7 +190,7 @@ mod tests {
             epoch: 7,
             written: 500,
             ours: vec![500, 750],
-            policy: PolicyName { namespace: "team".into(), name: "night".into() },
+            policy: PolicyName { namespace: "team".into(), name: "night".into(), ..PolicyName::default() },
             time: 1_700_000_000,
             unknown: Map::new(),
         }

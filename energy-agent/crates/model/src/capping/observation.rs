@@ -30,6 +30,8 @@ pub struct Observation {
     pub node_cpu_power: Option<Watts>,
     /// Every knob there is, with its range and state. A knob that is not in it does not exist here.
     pub knobs: BTreeMap<Knob, KnobNow>,
+    /// Clocks that a recommender asks for and that have not expired, in the unit of the knob.
+    pub bounds: BTreeMap<Knob, u64>,
 }
 
 /// One living pod.

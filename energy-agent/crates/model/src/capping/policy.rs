@@ -4,6 +4,7 @@
 mod check;
 pub mod document;
 pub mod json_schema;
+pub mod object;
 mod problems;
 mod read;
 mod rules;
@@ -17,6 +18,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use self::schema::words;
 use self::yaml::NOTHING;
 use crate::workload::names::Pod;
@@ -24,9 +27,32 @@ use crate::workload::names::Pod;
 /// Identity of a policy; the order is the last word between two that select the same pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PolicyName {
+    pub authority: Authority,
     /// Empty where the document names none.
     pub namespace: Arc<str>,
     pub name: Arc<str>,
+}
+
+/// Who has written a policy. Each authority decides about a pod for itself; across them the lowest ceiling holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Authority {
+    /// Who runs the nodes: documents in files and ConfigMaps.
+    #[default]
+    Admin,
+    /// Who may write a PowerCappingPolicy in a namespace.
+    Tenant,
+    /// A ClusterPowerBudget.
+    Budget,
+}
+
+crate::as_str!(Authority { Admin => "admin", Tenant => "tenant", Budget => "budget" });
+
+impl Authority {
+    /// By its word.
+    #[must_use]
+    pub(crate) fn of(word: &str) -> Option<Self> {
+        [Self::Admin, Self::Tenant, Self::Budget].into_iter().find(|authority| authority.as_str() == word)
+    }
 }
 
 /// One policy, valid in itself.
@@ -43,10 +69,11 @@ pub struct Policy {
 }
 
 words! {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     pub enum Mode {
         Off = "Off",
         /// Everything but the writes.
+        #[default]
         Recommend = "Recommend",
         Enforce = "Enforce",
     }
@@ -107,6 +134,8 @@ words! {
         PerPod = "PerPod",
         /// All selected pods of the node share it.
         PerNode = "PerNode",
+        /// All selected pods of the cluster share it: the node follows the level that a controller sets.
+        Total = "Total",
     }
 }
 
@@ -137,6 +166,8 @@ pub struct Control {
     pub release: f64,
     /// After a cut, the ceiling is not raised for this long.
     pub hold: Duration,
+    /// The ceilings that the budget comes to for a busy device are held always, also while the power is low.
+    pub standing: bool,
     pub on_telemetry_loss: TelemetryLoss,
     /// How long [`TelemetryLoss::Hold`] holds before everything is given back.
     pub telemetry_timeout: Duration,
@@ -145,6 +176,8 @@ pub struct Control {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Algorithm {
     Ratio,
+    /// Clocks come from NodeFrequencies; where they fail, as [`Algorithm::Ratio`].
+    External,
     /// A measured profile, ascending by clock and power.
     Table(Vec<Point>),
 }
@@ -193,13 +226,18 @@ pub struct CpuActuators {
 
 impl fmt::Display for PolicyName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.authority {
+            Authority::Admin => {}
+            Authority::Tenant => f.write_str("PowerCappingPolicy ")?,
+            Authority::Budget => f.write_str("ClusterPowerBudget ")?,
+        }
         if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
     }
 }
 
 crate::as_str!(Mode { Off => "off", Recommend => "recommend", Enforce => "enforce" });
 
-crate::as_str!(BudgetScope { PerPod => "per_pod", PerNode => "per_node" });
+crate::as_str!(BudgetScope { PerPod => "per_pod", PerNode => "per_node", Total => "total" });
 
 impl Policy {
     /// Whether it selects the pod.

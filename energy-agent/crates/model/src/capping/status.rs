@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::knob::Knob;
+use super::level::NodeBudget;
 use super::policy::{BudgetScope, Component, Mode, PolicyName};
 use crate::capping::knob::KnobState;
 use crate::meter_state::Reason;
@@ -21,6 +22,10 @@ pub struct CappingStatus {
     pub caps: Vec<CapStatus>,
     /// Documents and policies that were refused: `policies[0].budget.watts: ...`, with their source.
     pub problems: Vec<Problem>,
+    /// The whole node, for budgets over many.
+    pub node: NodePower,
+    /// Budgets over many nodes that select this one, ascending by name.
+    pub levels: Vec<NodeBudget>,
     /// Files and ConfigMaps that policies are read from, in the order of their rank.
     pub sources: Vec<SourceState>,
     /// Entries of the journal that could not be restored so far.
@@ -30,11 +35,32 @@ pub struct CappingStatus {
     pub journal_repairs: u64,
 }
 
+/// All that a node draws, and the range that its power can be held in.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct NodePower {
+    /// `None`: some of it was not measured in the last interval.
+    pub power: Option<Watts>,
+    /// What it can be held at.
+    pub floor: Watts,
+    /// What its devices may draw together.
+    pub most: Watts,
+}
+
 /// Where a document of policies lies. The order decides between two policies of one name: the first one counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DocumentPlace {
     File(String),
-    ConfigMap { namespace: String, name: String, key: String },
+    ConfigMap {
+        namespace: String,
+        name: String,
+        key: String,
+    },
+    /// Of `power.energy-agent.io`; the namespace is empty for kinds without.
+    Object {
+        kind: &'static str,
+        namespace: String,
+        name: String,
+    },
 }
 
 impl fmt::Display for DocumentPlace {
@@ -42,6 +68,8 @@ impl fmt::Display for DocumentPlace {
         match self {
             Self::File(path) => write!(f, "file {path}"),
             Self::ConfigMap { namespace, name, key } => write!(f, "ConfigMap {namespace}/{name} key {key}"),
+            Self::Object { kind, namespace, name } if namespace.is_empty() => write!(f, "{kind} {name}"),
+            Self::Object { kind, namespace, name } => write!(f, "{kind} {namespace}/{name}"),
         }
     }
 }

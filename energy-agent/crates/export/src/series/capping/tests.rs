@@ -10,7 +10,7 @@ use super::*;
 use crate::text::Format;
 
 fn name(namespace: &str, name: &str) -> PolicyName {
-    PolicyName { namespace: namespace.into(), name: name.into() }
+    PolicyName { namespace: namespace.into(), name: name.into(), ..PolicyName::default() }
 }
 
 fn pod(uid: &str, name: &str) -> PodId {
@@ -78,6 +78,8 @@ fn over_budget() -> CappingStatus {
             message: "line 3: no colon".to_owned(),
             kept: false,
         }],
+        node: NodePower::default(),
+        levels: Vec::new(),
         sources: vec![SourceState {
             source: "file /p.yaml".into(),
             up: true,

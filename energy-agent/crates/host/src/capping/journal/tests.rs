@@ -35,7 +35,7 @@ fn refused(folders: &Folders, boot: &str) -> String {
 }
 
 fn policy(name: &str) -> PolicyName {
-    PolicyName { namespace: "".into(), name: name.into() }
+    PolicyName { namespace: "".into(), name: name.into(), ..PolicyName::default() }
 }
 
 /// Notes a write as the actuator does.

@@ -4,7 +4,7 @@ use crate::capping::policy::{BudgetScope, Mode};
 use crate::units::Watts;
 
 fn name() -> PolicyName {
-    PolicyName { namespace: "".into(), name: "train".into() }
+    PolicyName { namespace: "".into(), name: "train".into(), ..PolicyName::default() }
 }
 
 fn pod(name: &str) -> PodId {

@@ -6,6 +6,7 @@
 //! minute after the clocks are open: they alone can hold the first second of the next step.
 
 mod cut;
+mod external;
 mod floor;
 mod history;
 mod hold;
@@ -16,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::cut::Cuts;
+use self::external::External;
 use self::floor::Floor;
 use self::history::History;
 use self::hold::Hold;
@@ -25,7 +27,7 @@ use super::past::Excess;
 use super::peak::Peak;
 use super::view::BudgetView;
 use crate::capping::knob::{Knob, Limits};
-use crate::capping::policy::{Amount, Mode, Policy, TelemetryLoss};
+use crate::capping::policy::{Algorithm, Amount, Authority, BudgetScope, Mode, Policy, TelemetryLoss};
 use crate::capping::status::SubjectState;
 use crate::units::Watts;
 
@@ -53,6 +55,7 @@ pub struct Budget {
     cuts: Cuts,
     hold: Hold,
     floor: Floor,
+    external: External,
     history: History,
     peak: Peak,
     amount: Amount,
@@ -81,6 +84,7 @@ impl Budget {
             cuts: Cuts::default(),
             hold: Hold::new(policy.control.hold),
             floor: Floor::UNKNOWN,
+            external: External::default(),
             history: History::new(now),
             peak: Peak::default(),
             amount: policy.budget.amount,
@@ -91,8 +95,14 @@ impl Budget {
     pub fn step(&mut self, policy: &Policy, view: &mut BudgetView, tick: StepTime, adopted: &mut Limits) {
         if self.amount != policy.budget.amount {
             self.amount = policy.budget.amount;
-            self.hold.forget_length(policy.control.hold);
             self.floor.forget();
+            if policy.control.standing {
+                self.cuts.release();
+            }
+            // A level that moves is no edit: it would else shorten each hold.
+            if policy.name.authority != Authority::Budget && policy.budget.scope != BudgetScope::Total {
+                self.hold.forget_length(policy.control.hold);
+            }
         }
         let adopts = self.mode == Mode::Enforce && !adopted.is_empty();
         if adopts && self.cuts.adopt(&policy.name, view, adopted) {
@@ -124,6 +134,11 @@ impl Budget {
             (Mode::Recommend | Mode::Enforce, Sight::Lost) => self.lose(policy, view, tick),
             (Mode::Recommend, Sight::Both(reading)) => self.recommend(policy, view, reading, tick),
             (Mode::Enforce, Sight::Both(reading)) => self.enforce(policy, view, reading, tick),
+        }
+        if let (Mode::Enforce, true, Some(budget)) = (self.mode, policy.control.standing, budget)
+            && self.cuts.stand(&policy.control, view, budget)
+        {
+            self.pass(BudgetEvent::Floored, tick.now);
         }
         let (state, reason) = self.judge(view, sight, tick.now);
         self.shown = Shown { state, reason, budget, power: mean };
@@ -179,6 +194,13 @@ impl Budget {
         // Power from before the last cut says nothing about it.
         let cut_at = self.phase.cap().and_then(|cap| cap.cut_at);
         if cut_at.is_some_and(|at| now.saturating_sub(view.age) <= at) {
+            return;
+        }
+        if policy.control.algorithm == Algorithm::External
+            && let Some(ceilings) = self.external.ceilings(view, reading.is_above(), now)
+        {
+            let lowered = self.cuts.follow(view, &ceilings);
+            self.pass(if lowered { BudgetEvent::Floored } else { BudgetEvent::Released }, now);
             return;
         }
         if reading.is_above() {

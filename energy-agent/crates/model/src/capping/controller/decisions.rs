@@ -1,5 +1,5 @@
 //! Which policy decides about each pod and component, by one rule: the highest priority, then the lowest budget, then
-//! the name. Worked out anew only for what has changed, and by index, so that thousands of policies cost nothing a tick.
+//! the name. Each authority decides for itself, so that no priority of a tenant takes a pod from an admin. Worked out anew only for what has changed, and by index, so that thousands of policies cost nothing a tick.
 //!
 //! Enforce and Recommend are ranked apart: a policy that only recommends cannot take a pod from one that enforces, and
 //! it goes on saying what it would do. A budget in watts ranks before a part of a peak, whose watts are not known
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::capping::observation::PodNow;
-use crate::capping::policy::{Amount, Component, Mode, Policy};
+use crate::capping::policy::{Amount, Authority, Component, Mode, Policy};
 use crate::capping::source::{ActivePolicies, Sourced};
 use crate::workload::names::Pod;
 
@@ -54,6 +54,13 @@ struct Matched {
     uid: Arc<str>,
     pod: Arc<Pod>,
     policies: Vec<usize>,
+    admin: Ranked,
+    tenant: Ranked,
+}
+
+/// Who decides, by the mode in which it would.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ranked {
     enforce: Deciders,
     recommend: Deciders,
 }
@@ -92,11 +99,11 @@ impl Decisions {
         self.share_out();
     }
 
-    /// The policy that decides about the component of a pod, among those of the same mode.
+    /// The policy that decides about the component of a pod, among those of the same authority and mode as `policy`.
     #[must_use]
-    pub(crate) fn decider(&self, uid: &str, component: Component, mode: Mode) -> Option<usize> {
+    pub(crate) fn decider(&self, uid: &str, component: Component, policy: &Policy) -> Option<usize> {
         let pod = self.pods.get(*self.by_uid.get(uid)?)?;
-        pod.deciders(mode)?.of(component)
+        pod.deciders(policy)?.of(component)
     }
 
     #[must_use]
@@ -136,15 +143,21 @@ impl Decisions {
             .collect();
         policies.sort_unstable();
         policies.dedup();
-        let decide = |mode| {
+        let decide = |authority, mode| {
             let best = |component| {
-                let counted = |policy: &Policy| policy.mode == mode && policy.counts(component);
+                let counted = |policy: &Policy| {
+                    policy.name.authority == authority && policy.mode == mode && policy.counts(component)
+                };
                 policies.iter().copied().filter(|&number| counted(self.policy(number))).min_by(|&a, &b| self.rank(a, b))
             };
             Deciders { gpu: best(Component::Gpu), cpu: best(Component::Cpu) }
         };
-        let (enforce, recommend) = (decide(Mode::Enforce), decide(Mode::Recommend));
-        Matched { uid: Arc::clone(&now.uid), pod: Arc::clone(&now.pod), policies, enforce, recommend }
+        let ranked = |authority| Ranked {
+            enforce: decide(authority, Mode::Enforce),
+            recommend: decide(authority, Mode::Recommend),
+        };
+        let (admin, tenant) = (ranked(Authority::Admin), ranked(Authority::Tenant));
+        Matched { uid: Arc::clone(&now.uid), pod: Arc::clone(&now.pod), policies, admin, tenant }
     }
 
     /// Less: `a` decides. Numbers are in the order of names.
@@ -169,7 +182,7 @@ impl Decisions {
         for (place, pod) in self.pods.iter().enumerate() {
             for &number in &pod.policies {
                 let policy = self.policy(number);
-                let Some(deciders) = pod.deciders(policy.mode) else {
+                let Some(deciders) = pod.deciders(policy) else {
                     // Mode Off: shown, but nothing is decided.
                     shares[number].won.push(Won { pod: place, gpu: false, cpu: false });
                     continue;
@@ -195,11 +208,17 @@ impl Decisions {
 }
 
 impl Matched {
-    const fn deciders(&self, mode: Mode) -> Option<Deciders> {
-        match mode {
+    const fn deciders(&self, policy: &Policy) -> Option<Deciders> {
+        let ranked = match policy.name.authority {
+            Authority::Admin => self.admin,
+            Authority::Tenant => self.tenant,
+            // Decides about nodes.
+            Authority::Budget => return None,
+        };
+        match policy.mode {
             Mode::Off => None,
-            Mode::Recommend => Some(self.recommend),
-            Mode::Enforce => Some(self.enforce),
+            Mode::Recommend => Some(ranked.recommend),
+            Mode::Enforce => Some(ranked.enforce),
         }
     }
 }

@@ -200,7 +200,7 @@ impl Lever {
             (Algorithm::Table(points), Some(top_mhz)) => {
                 table::cut(points, from * top_mhz, power, target).map(|mhz| mhz / top_mhz)
             }
-            (Algorithm::Ratio | Algorithm::Table(_), _) => None,
+            (Algorithm::Ratio | Algorithm::External | Algorithm::Table(_), _) => None,
         };
         wanted.unwrap_or_else(|| ratio::cut(from, power, target, self.law))
     }
@@ -212,7 +212,7 @@ impl Lever {
             (Algorithm::Table(points), Some(top_mhz)) => {
                 table::cut(points, top_mhz, power, target).map(|mhz| mhz / top_mhz)
             }
-            (Algorithm::Ratio | Algorithm::Table(_), _) => None,
+            (Algorithm::Ratio | Algorithm::External | Algorithm::Table(_), _) => None,
         };
         wanted.unwrap_or_else(|| ratio::factor(power, target, self.law)).clamp(self.floor(), 1.0)
     }
@@ -225,7 +225,7 @@ impl Lever {
             (Algorithm::Table(points), Some(top_mhz)) => {
                 table::raise(points, ceiling * top_mhz, power, target).map(|mhz| (mhz / top_mhz).min(most))
             }
-            (Algorithm::Ratio | Algorithm::Table(_), _) => None,
+            (Algorithm::Ratio | Algorithm::External | Algorithm::Table(_), _) => None,
         };
         wanted.unwrap_or_else(|| ratio::raise(ceiling, power, target, self.law, seconds))
     }

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     fn key(number: usize) -> BudgetKey {
-        (PolicyName { namespace: "".into(), name: number.to_string().into() }, None)
+        (PolicyName { namespace: "".into(), name: number.to_string().into(), ..PolicyName::default() }, None)
     }
 
     #[test]

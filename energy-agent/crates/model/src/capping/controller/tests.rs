@@ -1,5 +1,7 @@
 mod cpus;
 mod decisions;
+mod held;
+mod levels;
 
 use super::world::{World, clock_of, knob, limit_of, name, policy, quota_of, states};
 use super::*;

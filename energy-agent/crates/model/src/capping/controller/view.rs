@@ -1,6 +1,6 @@
 //! What one budget is about: the power that counts, the devices that draw it, and why some of them cannot be lowered.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::device::{BudgetDevice, DeviceKey, Lever, LeverKind, Range, Sharing};
 use crate::capping::knob::Knob;
 use crate::capping::knob::KnobState;
 use crate::capping::observation::{GpuDevice, Observation, PodNow};
-use crate::capping::policy::{BudgetScope, Component, CpuActuators, Policy, Selector};
+use crate::capping::policy::{Algorithm, BudgetScope, Component, CpuActuators, Policy, Selector};
 use crate::capping::quantity::Quantity;
 use crate::units::{floor_u64, nearest_u64};
 
@@ -25,6 +25,8 @@ pub struct BudgetView {
     pub blocked: Option<String>,
     /// Knobs that it would use if they could be used.
     pub unusable: Vec<Knob>,
+    /// Clocks that are asked for from elsewhere, if the policy follows them.
+    pub bounds: BTreeMap<Knob, u64>,
 }
 
 /// An observation with what all budgets look up in it.
@@ -53,6 +55,9 @@ impl<'a> Scene<'a> {
         let mut view = BudgetView { power: Some(0.0), ..BudgetView::default() };
         self.add_gpus(number, won, &mut view);
         self.add_cpus(number, won, &mut view);
+        if self.decisions.policy(number).control.algorithm == Algorithm::External {
+            view.bounds.clone_from(&self.seen.bounds);
+        }
         view
     }
 
@@ -127,7 +132,7 @@ impl<'a> Scene<'a> {
             return Some(format!("{} is also used outside pods", gpu.uuid));
         }
         let policy = self.decisions.policy(number);
-        let deciders = gpu.users.iter().map(|user| self.decisions.decider(&user.uid, Component::Gpu, policy.mode));
+        let deciders = gpu.users.iter().map(|user| self.decisions.decider(&user.uid, Component::Gpu, policy));
         for (decider, user) in deciders.zip(&gpu.users) {
             let agreed = |other: usize| {
                 other == number
@@ -205,7 +210,7 @@ impl<'a> Scene<'a> {
     /// Why the node as a whole is not this policy's to lower; `None`: it is. `places` are the pods that it decides about.
     fn decided_by_another(&self, places: &BTreeSet<usize>, policy: &Policy) -> Option<String> {
         let (_, pod) = self.seen.pods.iter().enumerate().find(|(place, _)| !places.contains(place))?;
-        let winner = self.decisions.decider(&pod.uid, Component::Cpu, policy.mode);
+        let winner = self.decisions.decider(&pod.uid, Component::Cpu, policy);
         let winner = winner.map_or("another".to_owned(), |winner| self.decisions.policy(winner).name.to_string());
         let pod = name(pod);
         let or = if has_others(policy.actuators.cpu) { "" } else { ", or name Frequency or Quota too" };

@@ -13,12 +13,13 @@ use crate::workload::names::Pod;
 pub struct World {
     pub controller: Controller,
     pub in_force: ActivePolicies,
+    pub levels: Levels,
     pub seen: Observation,
     pub outcome: Outcome,
 }
 
 pub fn name(name: &str) -> PolicyName {
-    PolicyName { namespace: Arc::from(""), name: Arc::from(name) }
+    PolicyName { namespace: Arc::from(""), name: Arc::from(name), ..PolicyName::default() }
 }
 
 /// Enforces `watts` of GPU power for each pod of namespace `ml`.
@@ -69,6 +70,7 @@ impl World {
         Self {
             controller: Controller::new(Duration::from_secs(1)),
             in_force: ActivePolicies { complete: true, ..ActivePolicies::default() },
+            levels: Levels { complete: true, ..Levels::default() },
             seen: Observation::default(),
             outcome: Outcome::default(),
         }
@@ -147,7 +149,7 @@ impl World {
 
     pub fn tick(&mut self) -> &Outcome {
         self.seen.now += Duration::from_secs(1);
-        self.outcome = self.controller.step(&self.in_force, &self.seen);
+        self.outcome = self.controller.step(&self.in_force, &self.levels, &self.seen);
         &self.outcome
     }
 

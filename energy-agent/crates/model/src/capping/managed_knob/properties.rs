@@ -125,7 +125,7 @@ proptest! {
         for event in events {
             match event {
                 Event::Limit(value) => {
-                    let policy = PolicyName { namespace: "".into(), name: "p".into() };
+                    let policy = PolicyName { namespace: "".into(), name: "p".into(), ..PolicyName::default() };
                     limit = Some(Limit { value, policy });
                 }
                 Event::Open => limit = None,

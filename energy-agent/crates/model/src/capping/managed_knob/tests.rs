@@ -12,7 +12,7 @@ use crate::capping::observation::KnobNow;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn policy(name: &str) -> PolicyName {
-    PolicyName { namespace: "".into(), name: name.into() }
+    PolicyName { namespace: "".into(), name: name.into(), ..PolicyName::default() }
 }
 
 fn limit(value: u64) -> Limit {

@@ -7,7 +7,7 @@ use super::problems::{Problems, cut};
 use super::schema::fields::{document, policy};
 use super::schema::{FieldKind, TypedField};
 use super::yaml::{YamlNode, YamlValue, documents};
-use super::{Policy, PolicyName, check, read, rules};
+use super::{Authority, Policy, PolicyName, check, read, rules};
 use crate::nearest::nearest;
 
 /// What one document holds. A policy that is refused does not stop the others.
@@ -106,7 +106,13 @@ fn refuse(mut document: PolicyDocument, problems: Problems) -> PolicyDocument {
     document
 }
 
-fn read_policy(node: &YamlNode<'_>, name: &PolicyName, namespace: &str, problems: &mut Problems) -> Option<Policy> {
+/// One policy of a document, or of an object that has the same fields.
+pub(super) fn read_policy(
+    node: &YamlNode<'_>,
+    name: &PolicyName,
+    namespace: &str,
+    problems: &mut Problems,
+) -> Option<Policy> {
     check::value(node, &FieldKind::Object(&policy::OBJECT), problems);
     if !problems.is_empty() {
         return None;
@@ -125,6 +131,7 @@ fn name_of(node: &YamlNode<'_>, index: usize) -> PolicyName {
     let text = |key: &TypedField<String>| key.given(node).and_then(YamlNode::text).filter(|text| !text.is_empty());
     let name = text(&policy::NAME).map_or_else(|| format!("policies[{index}]"), cut_name);
     PolicyName {
+        authority: Authority::Admin,
         namespace: text(&policy::NAMESPACE).map_or_else(|| Arc::from(""), |text| cut_name(text).into()),
         name: name.into(),
     }

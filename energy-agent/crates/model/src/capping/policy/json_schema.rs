@@ -45,7 +45,7 @@ fn property(field: &Field) -> Value {
     schema
 }
 
-fn json_of(node: &YamlNode<'_>) -> Value {
+pub(crate) fn json_of(node: &YamlNode<'_>) -> Value {
     match &node.value {
         Yaml::Null => Value::Null,
         Yaml::Bool(truth) => json!(truth),

@@ -48,7 +48,9 @@ impl Problems {
             return;
         }
         let colon = if self.path.is_empty() { "" } else { ": " };
-        self.found.push(format!("{}{colon}{message} (line {line})", self.path));
+        // What is no text has no lines.
+        let line = if line == 0 { String::new() } else { format!(" (line {line})") };
+        self.found.push(format!("{}{colon}{message}{line}", self.path));
     }
 
     #[must_use]

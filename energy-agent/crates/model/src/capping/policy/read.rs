@@ -1,7 +1,7 @@
 //! A policy's tree into a [`Policy`], by the keys that its fields are declared with. The tree was checked: what is required
 //! is there, and every value is in its range. `None`: it was not checked.
 
-use super::schema::fields::{CpuMeans, GpuMeans};
+use super::schema::fields::{AlgorithmName, CpuMeans, GpuMeans};
 use super::schema::fields::{actuators, budget, control, cpu, gpu, point, policy, requirement, selector};
 use super::yaml::YamlNode;
 use super::{
@@ -59,11 +59,16 @@ pub(super) fn control(node: &YamlNode<'_>) -> Option<Control> {
     // The rules see to it that there is a table where the algorithm is one, and only there.
     let points: Vec<Point> = control::TABLE.of(node).iter().map(point).collect::<Option<_>>()?;
     Some(Control {
-        algorithm: if points.is_empty() { Algorithm::Ratio } else { Algorithm::Table(points) },
+        algorithm: match control::ALGORITHM.of(node)? {
+            AlgorithmName::External => Algorithm::External,
+            AlgorithmName::Ratio | AlgorithmName::Table if points.is_empty() => Algorithm::Ratio,
+            AlgorithmName::Ratio | AlgorithmName::Table => Algorithm::Table(points),
+        },
         engage: control::ENGAGE.of(node)? / 100.0,
         target: control::TARGET.of(node)? / 100.0,
         release: control::RELEASE.of(node)? / 100.0,
         hold: control::HOLD.of(node)?,
+        standing: control::STANDING.of(node)?,
         on_telemetry_loss: control::ON_TELEMETRY_LOSS.of(node)?,
         telemetry_timeout: control::TELEMETRY_TIMEOUT.of(node)?,
     })

@@ -2,18 +2,26 @@
 
 use super::problems::Problems;
 use super::schema::TypedField;
-use super::schema::fields::{AlgorithmName, actuators, control, cpu, policy, requirement, selector};
+use super::schema::fields::{AlgorithmName, actuators, budget, control, cpu, policy, requirement, selector};
 use super::unit::plain;
 use super::yaml::YamlNode;
-use super::{Actuators, Algorithm, BudgetScope, Components, Control, Operator, Point, Policy, Selector};
+use super::{
+    Actuators, Algorithm, Amount, Authority, BudgetScope, Components, Control, Operator, Point, Policy, Selector,
+};
 
 /// `node` is what `policy` was read from. `namespace` stands in an example.
 pub fn check(policy: &Policy, node: &YamlNode<'_>, namespace: &str, problems: &mut Problems) {
     if let Some(node) = policy::SELECTOR.given(node) {
         problems.key(policy::SELECTOR.name(), |problems| selector(policy, node, namespace, problems));
     }
+    if let Some(node) = policy::BUDGET.given(node) {
+        problems.key(policy::BUDGET.name(), |problems| budget(policy, node, problems));
+    }
     if let Some(node) = policy::CONTROL.given(node) {
-        problems.key(policy::CONTROL.name(), |problems| control(&policy.control, node, problems));
+        problems.key(policy::CONTROL.name(), |problems| {
+            control(&policy.control, node, problems);
+            with_others(policy, node, problems);
+        });
     }
     problems.key(policy::ACTUATORS.name(), |problems| actuators(policy, node, problems));
 }
@@ -69,6 +77,40 @@ fn requirements(selector: &Selector, node: &YamlNode<'_>, problems: &mut Problem
     }
 }
 
+fn budget(policy: &Policy, node: &YamlNode<'_>, problems: &mut Problems) {
+    let is_total = policy.budget.scope == BudgetScope::Total;
+    if is_total && policy.name.authority == Authority::Admin {
+        let line = line(node, &budget::SCOPE);
+        problems.key(budget::SCOPE.name(), |problems| {
+            problems.add(
+                line,
+                "Total needs a PowerCappingPolicy and the controller (docs/cluster.md); in a document write PerPod or PerNode",
+            );
+        });
+    }
+    if is_total && !matches!(policy.budget.amount, Amount::Watts(_)) {
+        let line = line(node, &budget::PERCENT_OF_PEAK);
+        let why = "a budget of the whole cluster has no peak; write watts";
+        problems.key(budget::PERCENT_OF_PEAK.name(), |problems| problems.add(line, why));
+    }
+}
+
+/// What fields of `control` have to do with the budget.
+fn with_others(policy: &Policy, node: &YamlNode<'_>, problems: &mut Problems) {
+    if let (Some(given), true) = (control::CONTROLLER_NAME.given(node), policy.budget.scope != BudgetScope::Total) {
+        problems.key(control::CONTROLLER_NAME.name(), |problems| {
+            problems.add(given.line, "is only valid with `scope: Total`");
+        });
+    }
+    if policy.control.standing
+        && (policy.budget.scope == BudgetScope::Total || !matches!(policy.budget.amount, Amount::Watts(_)))
+    {
+        problems.key(control::STANDING.name(), |problems| {
+            problems.add(line(node, &control::STANDING), "is only valid with watts, and with scope PerPod or PerNode");
+        });
+    }
+}
+
 fn control(control: &Control, node: &YamlNode<'_>, problems: &mut Problems) {
     let Control { algorithm, engage, target, release, .. } = control;
     let percent = |share: &f64| plain(share * 100.0);
@@ -98,7 +140,12 @@ fn control(control: &Control, node: &YamlNode<'_>, problems: &mut Problems) {
             problems.add(line(node, &control::TABLE), "is only valid with `algorithm: table`");
         }),
         (Algorithm::Table(points), true) => problems.key(control::TABLE.name(), |problems| ascending(points, node, problems)),
-        (Algorithm::Ratio, false) => {}
+        (Algorithm::External, _) if control::TABLE.given(node).is_some() => {
+            problems.key(control::TABLE.name(), |problems| {
+                problems.add(line(node, &control::TABLE), "is only valid with `algorithm: table`");
+            });
+        }
+        (Algorithm::Ratio, false) | (Algorithm::External, _) => {}
     }
 }
 

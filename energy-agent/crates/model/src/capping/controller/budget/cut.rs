@@ -7,7 +7,7 @@ use super::reading::BudgetReading;
 use crate::capping::controller::device::{BudgetDevice, DeviceKey, Lever, Range, Sharing};
 use crate::capping::controller::view::BudgetView;
 use crate::capping::knob::{Knob, Limits};
-use crate::capping::policy::{Algorithm, PolicyName};
+use crate::capping::policy::{Algorithm, Control, PolicyName};
 use crate::capping::quantity::Quantity;
 use crate::units::{self, Watts, floor_u64, nearest_u64};
 
@@ -219,6 +219,51 @@ impl Cuts {
             }
         }
         some
+    }
+
+    /// Sets ceilings that come from elsewhere. Whether one is lowered.
+    pub(crate) fn follow(&mut self, view: &BudgetView, ceilings: &BTreeMap<DeviceKey, f64>) -> bool {
+        let mut lowered = false;
+        for device in &view.devices {
+            let (Some(cut), Some(lever)) = (self.devices.get_mut(&device.key), &device.lever) else { continue };
+            let wanted = ceilings.get(&device.key).copied().unwrap_or(1.0);
+            cut.ceiling = lever.on_step(wanted.max(lever.floor()));
+            lowered |= cut.ceiling < 1.0;
+            clamp(&mut self.clamped, lever, wanted);
+        }
+        lowered
+    }
+
+    /// Holds every device at no more than its part of the budget, as if all of them drew their most. One whose most is not
+    /// known is left to the law. Whether something is lowered.
+    pub(crate) fn stand(&mut self, control: &Control, view: &BudgetView, budget: f64) -> bool {
+        let mut full = view.clone();
+        for device in &mut full.devices {
+            let tops = device.limits.iter().map(|range| units::ratio(range.top, 1) / per_watt(range));
+            device.power = tops.sum::<f64>();
+        }
+        let total: f64 = full.devices.iter().map(|device| device.power).sum();
+        if total <= budget {
+            return false;
+        }
+        let reading = BudgetReading::new(control, total, total, budget);
+        let mut lowered = false;
+        for device in full.devices.iter().filter(|device| device.power > 0.0) {
+            let Some(cut) = self.devices.get_mut(&device.key) else { continue };
+            if let Some(lever) = &device.lever {
+                let part = device.power * reading.target / total;
+                let ceiling = lever.on_step(lever.fitting(&control.algorithm, device.power, part));
+                cut.ceiling = cut.ceiling.min(ceiling);
+                lowered |= cut.ceiling < 1.0;
+            }
+            for range in &device.limits {
+                let Some(value) = range.at_most(share(&full, device, range, reading)) else { continue };
+                let set = cut.limits.entry(range.knob.clone()).or_insert(value);
+                *set = value.min(*set);
+                lowered = true;
+            }
+        }
+        lowered
     }
 
     /// Sets the power limits for each device's share of the budget. Whether something changed.

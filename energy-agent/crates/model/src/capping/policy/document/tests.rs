@@ -37,7 +37,7 @@ policies:
 ";
 
 fn name(namespace: &str, name: &str) -> PolicyName {
-    PolicyName { namespace: namespace.into(), name: name.into() }
+    PolicyName { namespace: namespace.into(), name: name.into(), ..PolicyName::default() }
 }
 
 #[test]
@@ -74,6 +74,7 @@ fn every_field_is_read() {
             target: 0.975,
             release: 0.85,
             hold: Duration::from_secs(10),
+            standing: false,
             on_telemetry_loss: TelemetryLoss::Floor,
             telemetry_timeout: Duration::from_secs(60),
         },

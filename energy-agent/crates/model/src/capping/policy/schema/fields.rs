@@ -13,7 +13,9 @@ use std::time::Duration;
 /// The format that is read.
 const FORMAT: i32 = 1;
 /// The most watts a budget may have: a rack, or a key in another unit.
-const MAX_WATTS: f64 = 20_000.0;
+pub(crate) const MAX_WATTS: f64 = 20_000.0;
+/// The same of a budget of the whole cluster.
+pub(crate) const MAX_TOTAL_WATTS: f64 = 10_000_000.0;
 /// Items of a list that people write.
 const MANY: usize = 256;
 /// Shares of a budget.
@@ -25,6 +27,7 @@ words! {
     pub enum AlgorithmName {
         Ratio = "ratio",
         Table = "table",
+        External = "external",
     }
 }
 
@@ -201,7 +204,7 @@ object! {
             "scope",
             FieldKind::Choice(BudgetScope::WORDS),
             Presence::Default("PerPod"),
-            "PerPod: each selected pod has the budget for itself. PerNode: all selected pods of a node share it.",
+            "PerPod: each selected pod has the budget for itself. PerNode: all selected pods of a node share it. Total: all selected pods of the cluster share it; only for a PowerCappingPolicy, and with the controller.",
         );
         COMPONENTS: Vec<Component> = Field::new(
             "components",
@@ -225,7 +228,7 @@ object! {
             "algorithm",
             FieldKind::Choice(AlgorithmName::WORDS),
             Presence::Default("ratio"),
-            "ratio: clocks follow the ratio of target to power, for any device. table: a profile that was measured on this kind of device gives the clock.",
+            "ratio: clocks follow the ratio of target to power, for any device. table: a profile that was measured on this kind of device gives the clock. external: clocks come from NodeFrequencies; where they expire or do not keep the budget, ratio takes over.",
         );
         ENGAGE: f64 = Field::new(
             "engagePercent",
@@ -251,6 +254,18 @@ object! {
             Presence::Default("5"),
             "After a cut, no limit is raised for this long; longer if the last raise exceeded the budget.",
         ).alike(&["cooldown", "cooldownSeconds"]);
+        STANDING: bool = Field::new(
+            "standing",
+            FieldKind::Switch,
+            Presence::Default("false"),
+            "Limits are held always, also while the power is low: each device is limited to its part of the budget as soon as the policy is active. Only with watts. Good for a fixed limit per GPU; without it, limits are set while the power is above the budget.",
+        ).alike(&["always", "static", "permanent"]);
+        CONTROLLER_NAME: String = Field::new(
+            "controllerName",
+            FieldKind::Text(Syntax::LabelKey),
+            Presence::Optional("energy-agent's own controller"),
+            "Who writes the PowerLevel of a policy with scope Total, as in example.com/my-controller. Only with scope Total.",
+        );
         ON_TELEMETRY_LOSS: TelemetryLoss = Field::new(
             "onTelemetryLoss",
             FieldKind::Choice(TelemetryLoss::WORDS),
