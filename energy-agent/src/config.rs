@@ -4,6 +4,8 @@
 mod choice;
 mod command;
 mod compare;
+mod login;
+mod report;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,8 +18,10 @@ use energy_host::config::HostConfig;
 use energy_model::attribution::method::{IdleMethod, IdlePolicy};
 
 pub use self::choice::{Capping, LogFormat, LogLevel, Resources};
-pub use self::command::{Cli, Command, DoctorArgs, Login, PolicyCommand, ReportFormat, RestoreArgs, TopArgs};
+pub use self::command::{Cli, Command, DoctorArgs, PolicyCommand, ReportFormat, RestoreArgs, TopArgs};
 pub use self::compare::{CompareArgs, CompareFormat, Money};
+pub use self::login::Login;
+pub use self::report::{Moment, ReportArgs, RunFormat, RunOutput};
 
 #[derive(Clone, Debug, Args)]
 pub struct Config {

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         None => run(&cli.run),
         Some(Command::Run(config)) => run(config),
         Some(Command::Top(arguments)) => cli::top::run(arguments).map(|()| ExitCode::SUCCESS),
+        Some(Command::Report(arguments)) => Ok(cli::report::run(arguments)),
         Some(Command::Policy(command)) => cli::policy::run(command),
         Some(Command::Doctor(arguments)) => cli::doctor::run(arguments),
         Some(Command::Compare(arguments)) => cli::compare::run(arguments),

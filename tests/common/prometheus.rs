@@ -46,6 +46,11 @@ impl Prometheus {
         runs.then_some(prometheus)
     }
 
+    /// Where its API is.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// The series that a query gives now: labels and value.
     pub fn query(&self, query: &str) -> Vec<(Value, f64)> {
         self.query_at(query, now_s())

@@ -18,7 +18,7 @@ const BESIDE: [&[&str]; 2] = [&["policies", "pages"], &["knobs", "program"]];
 const LAST: &str = "workloads";
 
 /// Modules of test programs that use a Kubernetes API server.
-const WITH_API_SERVER: [&str; 13] = [
+const WITH_API_SERVER: [&str; 14] = [
     "capping",
     "capping_cpu",
     "dashboards",
@@ -31,6 +31,7 @@ const WITH_API_SERVER: [&str; 13] = [
     "kubernetes",
     "pod_resources",
     "policy_sources",
+    "report",
     "selection",
 ];
 

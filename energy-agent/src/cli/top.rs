@@ -1,7 +1,6 @@
 //! `energy-agent top`: fetches the metrics page of a running agent and shows who uses how much, as a live table on a
 //! terminal and as plain lines elsewhere.
 
-mod client;
 mod node;
 mod screen;
 mod table;
@@ -9,15 +8,11 @@ mod table;
 use std::io::{self, ErrorKind, IsTerminal as _, Write};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use energy_export::parse;
-use energy_export::text::Format;
+use anyhow::Result;
 
 use self::table::{Column, Order, PreviousPage, Table};
+use super::agent_page::AgentPage;
 use crate::config::TopArgs;
-
-/// A page of 5,000 pods has some 40 MB; whatever sends more is no agent.
-const PAGE_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Shows the agent at `args.address` until the user quits, or for `args.iterations` refreshes.
 ///
@@ -89,100 +84,25 @@ const fn width(column: Column) -> usize {
 
 /// A running agent, as far as its metrics page shows it.
 struct Agent {
-    url: String,
-    client: ureq::Agent,
-    authorization: Option<String>,
+    page: AgentPage,
     memory: PreviousPage,
 }
 
 impl Agent {
     fn new(args: &TopArgs) -> Result<Self> {
-        let (url, authorization) = (url(&args.address)?, client::authorization(&args.login)?);
-        Ok(Self { url, client: client::client(&args.login)?, authorization, memory: PreviousPage::default() })
+        Ok(Self { page: AgentPage::new(&args.address, &args.login)?, memory: PreviousPage::default() })
     }
 
     fn fetch(&mut self) -> Result<Table> {
-        let url = &self.url;
-        let mut request = self.client.get(url).header("Accept", Format::Text.content_type());
-        if let Some(authorization) = &self.authorization {
-            request = request.header("Authorization", authorization);
-        }
-        let mut answer = match request.call() {
-            Ok(answer) => answer,
-            Err(ureq::Error::StatusCode(401)) => {
-                bail!("{url} answers 401; log in with --basic-auth.username and --basic-auth.password-file")
-            }
-            Err(ureq::Error::StatusCode(400)) if url.starts_with("http:") => {
-                bail!("{url} answers 400; for an agent with TLS use https://")
-            }
-            Err(ureq::Error::StatusCode(code)) => bail!("{url} answers {code}; is this the agent's metrics path?"),
-            Err(error) if is_of_tls(&error) => {
-                let remedy = "--tls.ca-file names the agent's authority, --tls.cert-file a client certificate";
-                bail!("no TLS with {url}: {error}; {remedy}")
-            }
-            Err(error) => bail!("no answer from {url}: {error}; is the agent running? energy-agent run"),
-        };
-        let page = answer.body_mut().with_config().limit(PAGE_BYTES).read_to_string();
-        let page = page.with_context(|| format!("reading {url}"))?;
-        let samples =
-            parse::samples(&page).with_context(|| format!("{url} is not the metrics page of an energy-agent"))?;
-        if !samples.iter().any(|sample| sample.name == "energy_agent_ticks_total") {
-            bail!("{url} is not the metrics page of an energy-agent");
-        }
-        Ok(Table::read(&samples, &mut self.memory))
+        Ok(Table::read(&self.page.fetch()?, &mut self.memory))
     }
-}
-
-fn is_of_tls(error: &ureq::Error) -> bool {
-    match error {
-        ureq::Error::Io(error) => error.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>()),
-        other => matches!(other, ureq::Error::Rustls(_) | ureq::Error::Tls(_)),
-    }
-}
-
-/// The metrics page that `HOST`, `HOST:PORT`, `:PORT` or a URL stands for.
-fn url(address: &str) -> Result<String> {
-    let (scheme, rest) = match address.split_once("://") {
-        Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
-        Some((scheme, _)) => bail!("address {address:?}: scheme {scheme:?} is not supported, only http and https"),
-        None => ("http", address),
-    };
-    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let path = if path.len() > 1 { path } else { "/metrics" };
-    let host = if host.starts_with(':') { format!("127.0.0.1{host}") } else { host.to_owned() };
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    if host.is_empty()
-        || host.contains(char::is_whitespace)
-        || (host.contains(':') && !has_port && !host.ends_with(']'))
-    {
-        bail!("address {address:?}: expected HOST:PORT or a URL such as http://127.0.0.1:9102/metrics");
-    }
-    let port = if has_port || address.contains("://") { "" } else { ":9102" };
-    Ok(format!("{scheme}://{host}{port}{path}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use energy_export::parse;
 
-    #[test]
-    fn an_address_may_be_short_or_a_url() {
-        for (address, expected) in [
-            ("127.0.0.1:9102", "http://127.0.0.1:9102/metrics"),
-            (":8080", "http://127.0.0.1:8080/metrics"),
-            ("node-a", "http://node-a:9102/metrics"),
-            ("[::1]", "http://[::1]:9102/metrics"),
-            ("[::1]:80", "http://[::1]:80/metrics"),
-            ("http://node-a:9102/", "http://node-a:9102/metrics"),
-            ("http://node-a/energy", "http://node-a/energy"),
-            ("https://node-a:9102", "https://node-a:9102/metrics"),
-        ] {
-            assert_eq!(url(address).unwrap(), expected);
-        }
-        for address in ["", "ftp://node-a", "node-a:port", "a b", "http://"] {
-            assert!(format!("{:#}", url(address).unwrap_err()).contains(&format!("{address:?}")));
-        }
-    }
+    use super::*;
 
     #[test]
     fn plain_lines_are_aligned_and_say_what_is_left_out() {

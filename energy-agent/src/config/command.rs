@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::login::Login;
+use super::report::ReportArgs;
 use super::{CompareArgs, Config};
 
 /// Energy metering per pod, container and service, and power budgets.
@@ -46,6 +48,12 @@ pub enum Command {
     /// least. Runs that did different work are compared by unit of work only. Exit code 2: wrong usage. 3: the runs cannot be
     /// compared.
     Compare(Box<CompareArgs>),
+    /// What a pod, job, namespace, unit or node cost: joules, watts, GPUs, money, CO2, and a page with plots.
+    ///
+    /// From Prometheus (--prometheus) for any time that it keeps, or from a running agent from now on. Energy is the sum of the
+    /// counters' rises, so that a job shorter than a scrape interval is counted too. FILE draws a saved run again. Exit code 0:
+    /// done. 2: wrong usage. 3: not measured, and the text says why.
+    Report(Box<ReportArgs>),
     /// Check power policies offline, explain their fields, or print their JSON Schema or CustomResourceDefinitions.
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -110,26 +118,6 @@ pub struct TopArgs {
     pub rows: usize,
     #[command(flatten)]
     pub login: Login,
-}
-
-/// Credentials for a running agent with `--web.config.file`.
-#[derive(Clone, Debug, Default, Args)]
-pub struct Login {
-    /// Authority (PEM) that must have signed the agent's certificate. Default: the authorities of this machine.
-    #[arg(long = "tls.ca-file", value_name = "FILE")]
-    pub ca_file: Option<PathBuf>,
-    /// Client certificate (PEM) for an agent that requires one.
-    #[arg(long = "tls.cert-file", requires = "key_file", value_name = "FILE")]
-    pub cert_file: Option<PathBuf>,
-    /// Private key (PEM) of that certificate.
-    #[arg(long = "tls.key-file", requires = "cert_file", value_name = "FILE")]
-    pub key_file: Option<PathBuf>,
-    /// User name, if the agent has basic_auth_users.
-    #[arg(long = "basic-auth.username", requires = "password_file", value_name = "NAME")]
-    pub username: Option<String>,
-    /// File with the password; a line break at its end is ignored.
-    #[arg(long = "basic-auth.password-file", requires = "username", value_name = "FILE")]
-    pub password_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,6 +4,18 @@
 //! It knows no meter, no Prometheus, no cluster and no file: every function is arithmetic or text over its arguments.
 #![forbid(unsafe_code)]
 
+pub mod chart;
 pub mod compare;
+pub mod csv;
+pub mod energy;
+pub mod figures;
+pub mod gather;
+pub mod markdown;
+mod markup;
+mod number;
+pub mod page;
 pub mod run;
+pub mod samples;
 mod stats;
+pub mod table;
+mod time;

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// The value of `apiVersion`.
 pub const API_VERSION: &str = "energy-agent.io/run/v1";
 
 /// One run. Times are seconds since the Unix epoch, energy is in whole microjoules.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
     pub api_version: String,
@@ -50,10 +52,14 @@ pub struct Run {
     pub outcome: Option<Outcome>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
+    /// What the energy costs, where a price or an intensity was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<Prices>,
 }
 
 /// What ran.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Subject {
     pub kind: SubjectKind,
@@ -73,6 +79,7 @@ pub struct Subject {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum SubjectKind {
     #[default]
@@ -87,6 +94,7 @@ pub enum SubjectKind {
 
 /// The work that the run did, to compare joules per unit of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Work {
     pub amount: f64,
@@ -94,6 +102,7 @@ pub struct Work {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
     pub name: String,
@@ -110,6 +119,7 @@ pub struct Node {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Gpu {
     pub uuid: String,
@@ -120,6 +130,7 @@ pub struct Gpu {
 
 /// How the figures came about.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Measured {
     pub by: MeasuredBy,
@@ -133,6 +144,7 @@ pub struct Measured {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum MeasuredBy {
     /// Meters of the command itself.
@@ -144,6 +156,7 @@ pub enum MeasuredBy {
 
 /// Time before the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Waited {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,6 +167,7 @@ pub struct Waited {
 
 /// The energy of one zone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Energy {
     pub part: Part,
@@ -173,6 +187,7 @@ pub struct Energy {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
     Package,
@@ -186,6 +201,7 @@ pub enum Part {
 
 /// A GPU that the run held.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct GpuUse {
     pub uuid: String,
@@ -202,6 +218,7 @@ pub struct GpuUse {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MeanMax {
     pub mean: f64,
     pub max: f64,
@@ -209,6 +226,7 @@ pub struct MeanMax {
 
 /// A limit in force during the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Limit {
     /// The policy, or empty for a limit that somebody else set.
@@ -222,6 +240,7 @@ pub struct Limit {
 
 /// One curve of a panel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Series {
     pub panel: Panel,
@@ -235,6 +254,7 @@ pub struct Series {
 
 /// The panels of the page, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Panel {
     /// 0 to 1.
@@ -253,6 +273,7 @@ pub enum Panel {
 
 /// One pod of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PodPart {
     pub name: String,
@@ -261,6 +282,8 @@ pub struct PodPart {
     pub start: f64,
     pub end: f64,
     pub microjoules: u64,
+    #[serde(default)]
+    pub estimated_microjoules: u64,
     /// As Kubernetes has it: `Succeeded`, `Failed`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub phase: String,
@@ -268,6 +291,7 @@ pub struct PodPart {
 
 /// How the run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
     pub succeeded: bool,
@@ -279,10 +303,103 @@ pub struct Outcome {
     pub reason: String,
 }
 
+/// Prices and what follows from them; measured and estimated energy have costs of their own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Prices {
+    /// The energy of the building by that of the machine.
+    pub pue: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_kwh: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
+    /// Grams of CO2 for a kilowatt-hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gco2_per_kwh: Option<f64>,
+    pub measured: Charge,
+    pub estimated: Charge,
+}
+
+/// What an amount of energy costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct Charge {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gco2: Option<f64>,
+}
+
 /// What a reader has to know about a figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Warning {
     /// A fixed word, such as `agent_restarted`.
     pub code: String,
     pub message: String,
 }
+
+/// Why a text is no run file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// It has another `apiVersion`, or none.
+    Version(String),
+    /// It is no JSON, or a key has another type; without the file's content.
+    Broken(String),
+}
+
+impl std::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Version(found) if found.is_empty() => {
+                write!(f, "no run file: it has no apiVersion; expected {API_VERSION}")
+            }
+            Self::Version(found) => {
+                write!(f, "apiVersion {found:?} is not supported, only {API_VERSION}; a newer energy-agent may read it")
+            }
+            Self::Broken(problem) => write!(f, "no run file: {problem}"),
+        }
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+impl Run {
+    /// Reads a run file. Keys that are not known are ignored.
+    ///
+    /// # Errors
+    /// When it is no run file of this version.
+    pub fn parse(text: &[u8]) -> Result<Self, Unreadable> {
+        let place = |error: &serde_json::Error| {
+            Unreadable::Broken(format!("{} at line {}, column {}", problem(error), error.line(), error.column()))
+        };
+        let value: Value = serde_json::from_slice(text).map_err(|error| place(&error))?;
+        let version = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+        if version != API_VERSION {
+            return Err(Unreadable::Version(version.chars().take(64).collect()));
+        }
+        serde_json::from_slice(text).map_err(|error| place(&error))
+    }
+
+    /// As it is written to a file.
+    ///
+    /// # Errors
+    /// Never for a run of finite numbers.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+}
+
+/// What is wrong, without words of the file.
+fn problem(error: &serde_json::Error) -> &'static str {
+    match error.classify() {
+        serde_json::error::Category::Eof => "the JSON ends too early",
+        serde_json::error::Category::Syntax => "invalid JSON",
+        _ => "a key is missing or has a value of another type",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@ use crate::signals;
 /// Shows the table, beginning with `first`, until the user quits or a signal comes. The terminal is restored, on errors
 /// and panics too.
 pub(super) fn run(mut agent: Agent, first: Table, interval: Duration) -> Result<()> {
-    let mut view = ScreenView::new(agent.url.clone(), first);
+    let mut view = ScreenView::new(agent.page.url.clone(), first);
     let (send, pages) = mpsc::channel();
     std::thread::spawn(move || {
         loop {

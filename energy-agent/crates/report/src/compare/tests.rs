@@ -40,6 +40,7 @@ fn run(seconds: f64, cpu_j: u64, gpu_j: u64) -> Run {
         pods: Vec::new(),
         outcome: None,
         warnings: Vec::new(),
+        prices: None,
     }
 }
 

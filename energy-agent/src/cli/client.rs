@@ -1,4 +1,4 @@
-//! The client by which `top` asks an agent: plain or with TLS, as anybody or as a user.
+//! The client by which the commands ask an agent or a Prometheus server: plain or with TLS, as anybody or as a user.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,12 +13,14 @@ use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConf
 
 use crate::config::Login;
 
-/// Longest time for one page.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time for the page of an agent.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A client that waits `timeout` at most for an answer.
+///
 /// # Errors
 /// When a file is not there or does not hold what it should.
-pub fn client(login: &Login) -> Result<ureq::Agent> {
+pub(crate) fn client(login: &Login, timeout: Duration) -> Result<ureq::Agent> {
     let roots = match &login.ca_file {
         Some(file) => RootCerts::new_with_certs(&certificates(file)?),
         None => RootCerts::PlatformVerifier,
@@ -37,20 +39,28 @@ pub fn client(login: &Login) -> Result<ureq::Agent> {
         .root_certs(roots)
         .client_cert(own)
         .build();
-    Ok(ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).proxy(None).tls_config(tls).build().new_agent())
+    Ok(ureq::Agent::config_builder().timeout_global(Some(timeout)).proxy(None).tls_config(tls).build().new_agent())
 }
 
 /// The value of the header Authorization, where there is a user.
 ///
 /// # Errors
 /// When the file with the password cannot be read.
-pub fn authorization(login: &Login) -> Result<Option<String>> {
+pub(crate) fn authorization(login: &Login) -> Result<Option<String>> {
     let (Some(user), Some(file)) = (&login.username, &login.password_file) else { return Ok(None) };
     ensure!(!user.contains(':'), "--basic-auth.username {user:?}: a name cannot have a colon");
     let password = read(file)?;
     let password = password.strip_suffix(b"\n").unwrap_or(&password);
     let password = password.strip_suffix(b"\r").unwrap_or(password);
     Ok(Some(format!("Basic {}", STANDARD.encode([user.as_bytes(), b":", password].concat()))))
+}
+
+/// The connection failed for a reason of TLS.
+pub(crate) fn is_of_tls(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Io(error) => error.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>()),
+        other => matches!(other, ureq::Error::Rustls(_) | ureq::Error::Tls(_)),
+    }
 }
 
 fn certificates(file: &Path) -> Result<Vec<Certificate<'static>>> {

@@ -1,0 +1,6 @@
+//! What runs cost: `report`, `measure` and `compare` over real agents.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod report;
