@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use energy_model::printable::printable_lines;
-use energy_report::compare::{CompareOptions, Comparison, compare, render};
+use energy_report::compare::{CompareOptions, Comparison, chart, compare, render};
 
 use crate::config::{CompareArgs, CompareFormat};
 
@@ -38,6 +38,11 @@ fn compared(arguments: &CompareArgs) -> Result<Comparison> {
     if let Some(path) = &arguments.export_profile {
         let text = export::config_map(groups.iter().flat_map(|group| &group.runs))?;
         fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    if let Some(path) = &arguments.svg {
+        let drawn = chart::svg(&comparison, "Energy over time")
+            .context("fewer than two groups have time and energy to draw")?;
+        fs::write(path, drawn).with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(comparison)
 }

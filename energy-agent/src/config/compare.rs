@@ -19,6 +19,9 @@ pub struct CompareArgs {
     /// Format of standard output.
     #[arg(long = "format", value_enum, default_value_t = CompareFormat::Table, value_name = "FORMAT")]
     pub format: CompareFormat,
+    /// Draw the groups over time and energy to this file (SVG), with the Pareto front and 95 % intervals.
+    #[arg(long = "svg", value_name = "FILE")]
+    pub svg: Option<PathBuf>,
     /// Write a ConfigMap with energy and time of each class of work on each model of GPU, for a scheduler.
     #[arg(long = "export-profile", value_name = "FILE")]
     pub export_profile: Option<PathBuf>,

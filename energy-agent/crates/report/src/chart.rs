@@ -18,12 +18,12 @@ const HEAD: u32 = 24;
 const AXIS: u32 = 40;
 const LETTER: i32 = 7;
 
-const PAPER: RGBColor = RGBColor(255, 255, 255);
-const INK: RGBColor = RGBColor(51, 51, 51);
-const GRID: RGBColor = RGBColor(228, 228, 228);
-const FRAME: RGBColor = RGBColor(136, 136, 136);
+pub(crate) const PAPER: RGBColor = RGBColor(255, 255, 255);
+pub(crate) const INK: RGBColor = RGBColor(51, 51, 51);
+pub(crate) const GRID: RGBColor = RGBColor(228, 228, 228);
+pub(crate) const FRAME: RGBColor = RGBColor(136, 136, 136);
 /// Can be told apart by people who see colours differently (Okabe and Ito), on white and, in the second place, on black.
-const COLOURS: [(RGBColor, &str); 7] = [
+pub(crate) const COLOURS: [(RGBColor, &str); 7] = [
     (RGBColor(0, 114, 178), "#56b4e9"),
     (RGBColor(213, 94, 0), "#ff8c42"),
     (RGBColor(0, 158, 115), "#2fd0a0"),
@@ -76,8 +76,13 @@ pub enum Shape {
 pub fn svg(chart: &Chart) -> String {
     let mut text = String::new();
     draw(chart, &mut text).expect("a picture is drawn into memory");
+    finished(text, &chart.title)
+}
+
+/// The picture with its title and the colours of a dark page.
+pub(crate) fn finished(mut text: String, title: &str) -> String {
     let place = text.find('>').map_or(0, |end| end + 1);
-    let title = crate::markup::escaped(&chart.title);
+    let title = crate::markup::escaped(title);
     text.insert_str(place, &format!("\n<title>{title}</title>\n<style>{}</style>", style()));
     text.replacen("<svg ", "<svg role=\"img\" class=\"chart\" ", 1)
 }
@@ -169,7 +174,7 @@ fn shortened(name: &str) -> String {
     if name.chars().count() <= MOST { name.to_owned() } else { name.chars().take(MOST - 1).chain(['…']).collect() }
 }
 
-fn letters<'a>(size: u32, colour: &'a RGBColor, side: HPos) -> TextStyle<'a> {
+pub(crate) fn letters<'a>(size: u32, colour: &'a RGBColor, side: HPos) -> TextStyle<'a> {
     ("sans-serif", size).into_font().color(colour).pos(Pos::new(side, VPos::Top))
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Only runs that did the same work are compared as a whole. Of others, what one unit of the work cost.
 
+pub mod chart;
 mod claim;
 mod columns;
 mod figures;
@@ -17,7 +18,7 @@ use serde::Serialize;
 
 pub use self::claim::DifferenceClaim;
 pub use self::columns::GroupRow;
-use self::figures::RunFigures;
+use self::figures::CostFigures;
 pub use self::group::RunGroup;
 use self::prices::HourlyPrices;
 use self::work::WorkMatch;
@@ -76,7 +77,7 @@ pub fn compare(groups: &[RunGroup], options: &CompareOptions) -> Result<Comparis
     let mut rows = Vec::new();
     let mut all = Vec::new();
     for group in &done {
-        let figures = group.runs.iter().map(|run| RunFigures::of(run, options)).collect::<Result<Vec<_>, String>>()?;
+        let figures = group.runs.iter().map(|run| CostFigures::of(run, options)).collect::<Result<Vec<_>, String>>()?;
         rows.push(GroupRow::of(&group.name, &figures, same_work));
         notes.extend(group.notes(&figures, options));
         all.push(figures);

@@ -4,6 +4,8 @@
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
+use crate::number::count;
+
 /// Of the intervals that are printed, and of Holm's family together.
 pub(crate) const CONFIDENCE: f64 = 0.95;
 /// Fewer runs give no claim: two always lie somewhere.
@@ -171,10 +173,6 @@ fn quantile(confidence: f64, freedom: f64) -> f64 {
 
 fn student(freedom: f64) -> Option<StudentsT> {
     StudentsT::new(0.0, 1.0, freedom).ok()
-}
-
-pub(crate) fn count(n: usize) -> f64 {
-    u32::try_from(n).map_or(f64::INFINITY, f64::from)
 }
 
 #[cfg(test)]

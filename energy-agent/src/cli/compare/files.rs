@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use energy_report::compare::prices::HourlyPrices;
 use energy_report::compare::{CompareOptions, RunGroup};
-use energy_report::run::{API_VERSION, Run};
+use energy_report::run::Run;
 use serde_json::Value;
 
 use crate::config::Money;
@@ -60,39 +60,27 @@ fn names(files: &[OsString]) -> Vec<String> {
 
 /// The runs of a file: one, or a list of them.
 fn read(path: &Path) -> Result<Vec<Run>> {
-    let place = path.display().to_string();
-    let value: Value = serde_json::from_str(&text(path, MAX_RUN_BYTES)?).map_err(|error| {
-        anyhow::anyhow!("{place}: not a run file: no JSON (line {}, column {})", error.line(), error.column())
-    })?;
-    let values = match value {
-        Value::Array(values) => values,
-        value => vec![value],
+    let place = || path.display().to_string();
+    let text = text(path, MAX_RUN_BYTES)?;
+    // A list is read run by run; what is no JSON, the reader of a run says best.
+    let parts: Vec<String> = match serde_json::from_str::<Value>(&text) {
+        Ok(Value::Array(runs)) => runs.iter().map(Value::to_string).collect(),
+        _ => vec![text],
     };
-    if values.is_empty() {
-        bail!("{place}: an empty list of runs");
+    if parts.is_empty() {
+        bail!("{}: an empty list of runs", place());
     }
-    values.into_iter().map(|value| run(value).with_context(|| place.clone())).collect()
+    let parse = |part: &String| {
+        let run = Run::parse(part.as_bytes()).with_context(place)?;
+        if !(run.start.is_finite() && run.end.is_finite() && run.end > run.start) {
+            bail!("{}: a run ends before it starts", place());
+        }
+        Ok(run)
+    };
+    parts.iter().map(parse).collect()
 }
 
-fn run(value: Value) -> Result<Run> {
-    match value.get("apiVersion").and_then(Value::as_str) {
-        Some(API_VERSION) => {}
-        Some(_) => bail!("another version of run file; this program reads apiVersion {API_VERSION}"),
-        None => bail!("not a run file: no apiVersion; `energy-agent measure --json FILE` writes one"),
-    }
-    // The value that is wrong may be a secret: it is not repeated.
-    let run: Run = serde_json::from_value(value).map_err(|_| {
-        anyhow::anyhow!(
-            "the run file lacks a field, or has one of the wrong type; docs/run-v1.schema.json describes them"
-        )
-    })?;
-    if !(run.start.is_finite() && run.end.is_finite() && run.end > run.start) {
-        bail!("the run ends before it starts");
-    }
-    Ok(run)
-}
-
-/// HourlyPrices, and what a user says of energy.
+/// Prices, and what a user says of energy.
 ///
 /// # Errors
 /// When the file of prices cannot be read.

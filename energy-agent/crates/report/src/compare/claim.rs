@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::figures::RunFigures;
+use super::figures::CostFigures;
 use super::group::RunGroup;
 use crate::stats::{LEAST_RUNS, Ratio, ratios};
 
@@ -33,14 +33,14 @@ pub enum ClaimedQuantity {
 /// Every group against the first: its energy and, where the work is the same, its time.
 pub(super) fn claims(
     groups: &[RunGroup],
-    figures: &[Vec<RunFigures>],
+    figures: &[Vec<CostFigures>],
     same_work: bool,
     unit: Option<&str>,
     doubts: &[bool],
 ) -> Vec<DifferenceClaim> {
-    let energy: fn(&RunFigures) -> Option<f64> = |figures| figures.joules;
-    let per_work: fn(&RunFigures) -> Option<f64> = |figures| figures.per_work;
-    let time: fn(&RunFigures) -> Option<f64> = |figures| Some(figures.seconds);
+    let energy: fn(&CostFigures) -> Option<f64> = |figures| figures.joules;
+    let per_work: fn(&CostFigures) -> Option<f64> = |figures| figures.per_work;
+    let time: fn(&CostFigures) -> Option<f64> = |figures| Some(figures.seconds);
     let wanted = if same_work {
         vec![(ClaimedQuantity::Energy, energy), (ClaimedQuantity::Time, time)]
     } else {

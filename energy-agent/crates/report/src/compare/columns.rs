@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::figures::RunFigures;
+use super::figures::CostFigures;
 use crate::stats::Summary;
 
 /// One group. A figure that not all of its runs have is `None`.
@@ -43,8 +43,8 @@ pub struct GroupRow {
 }
 
 impl GroupRow {
-    pub(super) fn of(name: &str, figures: &[RunFigures], same_work: bool) -> Self {
-        let mean = |value: fn(&RunFigures) -> Option<f64>| {
+    pub(super) fn of(name: &str, figures: &[CostFigures], same_work: bool) -> Self {
+        let mean = |value: fn(&CostFigures) -> Option<f64>| {
             Summary::of(&figures.iter().map(value).collect::<Option<Vec<f64>>>()?)
         };
         // Of different work, totals say nothing.
@@ -57,9 +57,9 @@ impl GroupRow {
             joules: whole(|figures| figures.joules),
             cpu_joules: whole(|figures| figures.cpu),
             gpu_joules: whole(|figures| figures.gpu),
-            watts: whole(RunFigures::watts),
+            watts: whole(CostFigures::watts),
             peak_watts: whole(|figures| figures.peak_watts),
-            edp: whole(RunFigures::edp),
+            edp: whole(CostFigures::edp),
             joules_per_work: mean(|figures| figures.per_work),
             cost: whole(|figures| figures.cost),
             grams_co2: whole(|figures| figures.grams),

@@ -1,13 +1,14 @@
 //! What one run cost, as the figures that are compared.
 
 use super::CompareOptions;
+use crate::number::float;
 use crate::run::{Energy, Part, Run};
 
 const JOULES_PER_KWH: f64 = 3.6e6;
 
 /// One run. `None`: not measured, or not known.
 #[derive(Clone, Debug)]
-pub(super) struct RunFigures {
+pub(super) struct CostFigures {
     pub seconds: f64,
     pub cpu: Option<f64>,
     pub gpu: Option<f64>,
@@ -55,7 +56,7 @@ impl EnergyBasis {
     }
 }
 
-impl RunFigures {
+impl CostFigures {
     /// # Errors
     /// When two prices hold for the run.
     pub fn of(run: &Run, options: &CompareOptions) -> Result<Self, String> {
@@ -67,7 +68,7 @@ impl RunFigures {
             energy.iter().filter(counts).filter(|energy| !(is_measured && energy.estimated)).collect();
         let sum = |wanted: fn(Part) -> bool| {
             let mut found = parts.iter().filter(|energy| wanted(energy.part)).peekable();
-            found.peek().is_some().then(|| found.map(|energy| joules(energy.microjoules)).sum::<f64>())
+            found.peek().is_some().then(|| found.map(|energy| float(energy.microjoules) / 1e6).sum::<f64>())
         };
         let total = sum(|_| true);
         let cpu = match parts.iter().find(|energy| energy.part == Part::Package) {
@@ -117,10 +118,4 @@ fn cost(run: &Run, seconds: f64, kwh: Option<f64>, options: &CompareOptions) -> 
         (Some(None), Some(None)) | (None, _) | (_, None) => None,
         (Some(hours), Some(energy)) => Some(hours.unwrap_or_default() + energy.unwrap_or_default()),
     })
-}
-
-/// Below 2^53 microjoules, which are 9 GJ, exact.
-#[expect(clippy::cast_precision_loss, reason = "a figure for people; 53 bits are enough")]
-fn joules(microjoules: u64) -> f64 {
-    microjoules as f64 / 1e6
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::CompareOptions;
-use super::figures::{EnergyBasis, RunFigures};
+use super::figures::{CostFigures, EnergyBasis};
 use super::prices::held;
 use crate::run::{Outcome, Run, Warning};
 use crate::stats::Summary;
@@ -68,7 +68,7 @@ impl RunGroup {
     }
 
     /// What is special about its runs.
-    pub(super) fn notes(&self, figures: &[RunFigures], options: &CompareOptions) -> Vec<Warning> {
+    pub(super) fn notes(&self, figures: &[CostFigures], options: &CompareOptions) -> Vec<Warning> {
         let mut notes = Vec::new();
         let mut note = |code: &str, message: String| notes.push(Warning { code: code.to_owned(), message });
         let joules: Vec<f64> = figures.iter().filter_map(|figures| figures.joules).collect();
@@ -94,7 +94,7 @@ impl RunGroup {
 }
 
 /// For each group whether its energy can be compared with that of the first; why not is in the notes.
-pub(super) fn doubts(groups: &[RunGroup], figures: &[Vec<RunFigures>], notes: &mut Vec<Warning>) -> Vec<bool> {
+pub(super) fn doubts(groups: &[RunGroup], figures: &[Vec<CostFigures>], notes: &mut Vec<Warning>) -> Vec<bool> {
     let basis =
         |group: usize| figures[group].iter().map(|figures| figures.basis).reduce(EnergyBasis::and).unwrap_or_default();
     let first = basis(0);

@@ -1,4 +1,4 @@
-//! RunFigures for people: four digits, or all before the point.
+//! CostFigures for people: four digits, or all before the point.
 
 /// `1182`, `118.2`, `11.82`, `0.01182`.
 pub(super) fn plain(value: f64) -> String {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::CompareOptions;
-use super::figures::RunFigures;
+use super::figures::CostFigures;
 use super::prices::held;
 use crate::run::Run;
 use crate::stats::Summary;
@@ -63,7 +63,7 @@ fn profile(runs: &[&Run], day: &impl Fn(f64) -> String) -> Result<ClassProfile, 
     }
     let (mut joules, mut seconds) = (Vec::new(), Vec::new());
     for run in runs {
-        let figures = RunFigures::of(run, &CompareOptions::default())?;
+        let figures = CostFigures::of(run, &CompareOptions::default())?;
         let amount = run.work.as_ref().map_or(1.0, |work| work.amount);
         let energy = figures.joules.filter(|_| !figures.estimated);
         joules.push(energy.ok_or("the energy of a run was not measured")? / amount);

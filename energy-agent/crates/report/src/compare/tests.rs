@@ -33,6 +33,7 @@ fn run(seconds: f64, cpu_j: u64, gpu_j: u64) -> Run {
         waited: None,
         energy: parts,
         cpu_seconds: None,
+        prices: None,
         node_energy: Vec::new(),
         gpus: Vec::new(),
         limits: Vec::new(),
@@ -40,7 +41,6 @@ fn run(seconds: f64, cpu_j: u64, gpu_j: u64) -> Run {
         pods: Vec::new(),
         outcome: None,
         warnings: Vec::new(),
-        prices: None,
     }
 }
 
@@ -279,4 +279,17 @@ fn a_profile_has_the_means_of_a_class_on_a_model() {
     assert!(near(of.joules, 22.0) && near(of.seconds, 1.1) && near(of.watts, 20.0) && of.unit == "image");
     runs[0].energy.clear();
     assert!(profile::profiles(&runs, day).unwrap_err().ends_with("the energy of a run was not measured"));
+}
+
+#[test]
+fn the_picture_has_every_group_and_no_markup_of_a_name() {
+    let [a, mut b] = halves();
+    b.name = "<script>\"b\"&".to_owned();
+    let comparison = compare(&[a.clone(), b], &CompareOptions::default()).unwrap();
+    let text = super::chart::svg(&comparison, "a & b").unwrap();
+    assert!(text.contains("&lt;script&gt;") && !text.contains("<script"), "{text}");
+    assert_eq!(text.matches("<circle").count(), 2);
+    assert_eq!(text.matches("<text").count(), text.matches("</text>").count());
+    let alone = compare(&[a], &CompareOptions::default()).unwrap();
+    assert_eq!(super::chart::svg(&alone, ""), None);
 }
