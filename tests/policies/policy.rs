@@ -288,6 +288,41 @@ fn a_field_is_explained_with_type_unit_range_and_default() {
 }
 
 #[test]
+fn objects_are_checked_as_documents_are_with_their_lines() {
+    let (output, _) = check_text(
+        "",
+        "\
+apiVersion: power.energy-agent.io/v1alpha1
+kind: PowerCappingPolicy
+metadata: {name: train, namespace: ml}
+spec:
+  selector: {matchLabels: {app: train}}
+  budget: {watts: 2400, scope: Total, components: [gpu]}
+---
+apiVersion: power.energy-agent.io/v1alpha1
+kind: PowerCappingPolicy
+metadata: {name: bad, namespace: ml}
+spec:
+  selector: {matchLabels: {app: train}}
+  budget: {wats: 400, components: [gpu]}
+---
+apiVersion: climatik.io/v1alpha1
+kind: PowerCappingPolicy
+metadata: {name: theirs}
+",
+    );
+    let report = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = report.lines().collect();
+    assert_eq!(lines.len(), 3, "{report}");
+    assert_eq!(lines[0], "standard input: policy PowerCappingPolicy ml/train: ok (Recommend, 2400 W Total gpu)");
+    assert_eq!(
+        lines[1],
+        "standard input: policy PowerCappingPolicy ml/bad: spec.budget.wats: unknown key; did you mean `watts`? (line 13)"
+    );
+    assert!(lines[2].contains("PowerCappingPolicy is a kind of Climatik"), "{report}");
+}
+
+#[test]
 fn the_schema_in_the_documentation_is_up_to_date() {
     let path = Path::new(ROOT).join("docs/policy.schema.json");
     let (code, expected) = policy(&["schema"]);

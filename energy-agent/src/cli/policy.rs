@@ -13,7 +13,7 @@ use energy_files::config_file::{self, FileError};
 use energy_model::capping::policy::document::{PolicyDocument, parse_at};
 use energy_model::capping::policy::unit::plain;
 use energy_model::capping::policy::yaml::MAX_BYTES;
-use energy_model::capping::policy::{Amount, BudgetScope, Policy, json_schema};
+use energy_model::capping::policy::{Amount, BudgetScope, Policy, PolicyName, json_schema};
 use energy_model::printable::printable;
 use energy_model::resources::definitions;
 
@@ -68,15 +68,19 @@ pub fn definitions() -> Result<String> {
     Ok(text)
 }
 
-/// A document of policies, where it was found.
-struct FoundDocument {
-    /// `FILE`, or `FILE: ConfigMap ns/name key k`.
-    place: String,
-    text: String,
-    /// Of its ConfigMap.
-    namespace: String,
-    /// Where it begins in the file.
-    first_line: usize,
+/// Policies, where they were found.
+enum FoundPolicies {
+    Document {
+        /// `FILE`, or `FILE: ConfigMap ns/name key k`.
+        place: String,
+        text: String,
+        /// Of its ConfigMap.
+        namespace: String,
+        /// Where it begins in the file.
+        first_line: usize,
+    },
+    /// A PowerCappingPolicy.
+    Object { place: String, name: PolicyName, policy: Result<Policy, Vec<String>> },
 }
 
 fn check(out: &mut impl Write, paths: &[PathBuf]) -> io::Result<ExitCode> {
@@ -102,16 +106,24 @@ fn check(out: &mut impl Write, paths: &[PathBuf]) -> io::Result<ExitCode> {
 }
 
 /// Prints what is in a document; whether it is right.
-fn report(out: &mut impl Write, found: Result<FoundDocument, String>) -> io::Result<bool> {
-    let FoundDocument { place, text, namespace, first_line } = match found {
-        Ok(found) => found,
+fn report(out: &mut impl Write, found: Result<FoundPolicies, String>) -> io::Result<bool> {
+    let (place, PolicyDocument { policies, problems }) = match found {
+        Ok(FoundPolicies::Document { place, text, namespace, first_line }) => {
+            (place, parse_at(&text, &namespace, first_line))
+        }
+        Ok(FoundPolicies::Object { place, policy: Ok(policy), .. }) => {
+            (place, PolicyDocument { policies: vec![policy], problems: Vec::new() })
+        }
+        Ok(FoundPolicies::Object { place, name, policy: Err(problems) }) => {
+            let problems = problems.into_iter().map(|problem| (Some(name.clone()), problem)).collect();
+            (place, PolicyDocument { policies: Vec::new(), problems })
+        }
         Err(problem) => {
             writeln!(out, "{}", printable(&problem))?;
             return Ok(false);
         }
     };
     let place = printable(&place);
-    let PolicyDocument { policies, problems } = parse_at(&text, &namespace, first_line);
     for policy in &policies {
         writeln!(out, "{place}: policy {}: ok ({})", policy.name, summary(policy))?;
     }

@@ -63,7 +63,7 @@ pub enum Command {
 pub enum PolicyCommand {
     /// Check whether each policy is valid, and say what is wrong.
     ///
-    /// Reads documents with policies, and manifests of ConfigMaps that hold them. Exit code 0: all are valid. 1: some are not.
+    /// Reads documents with policies, manifests of ConfigMaps that hold them, and PowerCappingPolicies. Exit code 0: all are valid. 1: some are not.
     Check {
         /// Files, folders of *.yaml, *.yml and *.json files, or - for standard input.
         #[arg(required = true, value_name = "PATH")]

@@ -1,6 +1,6 @@
 //! Capping's place in the tick: policies and what the tick measured become limits, which are written at once.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use energy_model::capping::controller::{self, BudgetChange, Controller, Outcome}
 use energy_model::capping::knob::{Knob, Limit, Limits};
 use energy_model::capping::level::Levels;
 use energy_model::capping::observation::{GpuDevice, Observation, PodNow};
-use energy_model::capping::policy::{Mode, Policy};
+use energy_model::capping::policy::{BudgetScope, Mode, Policy, PolicyName};
 use energy_model::capping::source::ActivePolicies;
 use energy_model::capping::status::{CappingStatus, NodePower, PodId, PolicyStatus};
 use energy_model::follower::Follower;
@@ -29,7 +29,7 @@ use tracing::{info, warn};
 
 use super::observe::Observer;
 use crate::config::Config;
-use crate::policies::budgets::{KnownBudgets, bounds_at};
+use crate::policies::budgets::{BudgetsEnd, KnownBudgets, bounds_at};
 
 /// How long the first tick waits for policies, and for GPUs that have to be given back. Only after a crash.
 const BEGIN: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ pub struct Capper {
     policies: watch::Receiver<Arc<ActivePolicies>>,
     in_force: Arc<ActivePolicies>,
     /// `None` with `--capping.resources=off`.
-    budgets: Option<watch::Receiver<Arc<KnownBudgets>>>,
+    budgets: Option<BudgetsEnd>,
     followed: Arc<KnownBudgets>,
     follower: Follower,
     observer: Observer,
@@ -76,7 +76,7 @@ pub struct Capper {
 }
 
 /// The ends of what policies and budgets are told through.
-pub type Told = (watch::Receiver<Arc<ActivePolicies>>, Option<watch::Receiver<Arc<KnownBudgets>>>);
+pub type Told = (watch::Receiver<Arc<ActivePolicies>>, Option<BudgetsEnd>);
 
 /// A tick as capping sees it.
 pub struct CapperTick<'a> {
@@ -142,7 +142,7 @@ impl Capper {
         }
         let until = Instant::now() + BEGIN;
         let is_known = |capper: &Self| {
-            let budgets = capper.budgets.as_ref().is_none_or(|budgets| budgets.borrow().seen.complete);
+            let budgets = capper.budgets.as_ref().is_none_or(|budgets| budgets.told.borrow().seen.complete);
             budgets && capper.policies.borrow().complete
         };
         while !is_known(self) && Instant::now() < until {
@@ -183,6 +183,7 @@ impl Capper {
         self.actuator.look(now, known, &mut self.files, gpus);
         seen.knobs = self.actuator.knobs();
         seen.bounds = bounds_at(&self.followed.bounds, Timestamp::now());
+        self.want_levels(&seen);
         let levels = self.take_levels(now);
         let Outcome { mut limits, clamped, unusable, policies, changes, power, range } =
             self.controller.step(&self.in_force, &levels, &seen);
@@ -261,10 +262,25 @@ impl Capper {
         vec![journal]
     }
 
+    /// Has the levels followed of the policies of scope Total that select a pod of this node.
+    fn want_levels(&self, seen: &Observation) {
+        let Some(BudgetsEnd { totals, .. }) = &self.budgets else { return };
+        let policies = self.in_force.policies.values().map(|sourced| &sourced.policy);
+        let of_cluster =
+            policies.filter(|policy| policy.budget.scope == BudgetScope::Total && policy.mode != Mode::Off);
+        let here = |policy: &&Arc<Policy>| seen.pods.iter().any(|pod| policy.selects(&pod.pod));
+        let wanted: BTreeSet<PolicyName> = of_cluster.filter(here).map(|policy| policy.name.clone()).collect();
+        totals.send_if_modified(|before| {
+            let is_other = *before != wanted;
+            *before = wanted;
+            is_other
+        });
+    }
+
     /// What budgets over many nodes ask of this one now. Without any to follow, that is known to be nothing.
     fn take_levels(&mut self, now: Duration) -> Levels {
         let Some(budgets) = &mut self.budgets else { return Levels { complete: true, ..Levels::default() } };
-        let followed = Arc::clone(&budgets.borrow_and_update());
+        let followed = Arc::clone(&budgets.told.borrow_and_update());
         let before = std::mem::replace(&mut self.followed, followed);
         let news = self.followed.problems.iter().filter(|problem| !before.problems.contains(problem));
         self.refused.extend(news.map(change::of_problem));

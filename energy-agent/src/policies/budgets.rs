@@ -11,9 +11,9 @@ use energy_model::capping::policy::{Authority, Mode, PolicyName};
 use energy_model::capping::status::{DocumentPlace, Problem, SourceState};
 use energy_model::follower::{FollowedBudget, Seen};
 use energy_model::meter_state::Reason;
-use energy_model::resources::cluster_power_budget::{self, ClusterPowerBudgetSpec};
+use energy_model::resources::cluster_power_budget::{self, ClusterPowerBudgetSpec, LossLimit};
 use energy_model::resources::node_frequencies::{self, NodeFrequenciesSpec};
-use energy_model::resources::object::KubeObject;
+use energy_model::resources::object::{KubeObject, Metadata};
 use energy_model::resources::power_level::{self, PowerLevelSpec};
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::{Notify, watch};
@@ -52,13 +52,21 @@ pub fn bounds_at(bounds: &[Bound], now: Timestamp) -> BTreeMap<Knob, u64> {
     valid
 }
 
+/// The tick thread's ends.
+pub struct BudgetsEnd {
+    pub told: watch::Receiver<Arc<KnownBudgets>>,
+    /// Policies of scope Total that select a pod of this node: only their levels are followed.
+    pub totals: watch::Sender<BTreeSet<PolicyName>>,
+}
+
 /// Follows them in a task of the current runtime that goes on until nobody listens.
 #[must_use]
-pub fn start(config: &Config, node: Arc<str>) -> watch::Receiver<Arc<KnownBudgets>> {
+pub fn start(config: &Config, node: Arc<str>) -> BudgetsEnd {
     let (publish, told) = watch::channel(Arc::default());
-    let watching = Watching::new(config, node);
+    let (totals, wanted) = watch::channel(BTreeSet::new());
+    let watching = Watching::new(config, node, wanted);
     tokio::spawn(watching.run(publish));
-    told
+    BudgetsEnd { told, totals }
 }
 
 /// One watch, whose news wake the task.
@@ -97,6 +105,13 @@ impl Followed {
     }
 }
 
+/// What is watched by its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum WatchedName {
+    Level { namespace: String, name: String },
+    Lease(String),
+}
+
 struct Watching {
     credentials: Option<Credentials>,
     node: Arc<str>,
@@ -107,14 +122,15 @@ struct Watching {
     budgets: Followed,
     of_node: Followed,
     frequencies: Followed,
-    /// Levels and Leases by their names.
-    named: BTreeMap<(bool, String), Followed>,
+    totals: watch::Receiver<BTreeSet<PolicyName>>,
+    /// Levels and Leases.
+    named: BTreeMap<WatchedName, Followed>,
     /// The last version of each budget that could be read.
     good: BTreeMap<String, Arc<ClusterPowerBudgetSpec>>,
 }
 
 impl Watching {
-    fn new(config: &Config, node: Arc<str>) -> Self {
+    fn new(config: &Config, node: Arc<str>, totals: watch::Receiver<BTreeSet<PolicyName>>) -> Self {
         let credentials = Credentials::find(config.cluster.kubeconfig.as_deref());
         let news = Arc::new(Notify::new());
         let budgets = Followed::start(credentials.clone(), &Followable::All(cluster_power_budget::PLURAL), &news);
@@ -124,7 +140,7 @@ impl Watching {
         let frequencies = Followed::start(credentials.clone(), &which, &news);
         let (namespace, most) = (config.resources_namespace(), config.capping_resources.most());
         let (named, good) = (BTreeMap::new(), BTreeMap::new());
-        Self { credentials, node, namespace, most, news, budgets, of_node, frequencies, named, good }
+        Self { credentials, node, namespace, most, news, budgets, of_node, frequencies, totals, named, good }
     }
 
     async fn run(mut self, publish: watch::Sender<Arc<KnownBudgets>>) {
@@ -137,6 +153,7 @@ impl Watching {
             }
             tokio::select! {
                 () = self.news.notified() => {}
+                Ok(()) = self.totals.changed() => {}
                 () = publish.closed() => return,
             }
         }
@@ -179,20 +196,9 @@ impl Watching {
         let mut wanted = BTreeSet::new();
         let (mut subjects, mut leases) = (Vec::new(), BTreeMap::new());
         for (name, uid, spec) in selected {
-            let key = (false, power_level::name_for_budget(&name));
-            let (level, answered) = self.named(&key);
-            wanted.insert(key);
-            complete &= answered;
-            let level = level.and_then(|level| self.level(&name, &level, &mut problems));
-            if let Some(level) = &level {
-                let key = (true, level.lease_name.clone());
-                let (lease, answered) = self.named(&key);
-                complete &= answered;
-                if let Some(lease) = lease {
-                    leases.insert(level.lease_name.clone(), lease.metadata.resource_version.clone());
-                }
-                wanted.insert(key);
-            }
+            let key =
+                WatchedName::Level { namespace: self.namespace.clone(), name: power_level::name_for_budget(&name) };
+            let level = self.level(key, &budget_name(&name), &mut wanted, &mut complete, &mut problems);
             subjects.push(FollowedBudget {
                 name: budget_name(&name),
                 uid,
@@ -201,6 +207,34 @@ impl Watching {
                 loss: spec.loss_limit(),
                 level,
             });
+        }
+        let totals = self.totals.borrow_and_update().clone();
+        for name in totals {
+            let key = WatchedName::Level {
+                namespace: name.namespace.to_string(),
+                name: power_level::name_for_policy(&name.name),
+            };
+            let level = self.level(key, &name, &mut wanted, &mut complete, &mut problems);
+            // It goes with its policy: its owner.
+            let uid = level.as_ref().map(|level| level.subject.uid.clone()).unwrap_or_default();
+            subjects.push(FollowedBudget {
+                name,
+                uid,
+                mode: self.most,
+                tier: String::new(),
+                loss: LossLimit::Hold,
+                level,
+            });
+        }
+        subjects.sort_by(|a, b| a.name.cmp(&b.name));
+        for level in subjects.iter().filter_map(|subject| subject.level.as_ref()) {
+            let key = WatchedName::Lease(level.lease_name.clone());
+            let (lease, answered) = self.named(&key);
+            complete &= answered;
+            if let Some(lease) = lease {
+                leases.insert(level.lease_name.clone(), lease.metadata.resource_version.clone());
+            }
+            wanted.insert(key);
         }
         let bounds = self.bounds(&mut problems);
         self.named.retain(|key, _| wanted.contains(key));
@@ -249,34 +283,38 @@ impl Watching {
     }
 
     /// The level or Lease of this name, which is watched from now on.
-    fn named(&mut self, key: &(bool, String)) -> (Option<Arc<KubeObject>>, bool) {
+    fn named(&mut self, key: &WatchedName) -> (Option<Arc<KubeObject>>, bool) {
         let followed = self.named.entry(key.clone()).or_insert_with(|| {
-            let (is_lease, name) = key.clone();
-            let namespace = self.namespace.clone();
-            let which = if is_lease {
-                Followable::Lease { namespace, name }
-            } else {
-                Followable::Named { plural: power_level::PLURAL, namespace, name }
+            let which = match key.clone() {
+                WatchedName::Level { namespace, name } => {
+                    Followable::Named { plural: power_level::PLURAL, namespace, name }
+                }
+                WatchedName::Lease(name) => Followable::Lease { namespace: self.namespace.clone(), name },
             };
             Followed::start(self.credentials.clone(), &which, &self.news)
         });
         followed.only()
     }
 
-    fn level(&self, budget: &str, object: &KubeObject, problems: &mut Vec<Problem>) -> Option<PowerLevelSpec> {
+    /// The level of that name, which is watched from now on.
+    fn level(
+        &mut self,
+        key: WatchedName,
+        of: &PolicyName,
+        wanted: &mut BTreeSet<WatchedName>,
+        complete: &mut bool,
+        problems: &mut Vec<Problem>,
+    ) -> Option<PowerLevelSpec> {
+        let (object, answered) = self.named(&key);
+        wanted.insert(key);
+        *complete &= answered;
+        let object = object?;
         match object.spec() {
             Ok(level) => Some(level),
             Err(message) => {
-                problems.push(Problem {
-                    policy: Some(budget_name(budget)),
-                    place: DocumentPlace::Object {
-                        kind: power_level::KIND,
-                        namespace: self.namespace.clone(),
-                        name: object.metadata.name.clone(),
-                    },
-                    message,
-                    kept: false,
-                });
+                let Metadata { namespace, name, .. } = object.metadata.clone();
+                let place = DocumentPlace::Object { kind: power_level::KIND, namespace, name };
+                problems.push(Problem { policy: Some(of.clone()), place, message, kept: false });
                 None
             }
         }

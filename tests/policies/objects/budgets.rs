@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use axum::http::Method;
-use energy_model::resources::power_level::name_for_budget;
+use energy_model::resources::power_level::{name_for_budget, name_for_policy};
 use energy_model::resources::{LEVELS_LEASE, api_version};
 use serde_json::{Value, json};
 
@@ -92,7 +92,8 @@ fn asked(world: &World) -> BTreeSet<Right> {
         let parts: Vec<&str> = rest.split('/').collect();
         let (group, parts) = if path.starts_with("/api/") { ("", &parts[1..]) } else { (parts[0], &parts[2..]) };
         let (namespace, resource) = match parts {
-            ["namespaces", _, resource] => ("energy-agent", *resource),
+            ["namespaces", _, "leases"] => ("energy-agent", "leases"),
+            ["namespaces", _, resource] => ("", *resource),
             [resource] => ("", *resource),
             _ => return None,
         };
@@ -125,6 +126,57 @@ fn granted() -> BTreeSet<Right> {
         }
     }
     rights
+}
+
+#[test]
+fn a_policy_of_the_whole_cluster_and_clocks_from_elsewhere_are_followed_on_the_node() {
+    if !has_api_server() {
+        return;
+    }
+    let mut world = World::new();
+    install(&world.node.cluster);
+    let [_total, _clocks] = world.busy(["total", "clocks"]);
+    let (cluster, name) = (&world.node.cluster, world.node.name.clone());
+    let total = "{mode: Enforce, selector: {matchLabels: {app: total}}, budget: {watts: 100000, scope: Total, components: [gpu]}}";
+    let total = object("PowerCappingPolicy", Some(&name), "total", total);
+    let uid = apply(cluster, &total)["metadata"]["uid"].as_str().unwrap().to_owned();
+    let clocks = "{mode: Enforce, selector: {matchLabels: {app: clocks}}, budget: {watts: 900, components: [gpu]}, \
+                  control: {algorithm: external}}";
+    let clocks = object("PowerCappingPolicy", Some(&name), "clocks", clocks);
+    apply(cluster, &clocks);
+    let mut agent = world.spawn(&["--capping=on", "--capping.resources=enforce"]);
+    agent.wait_until_ready();
+    world.wait("both to be followed", || {
+        let page = agent.scrape();
+        ["total", "clocks"].iter().all(|policy| {
+            page.has("energy_agent_policy_state", &[("policy", policy), ("policy_namespace", &name), ("state", "open")])
+        })
+    });
+    // Between the floor and the 700 W of its GPU.
+    let level = format!(
+        "{{for: {{kind: PowerCappingPolicy, name: total, uid: {uid}, generation: 1}}, epoch: 1, staleAfterSeconds: 600, \
+         levels: [{{tier: '', permille: 500}}], fallbackPermille: 100}}"
+    );
+    let level = object("PowerLevel", Some(&name), &name_for_policy("total"), &level);
+    apply(cluster, &level);
+    world.wait_for_lock("GPU-total");
+    // A clock that has expired is none, whatever it says; one that holds is the upper end.
+    let frequencies = |time: &str| {
+        let spec =
+            format!("{{gpuFrequencies: [{{uuid: GPU-clocks, graphicsFrequency: 1200, expirationTime: '{time}'}}]}}");
+        apply(cluster, &object("NodeFrequencies", None, &name, &spec));
+    };
+    frequencies("2020-01-01T00:00:00Z");
+    agent.after_ticks(3);
+    assert!(world.is_open("GPU-clocks"));
+    frequencies("2100-01-01T00:00:00Z");
+    assert_eq!(world.wait_for_lock("GPU-clocks").1, 1200);
+    // Both open with their policies.
+    delete(cluster, &total);
+    delete(cluster, &clocks);
+    world.wait_until_open("GPU-total");
+    world.wait_until_open("GPU-clocks");
+    agent.assert_well();
 }
 
 #[test]

@@ -1,13 +1,15 @@
-//! Documents of policies in a file: the file itself, or the keys of the ConfigMaps in it.
+//! Policies in a file: the file itself, the keys of the ConfigMaps in it, or objects.
 
 use energy_cluster::configmaps;
+use energy_model::capping::policy::object;
 use energy_model::capping::policy::yaml::{self, YamlNode, YamlValue};
+use energy_model::resources::{GROUP, power_capping_policy};
 
-use super::FoundDocument;
+use super::FoundPolicies;
 use crate::policies::files::is_document;
 
 /// What is to be checked in a file, or why it cannot be.
-pub(super) fn documents(file: &str, text: String) -> Vec<Result<FoundDocument, String>> {
+pub(super) fn documents(file: &str, text: String) -> Vec<Result<FoundPolicies, String>> {
     let file = if file == "-" { "standard input" } else { file };
     let manifests = match yaml::documents(&text, 1) {
         Ok(roots) if roots.iter().any(|root| kind(root).is_some()) => {
@@ -18,7 +20,7 @@ pub(super) fn documents(file: &str, text: String) -> Vec<Result<FoundDocument, S
     };
     if manifests.is_empty() {
         let place = file.to_owned();
-        return vec![Ok(FoundDocument { place, text, namespace: String::new(), first_line: 1 })];
+        return vec![Ok(FoundPolicies::Document { place, text, namespace: String::new(), first_line: 1 })];
     }
     manifests
 }
@@ -28,10 +30,20 @@ fn kind<'a>(root: &'a YamlNode<'_>) -> Option<&'a str> {
     root.get("kind")?.text()
 }
 
-fn of_manifest(file: &str, root: &YamlNode<'_>) -> Vec<Result<FoundDocument, String>> {
+/// It is of the group of this program, whatever its version.
+fn is_ours(root: &YamlNode<'_>) -> bool {
+    let group = root.get("apiVersion").and_then(YamlNode::text).and_then(|version| version.split_once('/'));
+    group.is_some_and(|(group, _)| group == GROUP)
+}
+
+fn of_manifest(file: &str, root: &YamlNode<'_>) -> Vec<Result<FoundPolicies, String>> {
     let line = root.line;
     match kind(root) {
         Some("ConfigMap") => {}
+        Some(power_capping_policy::KIND) if is_ours(root) => {
+            let (name, policy) = object::of_manifest(root);
+            return vec![Ok(FoundPolicies::Object { place: file.to_owned(), name, policy })];
+        }
         Some("List" | "ConfigMapList") => {
             return root
                 .get("items")
@@ -70,7 +82,7 @@ fn of_manifest(file: &str, root: &YamlNode<'_>) -> Vec<Result<FoundDocument, Str
     let document = |entry: &yaml::MapEntry<'_>| {
         let place = format!("{file}: {map} key {}", entry.key);
         match &entry.node.value {
-            YamlValue::Text { text, literal } => Ok(FoundDocument {
+            YamlValue::Text { text, literal } => Ok(FoundPolicies::Document {
                 place,
                 text: text.to_string(),
                 namespace: namespace.to_owned(),
@@ -86,7 +98,7 @@ fn of_manifest(file: &str, root: &YamlNode<'_>) -> Vec<Result<FoundDocument, Str
     let decoded = |entry: &&yaml::MapEntry<'_>| {
         let place = format!("{file}: {map} key {}", entry.key);
         match entry.node.text().and_then(configmaps::decoded) {
-            Some(text) => Ok(FoundDocument { place, text, namespace: namespace.to_owned(), first_line: 1 }),
+            Some(text) => Ok(FoundPolicies::Document { place, text, namespace: namespace.to_owned(), first_line: 1 }),
             None => Err(format!("{place}: {} (line {})", configmaps::not_text(), entry.line)),
         }
     };

@@ -1,6 +1,7 @@
 //! A policy that is an object of the API server: the same fields as in a document, without name and namespace.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use serde_json::Value as Json;
 
@@ -8,15 +9,30 @@ use super::problems::Problems;
 use super::schema::fields::{MAX_TOTAL_WATTS, MAX_WATTS, budget, policy};
 use super::schema::{FieldKind, Object};
 use super::yaml::{MapEntry, YamlNode, YamlValue};
-use super::{Amount, BudgetScope, Policy, PolicyName, document};
+use super::{Amount, Authority, BudgetScope, Policy, PolicyName, document};
 
 /// The policy in the spec of an object, which has a name and a namespace.
 ///
 /// # Errors
 /// All that is wrong with it, each with its path.
 pub fn policy(name: PolicyName, spec: &Json) -> Result<Policy, Vec<String>> {
+    checked(name, tree(spec, Some(&policy::OBJECT)))
+}
+
+/// The policy in a manifest that people write, with its name; here a key that is not known is a mistake.
+pub fn of_manifest(root: &YamlNode<'_>) -> (PolicyName, Result<Policy, Vec<String>>) {
+    let of = |key: &str| root.get("metadata").and_then(|metadata| metadata.get(key)).and_then(YamlNode::text);
+    let [namespace, name] = ["namespace", "name"].map(|key| Arc::from(of(key).unwrap_or("default")));
+    let name = PolicyName { authority: Authority::Tenant, namespace, name };
+    let policy = match root.get("spec") {
+        Some(spec) => checked(name.clone(), spec.clone()),
+        None => Err(vec![format!("spec: missing; it has the fields of a policy (line {})", root.line)]),
+    };
+    (name, policy)
+}
+
+fn checked(name: PolicyName, mut node: YamlNode<'_>) -> Result<Policy, Vec<String>> {
     let mut problems = Problems::at("spec".to_owned());
-    let mut node = tree(spec, Some(&policy::OBJECT));
     if let YamlValue::Map(entries) = &mut node.value {
         let own = [(policy::NAME.name(), &name.name), (policy::NAMESPACE.name(), &name.namespace)];
         entries.retain(|entry| own.iter().all(|(key, _)| entry.key != *key));
