@@ -109,7 +109,7 @@ fn asked(world: &World) -> BTreeSet<Right> {
 
 /// What the roles of the component allow the agent.
 fn granted() -> BTreeSet<Right> {
-    let text = fs::read_to_string(Path::new(ROOT).join("deploy/components/resources/rbac.yaml")).unwrap();
+    let text = fs::read_to_string(Path::new(ROOT).join("deploy/resources/rbac.yaml")).unwrap();
     let roles: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     let mut rights = BTreeSet::new();
     for role in roles.iter().filter(|role| role["metadata"]["name"] == "energy-agent-resources") {
