@@ -80,7 +80,7 @@ enum FoundPolicies {
         first_line: usize,
     },
     /// A PowerCappingPolicy.
-    Object { place: String, name: PolicyName, policy: Result<Policy, Vec<String>> },
+    Object { place: String, name: PolicyName, policy: Result<Box<Policy>, Vec<String>> },
 }
 
 fn check(out: &mut impl Write, paths: &[PathBuf]) -> io::Result<ExitCode> {
@@ -112,7 +112,7 @@ fn report(out: &mut impl Write, found: Result<FoundPolicies, String>) -> io::Res
             (place, parse_at(&text, &namespace, first_line))
         }
         Ok(FoundPolicies::Object { place, policy: Ok(policy), .. }) => {
-            (place, PolicyDocument { policies: vec![policy], problems: Vec::new() })
+            (place, PolicyDocument { policies: vec![*policy], problems: Vec::new() })
         }
         Ok(FoundPolicies::Object { place, name, policy: Err(problems) }) => {
             let problems = problems.into_iter().map(|problem| (Some(name.clone()), problem)).collect();

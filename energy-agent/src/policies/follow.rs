@@ -52,8 +52,8 @@ pub fn start(config: &Config, own: &Arc<SelfMetrics>) -> watch::Receiver<Arc<Act
     let first_map = titles.len();
     titles.extend(maps.iter().map(Which::title));
     let follows_objects = config.capping_resources != Resources::Off;
+    let of_objects = titles.len();
     titles.extend(follows_objects.then(|| "PowerCappingPolicies".to_owned()));
-    let last = titles.len() - 1;
     let book = PolicyStore::new(&titles, config.capping_resources.most());
     let (publish, in_force) = watch::channel(Arc::new(book.in_force()));
     let (tell, told) = mpsc::channel(16);
@@ -67,7 +67,7 @@ pub fn start(config: &Config, own: &Arc<SelfMetrics>) -> watch::Receiver<Arc<Act
     if follows_objects {
         let credentials = Credentials::find(config.cluster.kubeconfig.as_deref());
         let told = resources::start(credentials, &resources::Followable::All(power_capping_policy::PLURAL));
-        tokio::spawn(follow_objects(told, last, tell.clone()));
+        tokio::spawn(follow_objects(told, of_objects, tell.clone()));
     }
     let speaker = Speaker { before: Arc::clone(&in_force.borrow()), news: LogLimit::default() };
     tokio::spawn(run(book, told, publish, speaker));

@@ -42,7 +42,7 @@ fn of_manifest(file: &str, root: &YamlNode<'_>) -> Vec<Result<FoundPolicies, Str
         Some("ConfigMap") => {}
         Some(power_capping_policy::KIND) if is_ours(root) => {
             let (name, policy) = object::of_manifest(root);
-            return vec![Ok(FoundPolicies::Object { place: file.to_owned(), name, policy })];
+            return vec![Ok(FoundPolicies::Object { place: file.to_owned(), name, policy: policy.map(Box::new) })];
         }
         Some("List" | "ConfigMapList") => {
             return root
