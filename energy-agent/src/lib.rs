@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod config;
+mod identity;
 mod liveness;
 pub mod logging;
 pub mod node;

@@ -52,6 +52,7 @@ use self::gpus::{Gpus, PlacedGpu};
 use self::processes::ProcessLevel;
 use self::state::StateFile;
 use crate::config::Config;
+use crate::identity;
 use crate::logging;
 
 /// A first tick that is shorter than this teaches no idle power.
@@ -183,7 +184,12 @@ impl Node {
     /// The snapshot before the first tick.
     #[must_use]
     pub fn blank(&self) -> Snapshot {
-        Snapshot { meters: self.meters(), cpu_info: Arc::clone(&self.cpu_info), ..Snapshot::empty(&self.name) }
+        Snapshot {
+            meters: self.meters(),
+            cpu_info: Arc::clone(&self.cpu_info),
+            build: identity::build(),
+            ..Snapshot::empty(&self.name)
+        }
     }
 
     fn meters(&self) -> Vec<MeterState> {
@@ -332,6 +338,7 @@ impl Node {
         meters.push(told.state.clone());
         meters.extend(self.gpus.states());
         Snapshot {
+            build: identity::build(),
             node: Arc::clone(&self.name),
             taken: SystemTime::now(),
             elapsed: sample.elapsed,

@@ -16,3 +16,11 @@ pub fn make(what: &str, program: Option<&str>, output: &Path) {
     let made = xtask(what, program, output);
     assert!(made.status.success(), "cargo xtask {what}: {}", String::from_utf8_lossy(&made.stderr));
 }
+
+/// Makes the files of a release that need no compiler.
+pub fn make_release(folder: &Path) {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["run", "--quiet", "--locked", "--package", "xtask", "--", "release", "--without-programs"]);
+    let made = command.arg("--output").arg(folder).output().unwrap();
+    assert!(made.status.success(), "cargo xtask release: {}", String::from_utf8_lossy(&made.stderr));
+}

@@ -58,8 +58,10 @@ fn the_package_holds_these_files_with_these_modes() {
         (SETTINGS, text),
         ("usr/bin/energy-agent", program),
         ("usr/lib/systemd/system/energy-agent.service", text),
+        ("usr/share/doc/energy-agent/THIRD-PARTY.txt.gz", text),
         ("usr/share/doc/energy-agent/changelog.gz", text),
         ("usr/share/doc/energy-agent/copyright", text),
+        ("usr/share/doc/energy-agent/energy-agent.cdx.json", text),
         ("usr/share/lintian/overrides/energy-agent", text),
     ];
     assert_eq!(files, expected.map(|(path, mode)| (path.to_owned(), mode.to_owned())).into());

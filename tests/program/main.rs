@@ -9,5 +9,7 @@ mod deb;
 mod deploy;
 mod doctor;
 mod end_to_end;
+mod identity;
 mod image;
+mod release;
 mod static_program;

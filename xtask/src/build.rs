@@ -26,6 +26,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// A release build for this processor, written to this file.
+    pub const fn to(arch: Arch, output: PathBuf) -> Self {
+        Self { arch, program: None, output: Some(output) }
+    }
+
     /// The program named, or else a release build.
     ///
     /// # Errors

@@ -8,7 +8,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::build::{self, Arch, Linking, Options, VERSION};
-use crate::{checked, output, root};
+use crate::revision::Revision;
+use crate::{checked, inventory, licences, output, root, sbom};
 
 /// Whoever builds the package: nobody else has an address.
 const MAINTAINER: &str = "energy-agent <energy-agent@localhost>";
@@ -19,7 +20,7 @@ const DOC: &str = "usr/share/doc/energy-agent";
 /// # Errors
 /// When the build fails or this machine has no dpkg-deb.
 pub fn make(options: &Options) -> Result<()> {
-    let arch = options.arch;
+    let (arch, revision) = (options.arch, Revision::of_head());
     let program = options.program(Linking::Dynamic)?;
     let folder = root().join("target/deb");
     let stage = Stage(folder.join(format!("stage-{}-{}", arch.name(), std::process::id())));
@@ -31,8 +32,12 @@ pub fn make(options: &Options) -> Result<()> {
     stage.put(&files.join("default"), "etc/default/energy-agent", 0o644)?;
     stage.put(&files.join("copyright"), &format!("{DOC}/copyright"), 0o644)?;
     stage.put(&files.join("lintian-overrides"), "usr/share/lintian/overrides/energy-agent", 0o644)?;
-    stage.write(&format!("{DOC}/changelog"), changelog()?.as_bytes(), 0o644)?;
-    checked(Command::new("gzip").args(["-9", "--no-name"]).arg(stage.0.join(DOC).join("changelog")))?;
+    stage.write(&format!("{DOC}/changelog"), changelog(&revision).as_bytes(), 0o644)?;
+    let linked = inventory::linked(arch)?;
+    stage.write(&format!("{DOC}/THIRD-PARTY.txt"), licences::text(&linked)?.as_bytes(), 0o644)?;
+    let long = ["changelog", "THIRD-PARTY.txt"].map(|name| stage.0.join(DOC).join(name));
+    checked(Command::new("gzip").args(["-9", "--no-name"]).args(long))?;
+    stage.write(&format!("{DOC}/energy-agent.cdx.json"), sbom::document(&linked).to_string().as_bytes(), 0o644)?;
     let control = control(arch, &libc_version(arch, &agent)?, &stage)?;
     for name in ["postinst", "prerm", "postrm"] {
         stage.put(&files.join(name), &format!("DEBIAN/{name}"), 0o755)?;
@@ -42,7 +47,10 @@ pub fn make(options: &Options) -> Result<()> {
     // Folders are for all, whatever the umask says.
     checked(Command::new("chmod").args(["--recursive", "u=rwX,go=rX"]).arg(&stage.0))?;
     let package = options.output(folder.join(format!("energy-agent_{VERSION}_{}.deb", arch.name())));
-    checked(Command::new("dpkg-deb").args(["--root-owner-group", "--build"]).arg(&stage.0).arg(&package))?;
+    // Files get the time of the commit, so that the same source gives the same package.
+    let mut build = Command::new("dpkg-deb");
+    build.env("SOURCE_DATE_EPOCH", &revision.epoch).args(["--root-owner-group", "--build"]);
+    checked(build.arg(&stage.0).arg(&package))?;
     fs::remove_dir_all(&stage.0)?;
     println!("{}: {} MB", package.display(), build::megabytes(fs::metadata(&package)?.len()));
     Ok(())
@@ -80,15 +88,11 @@ fn control(arch: Arch, libc: &str, stage: &Stage) -> Result<String> {
 }
 
 /// One entry, for what the package was built from.
-fn changelog() -> Result<String> {
-    let git = |format: &str| output(Command::new("git").args(["log", "-1", format]).current_dir(root()));
-    let (revision, date) = match (git("--format=%H"), git("--format=%cD")) {
-        (Ok(revision), Ok(date)) => (revision, date),
-        _ => ("unknown".to_owned(), output(Command::new("date").arg("--rfc-email"))?),
-    };
-    Ok(format!(
-        "energy-agent ({VERSION}) unstable; urgency=medium\n\n  * Built from revision\n    {revision}.\n\n -- {MAINTAINER}  {date}\n"
-    ))
+fn changelog(revision: &Revision) -> String {
+    let Revision { hash, mail_date, .. } = revision;
+    format!(
+        "energy-agent ({VERSION}) unstable; urgency=medium\n\n  * Built from revision\n    {hash}.\n\n -- {MAINTAINER}  {mail_date}\n"
+    )
 }
 
 /// The C library that the program needs: the highest version of a symbol it uses.

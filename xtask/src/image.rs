@@ -8,7 +8,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::build::{self, Arch, Linking, Options, VERSION};
-use crate::{checked, output, root, tools};
+use crate::revision::Revision;
+use crate::{checked, inventory, licences, output, root, sbom, tools};
 
 /// What a node has to keep; bytes.
 const LIMIT: u64 = 25_000_000;
@@ -67,7 +68,35 @@ fn lay_out(arch: Arch, program: &Path, root: &Path) -> Result<u64> {
         bytes += fs::copy(&found, libraries.join(name)).with_context(|| found.display().to_string())?;
         fs::set_permissions(libraries.join(name), fs::Permissions::from_mode(0o755))?;
     }
+    for (name, text) in papers(arch)? {
+        let file = root.join("usr/share/doc/energy-agent").join(name);
+        fs::create_dir_all(file.parent().unwrap_or(root))?;
+        bytes += u64::try_from(text.len())?;
+        fs::write(&file, text)?;
+    }
     Ok(bytes)
+}
+
+/// The licences of all that is in the image, and its bill of materials.
+fn papers(arch: Arch) -> Result<Vec<(String, String)>> {
+    let linked = inventory::linked(arch)?;
+    let ours = fs::read_to_string(crate::root().join("LICENSE"))?;
+    let mut papers = vec![
+        ("LICENSE".to_owned(), ours),
+        ("THIRD-PARTY.txt".to_owned(), licences::text(&linked)?),
+        ("energy-agent.cdx.json".to_owned(), sbom::document(&linked).to_string()),
+    ];
+    // Debian keeps those of its libraries here; where the build machine is another system, the libraries are its own.
+    for package in ["libc6", "libgcc-s1"] {
+        let cross = format!("{package}-{}-cross", arch.name());
+        let package = if arch == Arch::HOST { package } else { &cross };
+        let file = Path::new("/usr/share/doc").join(package).join("copyright");
+        match fs::read_to_string(&file) {
+            Ok(text) => papers.push((format!("{package}-copyright"), text)),
+            Err(error) => println!("no licence of {package} in the image: {}: {error}", file.display()),
+        }
+    }
+    Ok(papers)
 }
 
 const fn loader(arch: Arch) -> &'static str {
@@ -80,9 +109,7 @@ const fn loader(arch: Arch) -> &'static str {
 /// Makes an OCI archive of the stage.
 fn pack(arch: Arch, image: &str, stage: &Path, archive: &Path) -> Result<()> {
     // The same sources give the same layer.
-    let git = |arguments: &[&str]| output(Command::new("git").args(arguments).current_dir(root()));
-    let made_at = git(&["log", "-1", "--format=%ct"]).unwrap_or_else(|_| "0".to_owned());
-    let revision = git(&["rev-parse", "HEAD"]).unwrap_or_else(|_| "unknown".to_owned());
+    let revision = Revision::of_head();
     let buildah = || {
         let mut command = Command::new("buildah");
         command.args(["--storage-driver", "vfs", "--root"]).arg(stage.join("storage"));
@@ -93,11 +120,13 @@ fn pack(arch: Arch, image: &str, stage: &Path, archive: &Path) -> Result<()> {
         ("title", "energy-agent".to_owned()),
         ("description", "Energy metering per pod, container and service, and power budgets".to_owned()),
         ("version", VERSION.to_owned()),
-        ("revision", revision),
-        ("licenses", "Apache-2.0".to_owned()),
+        ("revision", revision.hash),
+        ("created", revision.iso_date),
+        // With the C library and GCC's that lie beside the program.
+        ("licenses", "Apache-2.0 AND LGPL-2.1-or-later AND GPL-3.0-or-later WITH GCC-exception-3.1".to_owned()),
     ];
     let mut build = buildah();
-    build.args(["bud", "--quiet", "--isolation", "chroot", "--arch", arch.name(), "--timestamp", &made_at]);
+    build.args(["bud", "--quiet", "--isolation", "chroot", "--arch", arch.name(), "--timestamp", &revision.epoch]);
     for (name, value) in labels {
         build.arg(format!("--label=org.opencontainers.image.{name}={value}"));
     }

@@ -7,10 +7,15 @@ mod deny;
 mod ebpf;
 mod gpu;
 mod image;
+mod inventory;
 mod kube_api;
+mod licences;
 mod measure;
 mod pictures;
+mod release;
+mod revision;
 mod run;
+mod sbom;
 mod static_program;
 mod test;
 mod tools;
@@ -65,6 +70,8 @@ enum Task {
     Deb(build::Options),
     /// Build the container image, an OCI archive; no daemon and no network is needed.
     Image(build::Options),
+    /// Make everything that a release consists of: programs, package, image, chart, source, licences, SBOM, notes, checksums.
+    Release(release::Options),
     /// Check the licences and sources of all crates by cargo-deny, which is built at its first use.
     Deny,
     /// Build the Kubernetes API server of the tests, unless it is there; `test` does this by itself. About four minutes.
@@ -120,6 +127,7 @@ fn main() -> ExitCode {
         Task::Static(options) => static_program::make(&options),
         Task::Deb(options) => deb::make(&options),
         Task::Image(options) => image::make(&options),
+        Task::Release(options) => release::make(&options),
         Task::Deny => deny::check(),
         Task::KubeApi => kube_api::build(),
         Task::Pictures { seconds, redraw } => pictures::draw(seconds, redraw),

@@ -8,12 +8,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::login::Login;
 use super::report::ReportArgs;
 use super::{CompareArgs, Config};
+use crate::identity;
 
 /// Energy metering per pod, container and service, and power budgets.
 ///
 /// Without a subcommand the exporter runs (`energy-agent run`).
 #[derive(Debug, Parser)]
-#[command(name = "energy-agent", version, about, long_about, args_conflicts_with_subcommands = true)]
+#[command(name = "energy-agent", version, long_version = identity::text(), about, long_about, args_conflicts_with_subcommands = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,

@@ -225,8 +225,10 @@ metrics! {
         "Mean active GPU power of a process over the GPUs' last readings.";
     PROCESS_SECONDS = "kepler_process_cpu_seconds_total" Counter Some(Level::Process), PROCESS,
         "Time that the process's threads ran on a CPU since it got its series, counted by eBPF.";
-    BUILD_INFO = "kepler_build_info" Gauge None, &["arch", "branch", "revision", "version", "node_name"],
+    KEPLER_BUILD_INFO = "kepler_build_info" Gauge None, &["arch", "branch", "revision", "version", "node_name"],
         "Version of the agent; always 1.";
+    BUILD_INFO = "energy_agent_build_info" Gauge None, &["arch", "branch", "ebpf", "revision", "rustversion", "version"],
+        "What the agent was built from; always 1. revision: the commit. ebpf: the first digits of the eBPF object's SHA-256. rustversion: the compiler.";
     METER_UP = "energy_agent_meter_up" Gauge None, &["meter", "reason"],
         "1 if a meter works, 0 if not. The label reason says why; the landing page has the details.";
     GPU_UP = "energy_agent_gpu_up" Gauge None, &["gpu", "gpu_uuid", "reason", "node_name"],

@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use energy_model::build::Build;
 use energy_model::meter_state::UsageMeter;
 use energy_model::snapshot::{
     EnergyKey, IdleShares, PodIdle, Snapshot, WorkloadEnergy, WorkloadRow, WorkloadState, ZoneParts, ZoneTotals,
@@ -322,16 +323,21 @@ fn zone_labels(totals: &ZoneTotals, node: &str) -> Labels {
     ])
 }
 
-fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
+fn write_build(writer: &mut Writer, build: &Build, node: &str) {
+    let Build { version, revision, branch, rustc, ebpf, date: _ } = *build;
+    let arch = ("arch", std::env::consts::ARCH);
+    let (branch, revision, version) = (("branch", branch), ("revision", revision), ("version", version));
+    family(writer, &m::KEPLER_BUILD_INFO);
+    let labels = Labels::new(&[arch, branch, revision, version, ("node_name", node)]);
+    writer.sample(&labels, &[], SeriesValue::Integer(1));
     family(writer, &m::BUILD_INFO);
-    let build = Labels::new(&[
-        ("arch", std::env::consts::ARCH),
-        ("branch", option_env!("ENERGY_AGENT_BRANCH").unwrap_or("unknown")),
-        ("revision", option_env!("ENERGY_AGENT_REVISION").unwrap_or("unknown")),
-        ("version", env!("CARGO_PKG_VERSION")),
-        ("node_name", node),
-    ]);
-    writer.sample(&build, &[], SeriesValue::Integer(1));
+    let ebpf = ("ebpf", ebpf.get(..12).unwrap_or(ebpf));
+    let labels = Labels::new(&[arch, branch, ebpf, revision, ("rustversion", rustc), version]);
+    writer.sample(&labels, &[], SeriesValue::Integer(1));
+}
+
+fn write_agent(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
+    write_build(writer, &snapshot.build, node);
     family(writer, &m::METER_UP);
     for state in &snapshot.meters {
         let labels = Labels::new(&[("meter", state.meter.as_str()), ("reason", state.reason.as_str())]);

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attribution;
+pub mod build;
 pub mod capping;
 pub mod cpu;
 pub mod follower;

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use smallvec::SmallVec;
 
+use crate::build::Build;
 use crate::capping::status::CappingStatus;
 use crate::cpu::CpuInfo;
 use crate::gpu::{Gpu, GpuHealth, GpuState, HeldBy};
@@ -230,6 +231,7 @@ pub struct Health {
 /// Everything a scrape needs. Rows are ordered by workload, zones by zone.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
+    pub build: Build,
     pub node: Arc<str>,
     pub taken: SystemTime,
     pub elapsed: Duration,
@@ -270,6 +272,7 @@ impl Snapshot {
     #[must_use]
     pub fn empty(node: &str) -> Self {
         Self {
+            build: Build::UNKNOWN,
             node: Arc::from(node),
             taken: SystemTime::now(),
             elapsed: Duration::ZERO,

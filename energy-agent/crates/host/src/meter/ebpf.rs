@@ -61,7 +61,7 @@ use energy_model::sample::{CgroupEvent, CgroupId, Work};
 use tracing::warn;
 
 use self::cycles::Cycles;
-pub use self::load::{btf_path, reason};
+pub use self::load::{btf_path, object_sha256, reason};
 use self::maps::Slots;
 use self::process_level::ProcessPrograms;
 use self::processes::ProcessMap;

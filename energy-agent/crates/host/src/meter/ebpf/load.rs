@@ -30,6 +30,13 @@ use crate::meter::denial::{self, Need};
 static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../energy-ebpf/energy-ebpf.bpf.o"));
 
+/// SHA-256 of that object, in hexadecimal digits: as the list has it that `cargo xtask ebpf` writes and a test compares with it.
+#[must_use]
+pub fn object_sha256() -> &'static str {
+    const LIST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../energy-ebpf/energy-ebpf.bpf.sum"));
+    LIST.lines().find_map(|line| line.strip_suffix(" energy-ebpf/energy-ebpf.bpf.o")).unwrap_or("unknown")
+}
+
 /// A global of the programs, and the struct and field whose offset it is.
 type KernelField = (&'static str, &'static str, &'static str);
 
