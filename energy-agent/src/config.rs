@@ -4,6 +4,7 @@
 mod choice;
 mod command;
 mod compare;
+mod controller;
 mod login;
 mod report;
 
@@ -20,6 +21,7 @@ use energy_model::attribution::method::{IdleMethod, IdlePolicy};
 pub use self::choice::{Capping, LogFormat, LogLevel, Resources};
 pub use self::command::{Cli, Command, DoctorArgs, PolicyCommand, ReportFormat, RestoreArgs, TopArgs};
 pub use self::compare::{CompareArgs, CompareFormat, Money};
+pub use self::controller::ControllerArgs;
 pub use self::login::Login;
 pub use self::report::{Moment, ReportArgs, RunFormat, RunOutput};
 
@@ -203,7 +205,7 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn telemetry_path(text: &str) -> Result<String, String> {
-    let reserved = ["/", "/healthz", "/policies", "/readyz"];
+    let reserved = ["/", "/healthz", "/policies", "/power", "/readyz"];
     if !text.starts_with('/') || reserved.contains(&text) || text.contains(['{', '}', '*', '?', '#']) {
         return Err(format!("expected a path such as /metrics, other than {}", reserved.join(", ")));
     }

@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod controller;
 mod identity;
 mod liveness;
 pub mod logging;
@@ -112,6 +113,7 @@ async fn run_until_signal(config: &Config) -> Result<Ended> {
     let web = Web {
         telemetry_path: config.telemetry_path.clone(),
         interval: config.host.interval,
+        power: config.capping_resources != Resources::Off,
         snapshots: snapshots.clone(),
         own,
         web_config: web_config.in_force(),

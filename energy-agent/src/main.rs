@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{CommandFactory, Parser, error::ErrorKind};
-use energy_agent::config::{Capping, Cli, Command, Config, LogFormat, LogLevel};
+use energy_agent::config::{Capping, Cli, Command, Config, ControllerArgs, LogFormat, LogLevel};
 use energy_agent::logging::Log;
 use energy_agent::selection_source::at_start;
 use energy_agent::{Ended, cli, panics};
@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Some(Command::Policy(command)) => cli::policy::run(command),
         Some(Command::Doctor(arguments)) => cli::doctor::run(arguments),
         Some(Command::Compare(arguments)) => cli::compare::run(arguments),
+        Some(Command::Controller(arguments)) => controller(arguments),
         Some(Command::Restore(arguments)) => cli::restore::run(arguments),
     };
     outcome.unwrap_or_else(|error| {
@@ -57,7 +58,7 @@ fn run(config: &Config) -> anyhow::Result<ExitCode> {
         Cli::command().error(ErrorKind::MissingRequiredArgument, problem).exit();
     }
     let mut log = Log::to_stderr().context("the log")?;
-    log_to(config, log.clone());
+    log_to(config.log_level, config.log_format, log.clone());
     panics::watch();
     let code = match energy_agent::run(config) {
         Ok(Ended::InOrder) => ExitCode::SUCCESS,
@@ -77,6 +78,18 @@ fn run(config: &Config) -> anyhow::Result<ExitCode> {
     };
     log.flush(LAST_LINES);
     Ok(code)
+}
+
+fn controller(config: &ControllerArgs) -> anyhow::Result<ExitCode> {
+    let mut log = Log::to_stderr().context("the log")?;
+    log_to(config.log_level, config.log_format, log.clone());
+    panics::watch();
+    let outcome = energy_agent::controller::run(config);
+    if let Err(error) = &outcome {
+        let _ = log.write(format!("error: {}\n", printable_lines(&format!("{error:#}"))).as_bytes());
+    }
+    log.flush(LAST_LINES);
+    Ok(if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Becomes `energy-agent restore` with the flags of this program; comes back only if that cannot be.
@@ -118,8 +131,8 @@ fn usage_error(mut error: clap::Error) -> ! {
     error.exit()
 }
 
-fn log_to(config: &Config, log: Log) {
-    let level = match config.log_level {
+fn log_to(level: LogLevel, format: LogFormat, log: Log) {
+    let level = match level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
@@ -132,7 +145,7 @@ fn log_to(config: &Config, log: Log) {
     let targets = Targets::new().with_default(level).with_targets(quiet.map(|library| (library, libraries)));
     let log = tracing_subscriber::fmt::layer().with_writer(move || log.clone()).with_target(false);
     let registry = tracing_subscriber::registry();
-    match config.log_format {
+    match format {
         LogFormat::Text => {
             let log = log.with_ansi(io::stderr().is_terminal()).fmt_fields(debug_fn(field).delimited(" "));
             registry.with(log.with_filter(targets)).init();

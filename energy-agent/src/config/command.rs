@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::login::Login;
 use super::report::ReportArgs;
-use super::{CompareArgs, Config};
+use super::{CompareArgs, Config, ControllerArgs};
 use crate::identity;
 
 /// Energy metering per pod, container and service, and power budgets.
@@ -38,6 +38,11 @@ pub enum Command {
     /// restored, and the text says why; or the journal was damaged or deleted, and the text says what was lost; or an agent
     /// of this node still caps.
     Restore(Box<RestoreArgs>),
+    /// Keep sets of nodes within power budgets: one level for each ClusterPowerBudget, which every node works its limit out
+    /// from.
+    ///
+    /// Runs as a Deployment of two replicas, of which one leads; it needs no access to nodes. See docs/cluster.md.
+    Controller(Box<ControllerArgs>),
     /// Live table of pods, containers and services by watts, joules and CPU share; plain lines without a terminal.
     ///
     /// WATTS and JOULES are for CPUs and memory, GPU WATTS for GPUs, if any can be read.

@@ -98,6 +98,8 @@ struct Shared {
     upstream: Client,
     faults: Mutex<Faults>,
     asked: Mutex<Vec<Asked>>,
+    /// Writes that the server took.
+    accepted: Mutex<Vec<Asked>>,
     open_watches: AtomicUsize,
     ended_watches: AtomicUsize,
     interference: broadcast::Sender<Interference>,
@@ -109,6 +111,7 @@ impl Proxy {
             upstream: cluster.client.clone(),
             faults: Mutex::default(),
             asked: Mutex::default(),
+            accepted: Mutex::default(),
             open_watches: AtomicUsize::new(0),
             ended_watches: AtomicUsize::new(0),
             interference: broadcast::channel(64).0,
@@ -136,6 +139,11 @@ impl Proxy {
     /// Everything that was asked so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.shared.asked.lock().unwrap().clone()
+    }
+
+    /// The writes among them that the server took.
+    pub fn accepted(&self) -> Vec<Asked> {
+        self.shared.accepted.lock().unwrap().clone()
     }
 
     pub fn lists(&self) -> usize {
@@ -191,13 +199,14 @@ impl Shared {
         let header = |name: &str| parts.headers.get(name).map_or("", |value| value.to_str().unwrap());
         let path = parts.uri.path_and_query().unwrap().as_str();
         let token = header("authorization").trim_start_matches("Bearer ").trim().to_owned();
-        self.asked.lock().unwrap().push(Asked {
+        let asked = Asked {
             method: parts.method.to_string(),
             path: path.to_owned(),
             is_watch,
             version: query.get("resourceVersion").to_owned(),
             token: token.clone(),
-        });
+        };
+        self.asked.lock().unwrap().push(asked.clone());
         let (answer, delay) = {
             let faults = self.faults.lock().unwrap();
             let of_path = faults.of_path.iter().find(|(text, _)| path.contains(text)).map(|(_, answer)| answer);
@@ -227,7 +236,12 @@ impl Shared {
         }
         match self.upstream.send(request.body(kube::client::Body::from(body)).unwrap()).await {
             Ok(_) if matches!(answer, Answer::Lose) => super::status(504, "Timeout", "the gateway has lost the answer"),
-            Ok(response) => self.pass(response, is_watch),
+            Ok(response) => {
+                if asked.method != "GET" && response.status().is_success() {
+                    self.accepted.lock().unwrap().push(asked);
+                }
+                self.pass(response, is_watch)
+            }
             Err(error) => {
                 let body = status_object(502, "BadGateway", &error.to_string()).to_string();
                 Response::builder().status(502).body(Body::from(body)).unwrap()

@@ -32,6 +32,7 @@ impl Server {
                 let web = Web {
                     telemetry_path: "/metrics".to_owned(),
                     interval: Duration::from_secs(1),
+                    power: false,
                     snapshots: receiver,
                     own: Arc::new(SelfMetrics::new()),
                     web_config: watch::channel(Arc::default()).1,

@@ -4,11 +4,16 @@
 //! It knows neither the machine nor any page: what an object means for energy is decided in the model.
 #![forbid(unsafe_code)]
 
+pub mod agents;
+pub mod api;
 pub mod config;
 pub mod configmaps;
 pub mod events;
+pub mod kinds;
 pub mod kubernetes;
+pub mod objects;
 pub mod pod_resources;
 pub mod pods;
+pub mod prometheus;
 pub mod resource_slices;
 pub mod resources;

@@ -38,6 +38,7 @@ use crate::html::escaped;
 use crate::negotiate::{self, Coding};
 use crate::page::Published;
 use crate::policies;
+use crate::power;
 use crate::selection::ActiveSelection;
 use crate::self_metrics::SelfMetrics;
 use crate::web_config::WebConfig;
@@ -63,6 +64,8 @@ pub struct Web {
     pub telemetry_path: String,
     /// Time between two ticks, for liveness.
     pub interval: Duration,
+    /// `/power` is served: the node follows objects of the cluster.
+    pub power: bool,
     pub snapshots: watch::Receiver<Arc<Published>>,
     pub own: Arc<SelfMetrics>,
     pub web_config: watch::Receiver<Arc<WebConfig>>,
@@ -73,13 +76,30 @@ pub struct Web {
 /// # Errors
 /// When the listener cannot take connections any more.
 pub async fn serve(listener: TcpListener, web: Web, shutdown: impl Future<Output = ()>) -> Result<()> {
-    let web_config = web.web_config.clone();
-    let own = Arc::clone(&web.own);
+    let (web_config, own) = (web.web_config.clone(), Arc::clone(&web.own));
+    serve_pages(listener, router(web), web_config, own, shutdown).await
+}
+
+/// Serves these pages, behind the guard of the web configuration; one that is not there is a 404.
+///
+/// # Errors
+/// As [`serve`].
+pub(crate) async fn serve_pages(
+    listener: TcpListener,
+    pages: Router,
+    web_config: watch::Receiver<Arc<WebConfig>>,
+    own: Arc<SelfMetrics>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<()> {
     // The kernel keeps what a closed connection has not read no longer than an open one's.
     if let Err(error) = sockopt::set_tcp_user_timeout(&listener, UNACKNOWLEDGED_MS) {
         tracing::debug!(%error, "no TCP user timeout");
     }
-    let router = router(web);
+    let router = pages
+        .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
+        .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n") })
+        // Before every page and every error.
+        .layer(middleware::from_fn_with_state(web_config.clone(), guard));
     let (end, ended) = watch::channel(false);
     let open = Connections::new(connections::open_files(), own);
     let mut connections = JoinSet::new();
@@ -201,7 +221,6 @@ impl Deref for Pages {
 }
 
 fn router(web: Web) -> Router {
-    let guard = middleware::from_fn_with_state(web.web_config.clone(), guard);
     Router::new()
         // A telemetry path such as /:metrics is unusual, not an error.
         .without_v07_checks()
@@ -209,11 +228,8 @@ fn router(web: Web) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route(policies::PATH, get(status_of_policies))
+        .route(power::PATH, get(power_report))
         .route(&web.telemetry_path, get(metrics))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
-        .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n") })
-        // Before every page and every error.
-        .layer(guard)
         .with_state(Arc::new(Pages { web, encoding: Encoding::default() }))
 }
 
@@ -253,7 +269,7 @@ async fn metrics(State(web): State<Arc<Pages>>, headers: HeaderMap) -> Response 
 }
 
 /// All values of a header as one list; bytes that are no text are left out.
-fn joined(headers: &HeaderMap, name: HeaderName) -> String {
+pub(crate) fn joined(headers: &HeaderMap, name: HeaderName) -> String {
     headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",")
 }
 
@@ -286,6 +302,16 @@ async fn status_of_policies(State(web): State<Arc<Pages>>, uri: Uri, headers: He
         return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
     }
     policies::answer(&published.snapshot, &uri, &joined(&headers, ACCEPT))
+}
+
+async fn power_report(State(web): State<Arc<Pages>>) -> Response {
+    let published = Arc::clone(&web.snapshots.borrow());
+    if published.is_stale(web.interval) {
+        let seconds = published.completed.elapsed().as_secs();
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("no tick for {seconds} s: the power is not known\n"))
+            .into_response();
+    }
+    power::answer(&published.snapshot, web.power, web.web_config.borrow().has_users())
 }
 
 async fn landing(State(web): State<Arc<Pages>>) -> Html<String> {

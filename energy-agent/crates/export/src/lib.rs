@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+pub mod budgets;
 pub mod connections;
 mod decimal;
 mod encoding;
@@ -19,6 +20,7 @@ pub mod negotiate;
 pub mod page;
 pub mod parse;
 pub mod policies;
+mod power;
 pub mod selection;
 pub mod self_metrics;
 pub mod series;

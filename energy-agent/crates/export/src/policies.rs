@@ -16,7 +16,7 @@ pub const PATH: &str = "/policies";
 
 const OFF: &str = "capping is off (--capping=off): no policy is read and no limit is set; --capping=on turns it on\n";
 /// What the page may do: look like something.
-const ALLOWED: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+pub(crate) const ALLOWED: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 /// Answers a request for `uri` that says `accept`.
 #[must_use]
@@ -38,7 +38,7 @@ pub fn answer(snapshot: &Snapshot, uri: &Uri, accept: &str) -> Response {
 }
 
 /// A word in the query overrides what the client accepts.
-fn is_for_people(query: &str, accept: &str) -> bool {
+pub(crate) fn is_for_people(query: &str, accept: &str) -> bool {
     match query.split('&').find_map(|pair| pair.strip_prefix("format=")) {
         Some("json") => false,
         Some("html") => true,

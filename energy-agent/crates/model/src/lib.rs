@@ -16,6 +16,7 @@ pub mod label;
 pub mod ledger;
 pub mod meter_state;
 pub mod nearest;
+pub mod power_report;
 pub mod printable;
 pub mod process;
 pub mod process_ledger;

@@ -1,0 +1,127 @@
+//! One value by PromQL, from a Prometheus server or what answers as one.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use energy_model::json_fault::json_fault;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::http::{Method, Request, Uri, header};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::timeout;
+
+/// An answer with one value is short.
+const MOST_BYTES: usize = 1 << 20;
+
+#[derive(Clone)]
+pub struct PromqlClient {
+    client: Client<HttpConnector, Full<Bytes>>,
+    /// Of its API's queries.
+    uri: Uri,
+}
+
+#[derive(Deserialize)]
+struct PromqlAnswer {
+    #[serde(default)]
+    error: String,
+    data: Option<QueryData>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct QueryData {
+    result_type: String,
+    result: Value,
+}
+
+impl PromqlClient {
+    /// `url`: such as `http://prometheus:9090`.
+    ///
+    /// # Errors
+    /// When it is no such URL.
+    pub fn new(url: &str) -> Result<Self, String> {
+        let uri: Uri =
+            format!("{}/api/v1/query", url.trim_end_matches('/')).parse().map_err(|error| format!("{error}"))?;
+        if uri.scheme_str() != Some("http") || uri.host().is_none() {
+            return Err("expected http://HOST:PORT; put a proxy in between where Prometheus has TLS".to_owned());
+        }
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(Duration::from_secs(2)));
+        Ok(Self { client: Client::builder(TokioExecutor::new()).build(connector), uri })
+    }
+
+    /// The value of the one series that the query gives.
+    ///
+    /// # Errors
+    /// For people: no answer, a refusal, no series or several, or no number.
+    pub async fn value(&self, query: &str, patience: Duration) -> Result<f64, String> {
+        let asked = timeout(patience, self.ask(query)).await;
+        let answer = asked.map_err(|_| format!("Prometheus did not answer within {patience:?}"))??;
+        let Some(QueryData { result_type, result }) = answer.data else {
+            return Err(format!("Prometheus: {}", answer.error));
+        };
+        let value = match (result_type.as_str(), result.as_array().map(Vec::as_slice)) {
+            ("scalar", _) => &result[1],
+            ("vector", Some([one])) => &one["value"][1],
+            ("vector", Some([])) => return Err("the query gives no series".to_owned()),
+            ("vector", Some(several)) => return Err(format!("the query gives {} series; sum them up", several.len())),
+            _ => return Err("the query gives no instant value".to_owned()),
+        };
+        let text = value.as_str().unwrap_or_default();
+        let value: f64 = text.parse().map_err(|_| "the query gives no number".to_owned())?;
+        if value.is_finite() { Ok(value) } else { Err(format!("the query gives {value}")) }
+    }
+
+    async fn ask(&self, query: &str) -> Result<PromqlAnswer, String> {
+        let body = format!("query={}", encoded(query));
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(self.uri.clone())
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(Full::from(body))
+            .map_err(|error| error.to_string())?;
+        let answer = self.client.request(request).await.map_err(|error| format!("{}: {error}", self.uri))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
+        let body = body.map_err(|error| format!("{}: {error}", self.uri))?.to_bytes();
+        // A refused query is explained in the same form, with the status 400 or 422.
+        serde_json::from_slice(&body).map_err(|error| format!("{} answered {status}: {}", self.uri, json_fault(&error)))
+    }
+}
+
+/// Percent encoding of everything but letters, digits and `-_.~`.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len() * 3);
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            write!(encoded, "%{byte:02X}").expect("a String takes every write");
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests panic")]
+
+    use super::*;
+
+    #[test]
+    fn a_query_is_encoded_byte_by_byte() {
+        assert_eq!(encoded("sum(a{b=\"\u{e9}\"}) + 1.5"), "sum%28a%7Bb%3D%22%C3%A9%22%7D%29%20%2B%201.5");
+    }
+
+    #[test]
+    fn only_plain_http_is_taken() {
+        assert!(PromqlClient::new("http://prometheus:9090/").is_ok());
+        for url in ["https://prometheus:9090", "prometheus:9090", "http://", ""] {
+            assert!(PromqlClient::new(url).is_err(), "{url}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The nodes of the cluster with what their agents said last.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use energy_cluster::agents::{Answered, Asked};
+use energy_cluster::kinds::{AgentAddress, ClusterNode};
+use energy_cluster::objects::ObjectKey;
+use energy_model::power_report::PowerReport;
+
+/// A node that draws more is none, or lies.
+const MOST_WATTS: f64 = 1e6;
+/// Devices may draw a little more than their limit for a moment.
+const OVERSHOOT: f64 = 1.25;
+
+/// Power moves around a limit by less than this.
+const OVER: f64 = 1.1;
+const OVER_WATTS: f64 = 10.0;
+
+#[derive(Debug, Default)]
+pub struct Fleet {
+    pub nodes: Vec<NodeState>,
+    places: HashMap<Arc<str>, usize>,
+    /// Rises when nodes come or go, or have other labels.
+    pub revision: u64,
+    pub answers: Answers,
+}
+
+/// Rounds so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Answers {
+    pub reports: u64,
+    pub failures: u64,
+}
+
+#[derive(Debug)]
+pub struct NodeState {
+    pub name: Arc<str>,
+    object: Arc<ClusterNode>,
+    pub address: Option<Arc<str>>,
+    pub heard: Option<HeardReport>,
+    /// Why it could not be asked, for people.
+    pub trouble: Option<String>,
+    /// What it may draw by all that it may have been told since its last report.
+    pub allowed: f64,
+    /// For how many rounds it has drawn more than its limit.
+    pub over: u32,
+}
+
+#[derive(Debug)]
+pub struct HeardReport {
+    pub report: PowerReport,
+    pub at: Instant,
+}
+
+impl NodeState {
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        &self.object.metadata.labels
+    }
+
+    /// Its last report, if it is not too old.
+    pub fn fresh(&self, now: Instant, patience: Duration) -> Option<&PowerReport> {
+        let heard = self.heard.as_ref()?;
+        (now.saturating_duration_since(heard.at) <= patience).then_some(&heard.report)
+    }
+}
+
+impl Fleet {
+    /// The nodes that there are now.
+    pub fn follow_nodes(&mut self, objects: &BTreeMap<ObjectKey, Arc<ClusterNode>>) {
+        let is_same = self.nodes.len() == objects.len()
+            && self.nodes.iter().zip(objects.values()).all(|(node, object)| {
+                *node.name == *object.metadata.name && node.object.metadata.labels == object.metadata.labels
+            });
+        if is_same {
+            return;
+        }
+        let mut before: HashMap<Arc<str>, NodeState> =
+            std::mem::take(&mut self.nodes).into_iter().map(|node| (Arc::clone(&node.name), node)).collect();
+        for object in objects.values() {
+            let node = before.remove(object.metadata.name.as_str());
+            let object = Arc::clone(object);
+            self.nodes.push(match node {
+                Some(node) => NodeState { object, ..node },
+                None => NodeState {
+                    name: Arc::from(object.metadata.name.as_str()),
+                    object,
+                    address: None,
+                    heard: None,
+                    trouble: None,
+                    allowed: 0.0,
+                    over: 0,
+                },
+            });
+        }
+        self.places = self.nodes.iter().enumerate().map(|(place, node)| (Arc::clone(&node.name), place)).collect();
+        self.revision += 1;
+    }
+
+    /// Where agents are asked now; one that is ready goes before one that is not.
+    pub fn follow_agents(&mut self, agents: impl Iterator<Item = AgentAddress>) {
+        let mut found: HashMap<String, AgentAddress> = HashMap::new();
+        for agent in agents {
+            if agent.ready || !found.contains_key(&agent.node) {
+                found.insert(agent.node.clone(), agent);
+            }
+        }
+        for node in &mut self.nodes {
+            let address = found.remove(&*node.name).map(|agent| agent.address);
+            if node.address.as_deref() != address.as_deref() {
+                node.address = address.map(Arc::from);
+            }
+        }
+    }
+
+    /// Whom to ask in this round. It does not wait for those that did not answer in the last one.
+    pub fn round(&self) -> Vec<Asked> {
+        let asked = |node: &NodeState| {
+            let address = Arc::clone(node.address.as_ref()?);
+            Some(Asked { node: Arc::clone(&node.name), address, awaited: node.trouble.is_none() })
+        };
+        self.nodes.iter().filter_map(asked).collect()
+    }
+
+    /// What came of it. `asked` but not in `answered` did not answer in time.
+    pub fn take(&mut self, now: Instant, asked: &[Asked], answered: Vec<Answered>) {
+        let mut missing: HashMap<&str, ()> = asked.iter().map(|asked| (&*asked.node, ())).collect();
+        for Answered { node: name, report } in answered {
+            missing.remove(&*name);
+            let Some(node) = self.places.get(&name).map(|place| &mut self.nodes[*place]) else { continue };
+            match report.and_then(sane) {
+                Ok(report) => {
+                    self.answers.reports += 1;
+                    node.trouble = None;
+                    node.over = if is_over(&report) { node.over.saturating_add(1) } else { 0 };
+                    node.allowed = report.limit_watts.unwrap_or(report.most_watts).min(report.most_watts);
+                    node.heard = Some(HeardReport { report, at: now });
+                }
+                Err(trouble) => {
+                    self.answers.failures += 1;
+                    node.trouble = Some(trouble);
+                }
+            }
+        }
+        for name in missing.keys() {
+            self.answers.failures += 1;
+            if let Some(node) = self.places.get(*name).map(|place| &mut self.nodes[*place]) {
+                node.trouble = Some("no answer in time".to_owned());
+            }
+        }
+    }
+}
+
+/// It draws clearly more than the limit that it says it follows.
+fn is_over(report: &PowerReport) -> bool {
+    let (Some(watts), Some(limit)) = (report.watts, report.limit_watts) else { return false };
+    watts > limit * OVER + OVER_WATTS
+}
+
+/// The report with figures that its devices can draw.
+fn sane(mut report: PowerReport) -> Result<PowerReport, String> {
+    let is_fine = |watts: f64| watts.is_finite() && (0.0..=MOST_WATTS).contains(&watts);
+    let figures = [Some(report.floor_watts), Some(report.most_watts), report.watts, report.limit_watts];
+    if !figures.into_iter().flatten().all(is_fine) {
+        return Err(format!("the report has figures that no node can draw (0 to {MOST_WATTS} W are taken)"));
+    }
+    report.floor_watts = report.floor_watts.min(report.most_watts);
+    report.watts = report.watts.map(|watts| watts.min(report.most_watts * OVERSHOOT));
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests panic")]
+
+    use super::*;
+    use serde_json::json;
+
+    fn nodes(names: &[&str]) -> BTreeMap<ObjectKey, Arc<ClusterNode>> {
+        let node = |name: &&str| {
+            let node: ClusterNode =
+                serde_json::from_value(json!({"metadata": {"name": name, "labels": {"n": name}}})).unwrap();
+            ((String::new(), (*name).to_owned()), Arc::new(node))
+        };
+        names.iter().map(node).collect()
+    }
+
+    fn report(watts: f64) -> PowerReport {
+        PowerReport { watts: Some(watts), floor_watts: 200.0, most_watts: 1000.0, ..PowerReport::default() }
+    }
+
+    #[test]
+    fn reports_of_nonsense_are_no_reports() {
+        for figure in [f64::NAN, f64::INFINITY, -1.0, 2e6] {
+            assert!(sane(report(figure)).is_err(), "{figure}");
+            assert!(sane(PowerReport { most_watts: figure, ..report(1.0) }).is_err(), "{figure}");
+        }
+        // More than the devices may draw is cut to a quarter more.
+        assert_eq!(sane(report(5000.0)).unwrap().watts, Some(1250.0));
+        assert_eq!(sane(PowerReport { floor_watts: 3000.0, ..report(1.0) }).unwrap().floor_watts, 1000.0);
+    }
+
+    #[test]
+    fn a_node_that_stays_keeps_its_report_and_one_that_is_gone_has_none() {
+        let (mut fleet, now) = (Fleet::default(), Instant::now());
+        fleet.follow_nodes(&nodes(&["a.example", "b"]));
+        let agent =
+            |node: &str, address: &str, ready| AgentAddress { node: node.into(), address: address.into(), ready };
+        fleet.follow_agents([agent("b", "2:1", true), agent("b", "3:1", false), agent("x", "4:1", true)].into_iter());
+        let asked = fleet.round();
+        assert_eq!(asked.iter().map(|asked| (&*asked.node, &*asked.address)).collect::<Vec<_>>(), [("b", "2:1")]);
+        fleet.take(now, &asked, vec![Answered { node: "b".into(), report: Ok(report(300.0)) }]);
+        fleet.follow_nodes(&nodes(&["b", "c"]));
+        let heard: Vec<bool> = fleet.nodes.iter().map(|node| node.heard.is_some()).collect();
+        assert_eq!((heard, fleet.revision), (vec![true, false], 2));
+        // Not answering is no report, and the old one ages.
+        fleet.take(now, &asked, Vec::new());
+        assert!(!fleet.round()[0].awaited);
+        let patience = Duration::from_secs(10);
+        assert!(fleet.nodes[0].fresh(now + patience, patience).is_some());
+        assert!(fleet.nodes[0].fresh(now + patience * 2, patience).is_none());
+    }
+}

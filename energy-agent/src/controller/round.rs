@@ -1,0 +1,318 @@
+//! The rounds of the controller: asking, deciding, writing, and telling what came of it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use energy_cluster::agents::Agents;
+use energy_cluster::api::{Api, ApiError};
+use energy_cluster::kubernetes::Credentials;
+use energy_cluster::prometheus::PromqlClient;
+use energy_export::budgets::view::View;
+use energy_files::config_file::{self, MAX_BYTES};
+use energy_files::log_limit::LogLimit;
+use energy_model::meter_state::Reason;
+use energy_model::resources::power_level::PowerLevelSpec;
+use hyper::http::HeaderValue;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep_until, timeout};
+use tracing::{info, warn};
+
+use super::budgets::{Laws, Round, Tick};
+use super::fleet::Fleet;
+use super::leader::{Leader, Step};
+use super::queries::{self, Readings};
+use super::shown::ShownRounds;
+use super::sources::{SeenCluster, Sources, uptime};
+use super::writer::ClusterWriter;
+use crate::config::ControllerArgs;
+
+/// A report is too old after so many intervals, in halves.
+const STALE_HALVES: u32 = 5;
+/// How long the end waits for the Lease to be given up.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+pub struct Rounds {
+    config: ControllerArgs,
+    api: Arc<Api>,
+    agents: Agents,
+    sources: Sources,
+    fleet: Fleet,
+    budgets: Laws,
+    leader: Leader,
+    prometheus: Option<PromqlClient>,
+    readings: Readings,
+    writer: ClusterWriter,
+    shown: ShownRounds,
+    publish: watch::Sender<Arc<View>>,
+    /// Generations of all budgets at the last decision.
+    decided: Vec<(String, i64)>,
+    lease_news: LogLimit<Reason>,
+}
+
+impl Rounds {
+    pub fn new(
+        config: &ControllerArgs,
+        credentials: &Credentials,
+        identity: String,
+        publish: watch::Sender<Arc<View>>,
+    ) -> Result<Self> {
+        ensure!(
+            config.lease_duration >= config.interval * 3,
+            "--controller.lease-duration={:?} is less than three intervals of {:?}: a leader could not keep its Lease",
+            config.lease_duration,
+            config.interval
+        );
+        // The leader stops writing at two thirds of the Lease's duration: a request is over by then.
+        let patience = (config.lease_duration / 3).min(Duration::from_secs(5));
+        let api = Arc::new(Api::new(credentials.clone(), patience));
+        let leader = Leader::new(config.namespace.clone(), config.lease.clone(), identity, config.lease_duration);
+        Ok(Self {
+            agents: Agents::new(authorization(config)?),
+            sources: Sources::follow(config, credentials),
+            fleet: Fleet::default(),
+            budgets: Laws::default(),
+            writer: ClusterWriter::new(Arc::clone(&api), config.namespace.clone(), leader.identity().to_owned()),
+            leader,
+            prometheus: config.prometheus.as_deref().and_then(|url| PromqlClient::new(url).ok()),
+            readings: Readings::default(),
+            api,
+            config: config.clone(),
+            shown: ShownRounds::default(),
+            publish,
+            decided: Vec::new(),
+            lease_news: LogLimit::default(),
+        })
+    }
+
+    /// Goes on until the end is asked for, then gives the Lease up.
+    pub async fn run(mut self, mut ended: oneshot::Receiver<()>) {
+        let mut due = Instant::now();
+        loop {
+            let full = tokio::select! {
+                () = sleep_until(due.into()) => true,
+                () = self.sources.changed() => false,
+                _ = &mut ended => break,
+            };
+            if full {
+                self.round().await;
+                due = self.next(due);
+            } else if self.leader.leads(Instant::now()) && self.is_other() {
+                // A budget was edited or deleted: nobody waits for the next round.
+                self.decide_and_write().await;
+            }
+        }
+        if let Some(lease) = self.leader.farewell(SystemTime::now()) {
+            let _ = timeout(FAREWELL, self.api.replace(&self.lease_path(), &lease)).await;
+        }
+    }
+
+    /// When the round after the one of `due` is due: a replica that waits looks at the Lease more often than a leader renews it.
+    fn next(&self, due: Instant) -> Instant {
+        let waits = self.config.lease_duration * 2 / 15;
+        let pause = if self.leader.has_term() { self.config.interval } else { waits.min(self.config.interval) };
+        (due + pause).max(Instant::now() + pause / 4)
+    }
+
+    /// Whether a budget is not as it was at the last decision.
+    fn is_other(&mut self) -> bool {
+        self.sources.see(&mut self.fleet).is_some_and(|seen| generations(&seen) != self.decided)
+    }
+
+    async fn round(&mut self) {
+        let asked = self.fleet.round();
+        // A replica that never led asks nobody but the API server.
+        let mut answered = Vec::new();
+        let has_term = self.leader.has_term();
+        let patience = (self.config.interval / 2).min(Duration::from_secs(2));
+        let agents = self.agents.clone();
+        let polls = async {
+            if has_term {
+                agents.ask(asked.clone(), patience, |answer| answered.push(answer)).await;
+            }
+        };
+        // One that does not know the cluster yet can't lead.
+        let knows = self.sources.see(&mut self.fleet).is_some();
+        let lease = async {
+            if knows { lease_round(&mut self.leader, &self.api, &self.config).await } else { Ok(LeaseTurn::Same) }
+        };
+        let (prometheus, budgets) = (self.prometheus.clone(), self.sources.budgets());
+        let queries = async {
+            if has_term { queries::ask(prometheus.as_ref(), &budgets, patience).await } else { Readings::default() }
+        };
+        let ((), outcome, readings) = tokio::join!(polls, lease, queries);
+        self.readings = readings;
+        let now = Instant::now();
+        if has_term {
+            self.fleet.take(now, &asked, answered);
+        }
+        match outcome {
+            Ok(LeaseTurn::Same) => {}
+            Ok(LeaseTurn::Taken) => self.begin().await,
+            Ok(LeaseTurn::Lost) => {
+                warn!(lease = self.config.lease, "another replica leads now; this one waits");
+            }
+            Err(trouble) => self.say(&trouble, "the Lease can't be read or renewed"),
+        }
+        self.decide_and_write().await;
+    }
+
+    /// The lead was taken: levels go on from where they are, under a later epoch.
+    async fn begin(&mut self) {
+        match self.writer.begin(self.leader.transitions(), self.sources.see(&mut self.fleet)).await {
+            Ok(levels) => {
+                info!(epoch = self.writer.epoch(), identity = self.leader.identity(), "this replica leads");
+                let inherited = levels.iter().filter_map(|object| {
+                    let level: PowerLevelSpec = object.spec().ok()?;
+                    Some((level.subject.name.clone(), level))
+                });
+                self.budgets.begin(inherited.collect());
+                // Nothing is decided before the agents were asked.
+                let asked = self.fleet.round();
+                let mut answered = Vec::new();
+                self.agents.ask(asked.clone(), self.config.interval / 2, |answer| answered.push(answer)).await;
+                self.fleet.take(Instant::now(), &asked, answered);
+            }
+            Err(trouble) => {
+                self.say(&trouble, "the levels can't be listed; this replica does not lead yet");
+                self.leader.lost();
+            }
+        }
+    }
+
+    /// Once for each kind of trouble.
+    fn say(&mut self, trouble: &ApiError, what: &str) {
+        let reason = if let ApiError::Failed(trouble) = trouble { trouble.reason } else { Reason::Error };
+        if self.lease_news.is(reason, Instant::now()) {
+            warn!(lease = self.config.lease, problem = trouble.message(), "{what}");
+        }
+    }
+
+    async fn decide_and_write(&mut self) {
+        let started = Instant::now();
+        let Some(seen) = self.sources.see(&mut self.fleet) else {
+            self.tell(None, Duration::ZERO);
+            return;
+        };
+        if !self.leader.has_term() {
+            self.tell(None, Duration::ZERO);
+            return;
+        }
+        self.decided = generations(&seen);
+        let levels = self.writer.levels(&seen);
+        let tick = Tick {
+            now: started,
+            uptime: uptime(started),
+            wall: SystemTime::now(),
+            patience: self.config.interval * STALE_HALVES / 2,
+            namespace: &self.config.namespace,
+            readings: &self.readings,
+            levels: &levels,
+        };
+        let round = self.budgets.decide(&seen.budgets, &mut self.fleet, &tick);
+        let decision = started.elapsed();
+        if self.leader.leads(Instant::now()) {
+            let until = self.leader.until();
+            let seen = SeenCluster { levels: Arc::new(levels), ..seen };
+            if self.writer.write(&round, &seen, self.fleet.nodes.len(), until).await.is_err() {
+                warn!("a later leader has written a level; this replica waits");
+                self.leader.lost();
+            }
+        }
+        self.tell(Some(&round), decision);
+    }
+
+    fn tell(&mut self, round: Option<&Round>, decision: Duration) {
+        let mut troubles = self.sources.troubles();
+        troubles.extend(self.writer.trouble().map(str::to_owned));
+        let leads = self.leader.leads(Instant::now());
+        let leader = self.leader.holder().filter(|holder| !holder.is_empty()).map(str::to_owned);
+        let mut view = self.shown.view(round, &self.fleet, self.config.interval);
+        view.identity = self.leader.identity().to_owned();
+        (view.leader, view.leads, view.epoch) = (leader, leads, self.writer.epoch());
+        (view.decision, view.troubles) = (decision, troubles);
+        self.writer.count(&mut view.counts);
+        self.publish.send_replace(Arc::new(view));
+    }
+
+    fn lease_path(&self) -> String {
+        lease_path(&self.config)
+    }
+}
+
+/// How leadership stands after a look at the Lease.
+enum LeaseTurn {
+    Same,
+    Taken,
+    Lost,
+}
+
+fn lease_path(config: &ControllerArgs) -> String {
+    format!("{}/{}", lease_collection(config), config.lease)
+}
+
+fn lease_collection(config: &ControllerArgs) -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", config.namespace)
+}
+
+/// Renews the Lease, or looks whether it can be taken.
+async fn lease_round(leader: &mut Leader, api: &Api, config: &ControllerArgs) -> Result<LeaseTurn, ApiError> {
+    let path = lease_path(config);
+    let asked = Instant::now();
+    if let Some(lease) = leader.renewal(SystemTime::now()) {
+        return match api.replace(&path, &lease).await {
+            Ok(lease) => {
+                leader.wrote(asked, &lease);
+                Ok(LeaseTurn::Same)
+            }
+            // Taken, or deleted: in the next round it is looked at anew.
+            Err(ApiError::Conflict | ApiError::Absent) => {
+                leader.lost();
+                Ok(LeaseTurn::Lost)
+            }
+            Err(error) => Err(error),
+        };
+    }
+    let lease = match api.get(&path).await {
+        Ok(lease) => Some(lease),
+        Err(ApiError::Absent) => None,
+        Err(error) => return Err(error),
+    };
+    let asked = Instant::now();
+    let written = match leader.plan(asked, lease.as_ref(), SystemTime::now()) {
+        Step::Wait => return Ok(LeaseTurn::Same),
+        Step::Create(lease) => api.create(&lease_collection(config), &lease).await,
+        Step::Replace(lease) => api.replace(&path, &lease).await,
+    };
+    match written {
+        Ok(lease) => {
+            leader.wrote(asked, &lease);
+            Ok(LeaseTurn::Taken)
+        }
+        // Another replica was faster.
+        Err(ApiError::Conflict | ApiError::Absent) => Ok(LeaseTurn::Same),
+        Err(error) => Err(error),
+    }
+}
+
+fn generations(seen: &SeenCluster) -> Vec<(String, i64)> {
+    let generation = |object: &Arc<energy_model::resources::object::KubeObject>| {
+        (format!("{} {}", object.metadata.name, object.metadata.uid), object.metadata.generation)
+    };
+    seen.budgets.values().map(generation).collect()
+}
+
+/// The login for agents that want one.
+fn authorization(config: &ControllerArgs) -> Result<Option<HeaderValue>> {
+    let (Some(user), Some(file)) = (&config.username, &config.password_file) else { return Ok(None) };
+    ensure!(!user.contains(':'), "--agents.username {user:?}: a name cannot have a colon");
+    let password = config_file::bytes(file, MAX_BYTES).with_context(|| format!("reading {}", file.display()))?;
+    let password = password.strip_suffix(b"\n").unwrap_or(&password);
+    let password = password.strip_suffix(b"\r").unwrap_or(password);
+    let login = STANDARD.encode([user.as_bytes(), b":", password].concat());
+    let mut value = HeaderValue::try_from(format!("Basic {login}")).context("the login for agents")?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}

@@ -1,0 +1,140 @@
+//! What the controller follows of the cluster.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use energy_cluster::kinds::{self, ClusterNode, EndpointSlice};
+use energy_cluster::kubernetes::Credentials;
+use energy_cluster::objects::{Known, ObjectKey};
+use energy_files::log_limit::LogLimit;
+use energy_model::meter_state::Reason;
+use energy_model::resources::object::KubeObject;
+use tokio::sync::watch::Receiver;
+use tracing::{info, warn};
+
+use super::fleet::Fleet;
+use crate::config::ControllerArgs;
+
+pub type ObjectsByKey = BTreeMap<ObjectKey, Arc<KubeObject>>;
+
+pub struct Sources {
+    budgets: Receiver<Known<KubeObject>>,
+    levels: Receiver<Known<KubeObject>>,
+    nodes: Receiver<Known<ClusterNode>>,
+    slices: Receiver<Known<EndpointSlice>>,
+    news: BTreeMap<&'static str, News>,
+}
+
+/// What was said of a source in the log.
+#[derive(Default)]
+struct News {
+    limit: LogLimit<Reason>,
+    failing: bool,
+}
+
+/// Objects as they are at a tick.
+#[derive(Clone)]
+pub struct SeenCluster {
+    pub budgets: Arc<ObjectsByKey>,
+    pub levels: Arc<ObjectsByKey>,
+}
+
+impl Sources {
+    pub fn follow(config: &ControllerArgs, credentials: &Credentials) -> Self {
+        Self {
+            budgets: kinds::follow_budgets(credentials.clone()),
+            levels: kinds::follow_levels(credentials.clone()),
+            nodes: kinds::follow_nodes(credentials.clone()),
+            slices: kinds::follow_endpoint_slices(credentials.clone(), &config.namespace, &config.service),
+            news: BTreeMap::new(),
+        }
+    }
+
+    /// Waits for a change of a budget or of a level.
+    pub async fn changed(&mut self) {
+        let (budgets, levels) = (self.budgets.changed(), self.levels.changed());
+        let ended = tokio::select! {
+            changed = budgets => changed.is_err(),
+            changed = levels => changed.is_err(),
+        };
+        if ended {
+            // The runtime ends.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Takes in what is there now; `None`: some of it has never been told.
+    pub fn see(&mut self, fleet: &mut Fleet) -> Option<SeenCluster> {
+        self.say();
+        let nodes = self.nodes.borrow_and_update();
+        fleet.follow_nodes(nodes.objects.as_ref()?);
+        drop(nodes);
+        let slices = self.slices.borrow_and_update();
+        fleet.follow_agents(slices.objects.as_ref()?.values().flat_map(|slice| slice.agents()));
+        drop(slices);
+        let budgets = self.budgets.borrow_and_update().objects.clone()?;
+        let levels = self.levels.borrow_and_update().objects.clone()?;
+        Some(SeenCluster { budgets: Arc::new(budgets), levels: Arc::new(levels) })
+    }
+
+    /// The budgets as they were told last.
+    pub fn budgets(&self) -> ObjectsByKey {
+        self.budgets.borrow().objects.clone().unwrap_or_default()
+    }
+
+    /// What keeps each source from being followed, for people.
+    pub fn troubles(&self) -> Vec<String> {
+        let troubles = [
+            self.budgets.borrow().trouble.clone(),
+            self.levels.borrow().trouble.clone(),
+            self.nodes.borrow().trouble.clone(),
+            self.slices.borrow().trouble.clone(),
+        ];
+        troubles.into_iter().flatten().map(|trouble| trouble.message).collect()
+    }
+
+    /// Says once what is in the way, and when it no longer is.
+    fn say(&mut self) {
+        let states = [
+            ("ClusterPowerBudgets", self.budgets.borrow().trouble.clone()),
+            ("PowerLevels", self.levels.borrow().trouble.clone()),
+            ("Nodes", self.nodes.borrow().trouble.clone()),
+            ("EndpointSlices", self.slices.borrow().trouble.clone()),
+        ];
+        for (what, trouble) in states {
+            let news = self.news.entry(what).or_default();
+            match trouble {
+                Some(trouble) => {
+                    if news.limit.is(trouble.reason, Instant::now()) {
+                        let is_ours = ["ClusterPowerBudgets", "PowerLevels"].contains(&what);
+                        let remedy = if is_ours && trouble.reason == Reason::Absent {
+                            "; install the kinds: energy-agent policy crd | kubectl apply --server-side -f -"
+                        } else {
+                            ""
+                        };
+                        warn!(
+                            reason = trouble.reason.as_str(),
+                            problem = trouble.message + remedy,
+                            "{what} cannot be followed; what was told last holds"
+                        );
+                    }
+                    news.failing = true;
+                }
+                None if std::mem::take(&mut news.failing) => info!("{what} are followed again"),
+                None => {}
+            }
+        }
+    }
+}
+
+/// The time as objects have it.
+pub fn time() -> String {
+    humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string()
+}
+
+/// Since the program began.
+pub fn uptime(now: Instant) -> Duration {
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    now.saturating_duration_since(*BEGAN)
+}

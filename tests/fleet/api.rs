@@ -1,0 +1,158 @@
+//! Objects of the API server, as kubectl would apply them.
+
+use std::sync::Arc;
+
+use axum::http::{Method, Request};
+use serde_json::{Value, json};
+
+use crate::common::agent::{PROGRAM, wait_for};
+use crate::common::kubernetes::cluster::Cluster;
+use crate::common::kubernetes::server::runtime;
+use crate::common::manifests::parsed;
+
+const GROUP: &str = "/apis/power.energy-agent.io/v1alpha1";
+pub const NAMESPACE: &str = "fleet";
+
+#[derive(Clone)]
+pub struct Api(pub Arc<Cluster>);
+
+impl Api {
+    /// What the server says; an error is its code and message.
+    pub fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, (u16, String)> {
+        let kind = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let request =
+            Request::builder().method(method.clone()).uri(path).header("content-type", kind).body(body).unwrap();
+        runtime().block_on(self.0.client.request(request)).map_err(|error| match error {
+            kube::Error::Api(status) => (status.code, status.message.clone()),
+            other => panic!("{method} {path}: {other}"),
+        })
+    }
+
+    pub fn create(&self, collection: &str, object: &Value) -> Value {
+        self.ask(Method::POST, collection, Some(object)).unwrap_or_else(|error| panic!("{collection}: {error:?}"))
+    }
+
+    /// Installs the kinds, as the program prints them.
+    pub fn install_kinds(&self) {
+        let printed = std::process::Command::new(PROGRAM).args(["policy", "crd"]).output().unwrap();
+        let text = String::from_utf8(printed.stdout).unwrap();
+        for kind in parsed(&text) {
+            self.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &kind);
+        }
+        for plural in ["clusterpowerbudgets", "powerlevels"] {
+            wait_for(plural, || self.ask(Method::GET, &format!("{GROUP}/{plural}"), None).ok());
+        }
+    }
+
+    /// The API server of the tests has no EndpointSlices of its own: the kind is a custom resource that takes all fields.
+    pub fn serve_endpoint_slices(&self) {
+        let kind = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": "endpointslices.discovery.k8s.io",
+                "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+            },
+            "spec": {
+                "group": "discovery.k8s.io", "scope": "Namespaced",
+                "names": {"kind": "EndpointSlice", "plural": "endpointslices"},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                }}}],
+            },
+        });
+        self.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &kind);
+        wait_for("endpointslices", || self.ask(Method::GET, "/apis/discovery.k8s.io/v1/endpointslices", None).ok());
+    }
+
+    /// The nodes as objects, and their agents' addresses, which are behind one Service.
+    pub fn create_nodes(&self, nodes: &[(String, Value)], addresses: &[(String, String)], port: u16) {
+        for (name, labels) in nodes {
+            self.create("/api/v1/nodes", &json!({"metadata": {"name": name, "labels": labels}}));
+        }
+        self.create_addresses("energy-agent-1", addresses, port);
+    }
+
+    /// One slice of the agents' addresses.
+    pub fn create_addresses(&self, slice: &str, addresses: &[(String, String)], port: u16) {
+        let endpoints: Vec<Value> = addresses
+            .iter()
+            .map(|(node, address)| json!({"addresses": [address], "nodeName": node, "conditions": {"ready": true}}))
+            .collect();
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": slice, "labels": {"kubernetes.io/service-name": "energy-agent"}},
+            "addressType": "IPv4", "endpoints": endpoints,
+            "ports": [{"name": "metrics", "port": port, "protocol": "TCP"}],
+        });
+        self.create(&format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"), &slice);
+    }
+
+    pub fn create_budget(&self, name: &str, spec: &Value) {
+        self.create(
+            &format!("{GROUP}/clusterpowerbudgets"),
+            &json!({
+                "apiVersion": "power.energy-agent.io/v1alpha1", "kind": "ClusterPowerBudget",
+                "metadata": {"name": name}, "spec": spec,
+            }),
+        );
+    }
+
+    pub fn patch_budget(&self, name: &str, spec: &Value) {
+        let path = format!("{GROUP}/clusterpowerbudgets/{name}");
+        self.ask(Method::PATCH, &path, Some(&json!({"spec": spec}))).unwrap();
+    }
+
+    pub fn delete_budget(&self, name: &str) {
+        self.ask(Method::DELETE, &format!("{GROUP}/clusterpowerbudgets/{name}"), None).unwrap();
+    }
+
+    pub fn status(&self, budget: &str) -> Value {
+        let path = format!("{GROUP}/clusterpowerbudgets/{budget}");
+        self.ask(Method::GET, &path, None).unwrap()["status"].take()
+    }
+
+    /// Waits for a status that `check` is content with.
+    pub fn wait_for_status(&self, what: &str, budget: &str, check: impl Fn(&Value) -> bool) -> Value {
+        wait_for(&format!("{budget}: {what}"), || Some(self.status(budget)).filter(|status| check(status)))
+    }
+
+    /// `None`: there is none.
+    pub fn level(&self, budget: &str) -> Option<Value> {
+        self.ask(Method::GET, &self.level_path(budget), None).ok()
+    }
+
+    pub fn level_path(&self, budget: &str) -> String {
+        format!("{}/budget.{budget}", self.levels_path())
+    }
+
+    pub fn levels_path(&self) -> String {
+        format!("{GROUP}/namespaces/{NAMESPACE}/powerlevels")
+    }
+
+    pub fn lease(&self) -> Option<Value> {
+        self.ask(Method::GET, &lease_path(), None).ok()
+    }
+
+    pub fn holder(&self) -> String {
+        self.lease()
+            .map_or_else(String::new, |lease| lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned())
+    }
+
+    pub fn delete_lease(&self) {
+        self.ask(Method::DELETE, &lease_path(), None).unwrap();
+    }
+}
+
+fn lease_path() -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/energy-agent-controller")
+}
+
+/// Whether a condition of the status has this status and reason.
+pub fn says(status: &Value, kind: &str, is: &str, reason: &str) -> bool {
+    let conditions = status["conditions"].as_array();
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition["type"] == kind && condition["status"] == is && condition["reason"] == reason)
+}
