@@ -242,5 +242,6 @@ fn every_query_gives_data() {
     world.agent.assert_well();
     if let Some(wanted) = pictures::wanted() {
         wanted.write(&boards(), &world.prometheus, range_s, end_s);
+        wanted.write_report(&world.prometheus);
     }
 }

@@ -25,13 +25,15 @@ pub fn draw(seconds: u64, redraw: bool) -> Result<()> {
     let folder = root().join("target/pictures");
     fs::create_dir_all(&folder)?;
     if !redraw {
-        let test = ["test", "--locked", "--package", "energy-agent", "--test", "dashboards", "every_query_gives_data"];
+        let test = ["test", "--locked", "--package", "energy-agent", "--test", "pages", "every_query_gives_data"];
         let mut command = cargo();
         command.args(test).env("PICTURES_FOLDER", &folder).env("PICTURES_SECONDS", seconds.to_string());
         checked(&mut command)?;
     }
     let pictures = root().join("docs/pictures");
     fs::create_dir_all(&pictures)?;
+    // Drawn by the program itself.
+    fs::copy(folder.join("report.svg"), pictures.join("report.svg")).context("report.svg")?;
     for entry in fs::read_dir(root().join("dashboards"))? {
         let board = entry?.path();
         let name = PathBuf::from(board.file_stem().unwrap_or_default());

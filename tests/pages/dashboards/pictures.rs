@@ -3,11 +3,13 @@
 use std::env;
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use super::board::{Board, filled_in};
+use crate::common::agent::PROGRAM;
 use crate::common::prometheus::Prometheus;
 
 pub struct Wanted {
@@ -44,5 +46,22 @@ impl Wanted {
             let all = json!({"board": board.json, "answers": answers, "start": start, "end": end});
             fs::write(self.folder.join(format!("{}.json", board.name)), all.to_string()).unwrap();
         }
+    }
+
+    /// What `energy-agent report` makes of a pod with GPUs: its table and its plots.
+    pub fn write_report(&self, prometheus: &Prometheus) {
+        let svg = format!("--svg={}", self.folder.join("report.svg").display());
+        let asked = [
+            "report",
+            "pod",
+            "ml/train-0",
+            "--prometheus",
+            &prometheus.url(),
+            "--price-per-kwh=0.30",
+            "--currency=EUR",
+        ];
+        let output = Command::new(PROGRAM).args(asked).args(["--gco2-per-kwh=400", &svg]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        fs::write(self.folder.join("report.txt"), output.stdout).unwrap();
     }
 }
