@@ -5,6 +5,7 @@ mod agent_page;
 mod client;
 pub mod compare;
 pub mod doctor;
+pub mod measure;
 pub mod policy;
 pub mod report;
 pub mod restore;

@@ -6,6 +6,7 @@ mod command;
 mod compare;
 mod controller;
 mod login;
+mod measure;
 mod report;
 
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ pub use self::command::{Cli, Command, DoctorArgs, PolicyCommand, ReportFormat, R
 pub use self::compare::{CompareArgs, CompareFormat, Money};
 pub use self::controller::ControllerArgs;
 pub use self::login::Login;
+pub use self::measure::{Cooldown, MeasureArgs, WaitFor};
 pub use self::report::{Moment, ReportArgs, RunFormat, RunOutput};
 
 #[derive(Clone, Debug, Args)]

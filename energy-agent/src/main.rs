@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Some(Command::Report(arguments)) => Ok(cli::report::run(arguments)),
         Some(Command::Policy(command)) => cli::policy::run(command),
         Some(Command::Doctor(arguments)) => cli::doctor::run(arguments),
+        Some(Command::Measure(arguments)) => Ok(cli::measure::run(arguments)),
         Some(Command::Compare(arguments)) => cli::compare::run(arguments),
         Some(Command::Controller(arguments)) => controller(arguments),
         Some(Command::Restore(arguments)) => cli::restore::run(arguments),
@@ -125,10 +126,17 @@ fn usage_error(mut error: clap::Error) -> ! {
             command.get_arguments().filter_map(|flag| flag.get_long()).map(|flag| format!("--{flag}")).collect();
         let _ = error.print();
         eprintln!("\nflags of `energy-agent {name}`: {}", flags.join(" "));
-        std::process::exit(2);
+        std::process::exit(usage_code(2));
     }
     error = error.with_cmd(&Cli::command());
-    error.exit()
+    let _ = error.print();
+    std::process::exit(usage_code(error.exit_code()))
+}
+
+/// `measure` has a code of its own for what is wrong before its command runs.
+fn usage_code(code: i32) -> i32 {
+    let is_measure = std::env::args().nth(1).is_some_and(|name| name == "measure");
+    if is_measure && code != 0 { i32::from(cli::measure::FAILED) } else { code }
 }
 
 fn log_to(level: LogLevel, format: LogFormat, log: Log) {

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::login::Login;
 use super::report::ReportArgs;
-use super::{CompareArgs, Config, ControllerArgs};
+use super::{CompareArgs, Config, ControllerArgs, MeasureArgs};
 use crate::identity;
 
 /// Energy metering per pod, container and service, and power budgets.
@@ -47,6 +47,12 @@ pub enum Command {
     ///
     /// WATTS and JOULES are for CPUs and memory, GPU WATTS for GPUs, if any can be read.
     Top(TopArgs),
+    /// Run a command and print what it used: energy by part, mean and peak power, time; over several runs with 95 % intervals.
+    ///
+    /// Needs root: the command runs in a cgroup of its own, and meters are opened for it. Its streams and its exit code stay as
+    /// they are (128 and the number for a signal); the figures go to standard error. Exit code 125: this program failed before
+    /// the command ran. 126: the command cannot be executed. 127: it was not found.
+    Measure(Box<MeasureArgs>),
     /// Compare runs: time, energy, power, cost, and what can be said about the difference.
     ///
     /// Figures are means over the runs of a group, with 95 % intervals by Student's t. A difference is claimed only where the

@@ -12,5 +12,6 @@ pub mod container;
 pub(crate) mod errand;
 pub mod memory;
 pub mod meter;
+pub mod scope;
 pub mod static_build;
 pub mod workload;

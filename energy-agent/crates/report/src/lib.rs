@@ -16,6 +16,6 @@ mod number;
 pub mod page;
 pub mod run;
 pub mod samples;
-mod stats;
+pub mod stats;
 pub mod table;
 mod time;
