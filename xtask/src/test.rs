@@ -18,7 +18,7 @@ const BESIDE: [&[&str]; 2] = [&["fleet", "policies", "pages"], &["knobs", "progr
 const LAST: &str = "workloads";
 
 /// Modules of test programs that use a Kubernetes API server.
-const WITH_API_SERVER: [&str; 14] = [
+const WITH_API_SERVER: [&str; 15] = [
     "capping",
     "capping_cpu",
     "controller",
