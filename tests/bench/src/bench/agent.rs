@@ -138,7 +138,7 @@ impl Agent {
         self.thread_cpu_ns(|name| name == "energy-agent" || name.starts_with("tokio"))
     }
 
-    /// Resident memory and the part of it that is no file, in KiB (`VmRSS`, `RssAnon`).
+    /// Resident memory and the part of it that is not file-backed, in KiB (`VmRSS`, `RssAnon`).
     ///
     /// # Errors
     /// When the agent is gone.

@@ -107,7 +107,7 @@ impl Cpu {
             reached: share < goal,
             how: format!(
                 "{}; cpu.stat of the agent's own cgroup, median of {} %, a gzipped scrape every 15 s; eBPF programs \
-                besides, charged to the tasks that switch: {programs} (in a run of its own, since counting costs)",
+                besides, charged to the tasks that switch: {programs} (measured in a separate run, because counting costs time)",
                 self.how,
                 windows.join(", ")
             ),
@@ -137,7 +137,7 @@ pub fn memory_finding(crowd: &Crowd, (resident, anonymous): (u32, u32), goal_mib
         measured: mib(resident),
         goal: format!("under {goal_mib} MiB"),
         reached: resident < goal_mib * 1024,
-        how: format!("VmRSS after a minute and several scrapes, of which {} is no file", mib(anonymous)),
+        how: format!("VmRSS after a minute and several scrapes, of which {} is not file-backed", mib(anonymous)),
     }
 }
 

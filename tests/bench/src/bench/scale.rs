@@ -33,7 +33,7 @@ pub fn scale(scale: Scale) -> Result<Vec<Finding>> {
 /// What was seen while pods came and went.
 #[derive(Default)]
 struct Seen {
-    /// Resident memory, KiB: all of it, and what is no file.
+    /// Resident memory, KiB: all of it, and what is not file-backed.
     memory: Vec<(u32, u32)>,
     /// Share of one CPU, percent, between two readings of memory.
     cpu: Vec<f64>,
@@ -190,7 +190,7 @@ impl Seen {
                 "under 50 MiB",
                 most < 50 * 1024,
                 format!(
-                    "VmRSS, the most of {} readings in {} s; {} of the last is no file",
+                    "VmRSS, the most of {} readings in {} s; {} of the last is not file-backed",
                     memory.len(),
                     time.as_secs(),
                     mib(self.memory[self.memory.len() - 1].1)
@@ -203,7 +203,7 @@ impl Seen {
                 growth < 2.0,
                 format!(
                     "medians of the first and the last third of the readings, {first:.0} and {last:.0} KiB, or {grown:+.0} bytes \
-                     a pod replaced between them; least {}, most {}, from when as many ended series were kept as ever will be; \
+                     a pod replaced between them; least {}, most {}, from the moment when the maximum of ended series was kept; \
                      {} windows lost; in MiB every minute: {}",
                     mib(least),
                     mib(most),
@@ -237,7 +237,7 @@ impl Seen {
                 "under 30 ms",
                 self.tick_p99 < 30.0,
                 format!(
-                    "p50 {:.1} ms, by a straight line within the buckets of {TICK}; 30 ms a second are the 3 % of a core",
+                    "p50 {:.1} ms, interpolated within the buckets of {TICK}; 30 ms a second are the 3 % of a core",
                     self.tick_median
                 ),
             ),

@@ -81,7 +81,7 @@ pub fn scrapes(
         goal: format!("under {goal_ms} ms"),
         reached: worst < goal_ms,
         how: format!(
-            "kept connection, at no fixed times; the first scrape after a tick, plain or gzipped, whichever is slower; p50/p99 in ms: first \
+            "one open connection, at irregular times; the first scrape after a tick, plain or gzipped, whichever is slower; p50/p99 in ms: first \
             plain {}, first gzipped {} ({rounds} ticks of {interval:?} in all), repeated plain {}, repeated gzipped {}, all {}; {} processes; {others}",
             quantiles(&plain.first),
             quantiles(&gzipped.first),

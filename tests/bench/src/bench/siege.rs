@@ -45,7 +45,7 @@ pub fn siege(scale: Scale) -> Result<Vec<Finding>> {
     let mut tally = Tally::default();
     let peak_kib = u32::try_from(siege.end(&mut tally)?)?;
     let beside = format!(
-        "beside 2,000 connections that say nothing, 200 clients that do not read and 200 that guess the scraper's password, all from \
+        "beside 2,000 connections that send nothing, 200 clients that do not read and 200 that guess the scraper's password, all from \
         its address; page of {PODS} pods; {}; VmHWM of the agent {}",
         tally.text(),
         mib(peak_kib)

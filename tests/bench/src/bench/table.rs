@@ -130,7 +130,7 @@ fn page(kept: &str, machine: &Machine, measured: &[(String, Vec<Finding>)], orde
     let mut text = format!(
         "# Benchmarks\n\n\
         <!-- Written by `cargo xtask bench --write`. -->\n\n\
-        What the agent has to reach, measured by `cargo xtask bench` (needs root, cgroup v2 and a quiet machine). Each\n\
+        The goals of the agent, measured by `cargo xtask bench` (it needs root, cgroup v2 and a quiet machine). Each\n\
         number is a ratio, a percentage or a count within one run on one machine; the workloads are real processes in\n\
         real cgroups with the names that the kubelet gives. `cargo xtask bench ROWS --write` measures some sections anew.\n\n{}\n",
         total(sections.values())

@@ -1,4 +1,4 @@
-//! Two thousand clients that say nothing, two hundred that do not read, and two hundred that guess passwords, all from the
+//! Two thousand clients that send nothing, two hundred that do not read, and two hundred that guess passwords, all from the
 //! scraper's own address: every probe is answered in its time, memory stays bounded, and a new password passes at its first
 //! request.
 

@@ -69,7 +69,7 @@ pub fn findings(outcomes: &[Outcome], seconds: u32) -> Vec<Finding> {
             goal: "under 2 %".to_owned(),
             reached: over < 0.02,
             how: format!(
-                "true power of the moment, from 3 s after the first excess to the end of {seconds} s; means of 1 s are over it at \
+                "true power at each moment, from 3 s after the first excess to the end of {seconds} s; means of 1 s are over it at \
                 most {:.2} % of the time; energy over it at most {:.2} % of the budget's; work at least {:.1} % of what clocks that \
                 always just fit would do; {}",
                 most(|score| score.mean_over) * 100.0,

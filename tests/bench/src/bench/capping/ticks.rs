@@ -48,7 +48,7 @@ fn cost(scale: Scale, pods: usize) -> Result<Finding> {
         goal: "under 10 ms".to_owned(),
         reached: cost_us < goal_us,
         how: format!(
-            "the tick thread's CPU time per tick with one policy in force that selects every pod ({with:.0} us) less that with it \
+            "the tick thread's CPU time per tick with one active policy that selects every pod ({with:.0} us) less that with it \
             off ({without:.0} us), medians; 10 ms a second are 1 % of a core; quotas of idle pods are read in turns, none is written"
         ),
     })
