@@ -29,8 +29,12 @@ fn world() -> Samples {
         add(&mut samples, metric, &of("running"), &[(1015.0, joules[0]), (1030.0, joules[1])]);
         add(&mut samples, metric, &of("terminated"), &[(1045.0, joules[2]), (1060.0, joules[2])]);
     }
-    let gpu = [("pod_id", "u"), ("node_name", "n"), ("source", "nvml"), ("state", "running")];
-    add(&mut samples, "kepler_pod_gpu_joules_total", &gpu, &[(1015.0, 1000.0), (1030.0, 4000.0), (1045.0, 5000.0)]);
+    let gpu = [("pod_id", "u"), ("node_name", "n"), ("source", "nvml")];
+    for (state, points) in
+        [("running", [(1015.0, 1000.0), (1030.0, 4000.0)]), ("terminated", [(1045.0, 5000.0), (1060.0, 5000.0)])]
+    {
+        add(&mut samples, "kepler_pod_gpu_joules_total", &[&gpu[..], &[("state", state)]].concat(), &points);
+    }
     let held = [("gpu", "0"), ("gpu_uuid", "GPU-a"), ("node_name", "n"), ("pod_id", "u"), ("evidence", "context")];
     add(&mut samples, gpus::HOLDER, &held, &[(1015.0, 1.0), (1030.0, 1.0)]);
     let card = [("gpu", "0"), ("gpu_uuid", "GPU-a"), ("gpu_name", "Tesla T4"), ("node_name", "n")];
