@@ -32,6 +32,7 @@ use energy_export::page::Published;
 use energy_export::self_metrics::SelfMetrics;
 use energy_export::web_config::WebConfigSource;
 use energy_files::reload;
+use energy_model::advice::Advice;
 use energy_model::meter_state::MeterName;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
@@ -227,11 +228,11 @@ async fn listen(address: SocketAddr) -> Result<TcpListener> {
     bound.map_err(|error| {
         let remedy = match error.kind() {
             io::ErrorKind::AddrInUse => {
-                "; another program uses this address (maybe a running agent), choose another with --web.listen-address"
+                "another program uses this address (maybe a running agent), choose another with --web.listen-address"
             }
-            io::ErrorKind::PermissionDenied => "; ports below 1024 need root or CAP_NET_BIND_SERVICE",
-            _ => "; choose another with --web.listen-address",
+            io::ErrorKind::PermissionDenied => "ports below 1024 need root or CAP_NET_BIND_SERVICE",
+            _ => "choose another with --web.listen-address",
         };
-        anyhow::anyhow!("listening on {address}: {error}{remedy}")
+        anyhow::Error::new(Advice::new(format!("listening on {address}: {error}"), remedy))
     })
 }

@@ -167,7 +167,7 @@ impl Node {
     /// Says once that the agent cannot see the host's processes, where that `matters`.
     fn miss_processes(&mut self, matters: bool) {
         if let Some(state) = self.unmissed.take_if(|_| matters) {
-            warn!(problem = state.detail, "the agent cannot see the host's processes");
+            warn!(problem = %state.detail, "the agent cannot see the host's processes");
             self.host_pid = Some(state);
         }
     }

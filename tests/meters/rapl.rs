@@ -243,7 +243,7 @@ fn without_privileges() {
     let state = Rapl::open(Path::new(&sysfs), false).unwrap_err();
     assert_eq!((state.meter, state.reason), (MeterName::Rapl, Reason::Permission));
     for part in ["intel-rapl:0/energy_uj", "run as root", "CAP_DAC_READ_SEARCH"] {
-        assert!(state.detail.contains(part), "{}", state.detail);
+        assert!(state.detail.to_string().contains(part), "{}", state.detail);
     }
 }
 
@@ -261,7 +261,11 @@ fn a_node_without_powercap_says_absent_and_names_the_module_fc_013_fc_062() {
     ] {
         let state = Rapl::open(&tree.sysfs(), false).unwrap_err();
         assert_eq!((state.meter, state.reason), (MeterName::Rapl, Reason::Absent));
-        assert!(state.detail.contains("class/powercap") && state.detail.contains(remedy), "{}", state.detail);
+        assert!(
+            state.detail.to_string().contains("class/powercap") && state.detail.to_string().contains(remedy),
+            "{}",
+            state.detail
+        );
     }
 }
 
@@ -294,7 +298,7 @@ fn a_zone_that_turns_unreadable_takes_nothing_from_the_others_and_loses_nothing(
     set(&tree, "intel-rapl:0", 1_010);
     assert_eq!(gains(&rapl.read(SECOND)), gained(&[("package/0/-/rapl", 10)]));
     let state = rapl.state();
-    assert!(state.is_up() && state.detail.contains("intel-rapl:1/energy_uj"), "{state:?}");
+    assert!(state.is_up() && state.detail.to_string().contains("intel-rapl:1/energy_uj"), "{state:?}");
     assert_eq!(rapl.zones().count(), 2);
 
     set(&tree, "intel-rapl:1", 1_500);
@@ -334,7 +338,7 @@ fn what_is_no_number_is_an_error_that_shows_it() {
     for (content, shown) in garbage {
         tree.write(&energy_uj("intel-rapl:1"), content);
         assert_eq!(gains(&rapl.read(SECOND)), gained(&[("package/0/-/rapl", 0)]), "{shown}");
-        let detail = rapl.state().detail;
+        let detail = rapl.state().detail.to_string();
         assert!(detail.contains("intel-rapl:1/energy_uj") && detail.contains(shown), "{detail}");
     }
     assert_eq!(rapl.counts(), ZoneCounts { read_errors: 6, ..ZoneCounts::default() });
@@ -348,7 +352,11 @@ fn nonsense_from_the_start_leaves_the_zone_out_and_says_why() {
     tree.write(&energy_uj("intel-rapl:0"), "12abc\n");
     let state = Rapl::open(&tree.sysfs(), false).unwrap_err();
     assert_eq!(state.reason, Reason::Error);
-    assert!(state.detail.contains("intel-rapl:0/energy_uj") && state.detail.contains("\"12abc\""), "{}", state.detail);
+    assert!(
+        state.detail.to_string().contains("intel-rapl:0/energy_uj") && state.detail.to_string().contains("\"12abc\""),
+        "{}",
+        state.detail
+    );
 }
 
 #[test]

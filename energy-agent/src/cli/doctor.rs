@@ -15,12 +15,14 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use energy_export::level::Level;
+use energy_host::advice::advice_of;
 use energy_host::config::{CpuMeter, EbpfMode, GpuMode};
 use energy_host::meter::cpu::CpuModel;
 use energy_host::meter::estimate::Estimate;
 use energy_host::meter::gpu;
 use energy_host::meter::sampler::Sampler;
 use energy_host::workload::tree;
+use energy_model::advice::Advice;
 use energy_model::meter_state::{MeterName, MeterState, Program, UsageMeter, WeightUnit};
 use energy_model::workload::Workload;
 use energy_model::workload::cgroup::classify;
@@ -96,10 +98,9 @@ impl CheckRow {
         Self::new(name, CheckStatus::Ok, detail, "")
     }
 
-    /// A message of the form `what is wrong; the remedy`, as the meters give it.
-    fn missing(name: &'static str, message: &str) -> Self {
-        let (detail, remedy) = message.rsplit_once("; ").unwrap_or((message, ""));
-        Self::new(name, CheckStatus::Missing, detail, remedy)
+    fn missing(name: &'static str, advice: impl Into<Advice>) -> Self {
+        let Advice { what, remedy } = advice.into();
+        Self::new(name, CheckStatus::Missing, what, remedy)
     }
 }
 
@@ -135,7 +136,7 @@ struct Machine<'a> {
     states: Vec<MeterState>,
     v2_root: Option<PathBuf>,
     /// What the cgroup hierarchy holds, or why it cannot be walked.
-    found: Result<FoundWorkloads, String>,
+    found: Result<FoundWorkloads, Advice>,
     /// Cgroups charged by the one reading, or why there was none.
     reading: Result<usize, String>,
     usage: (UsageMeter, WeightUnit),
@@ -182,7 +183,7 @@ impl Report {
             states: sampler.states(),
             found: match tree::v2_root(&config.host.cgroupfs).and_then(|root| tree::walk(&root)) {
                 Ok(folders) => Ok(FoundWorkloads::count(&folders)),
-                Err(error) => Err(format!("{error:#}")),
+                Err(error) => Err(advice_of(&error)),
             },
             v2_root: sampler.v2_root.clone(),
             reading,
@@ -214,7 +215,7 @@ fn gpu_rows(config: &Config) -> Vec<CheckRow> {
     }
     let row = |state: MeterState| {
         let name = state.meter.as_str();
-        if state.is_up() { CheckRow::ok(name, state.detail) } else { CheckRow::missing(name, &state.detail) }
+        if state.is_up() { CheckRow::ok(name, state.detail.to_string()) } else { CheckRow::missing(name, state.detail) }
     };
     gpu::probe(&config.host.nvml_library, &config.host.procfs).into_iter().map(row).collect()
 }

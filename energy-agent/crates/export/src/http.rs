@@ -349,7 +349,7 @@ async fn landing(State(web): State<Arc<Pages>>) -> Html<String> {
     );
     for meter in &snapshot.meters {
         let up = if meter.is_up() { "up" } else { "down" };
-        let (name, reason, detail) = (meter.meter.as_str(), meter.reason.as_str(), escaped(&meter.detail));
+        let (name, reason, detail) = (meter.meter.as_str(), meter.reason.as_str(), escaped(&meter.detail.to_string()));
         writeln!(page, "<tr><td>{name}</td><td>{up}</td><td>{reason}</td><td>{detail}</td></tr>")
             .expect("a String takes every write");
     }

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use energy_model::advice::Advice;
+
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -117,29 +119,35 @@ pub struct WebConfigError {
     /// Why a file of it cannot be read, if that is why.
     pub fault: Option<FileError>,
     /// One line with the file, what is wrong, and the remedy where it is not plain.
-    pub text: String,
+    pub text: Advice,
 }
 
 impl WebConfigError {
     fn of(self, file: &Path) -> Self {
-        Self { text: format!("{}: {}", file.display(), self.text), ..self }
+        Self { text: self.text.of(file.display()), ..self }
     }
 }
 
 impl From<FileError> for WebConfigError {
     fn from(fault: FileError) -> Self {
-        Self { text: fault.to_string(), fault: Some(fault) }
+        Self { text: fault.to_string().into(), fault: Some(fault) }
     }
 }
 
 impl From<WebConfigError> for String {
     fn from(refusal: WebConfigError) -> Self {
-        refusal.text
+        refusal.text.to_string()
     }
 }
 
 impl From<String> for WebConfigError {
     fn from(text: String) -> Self {
+        Self { fault: None, text: text.into() }
+    }
+}
+
+impl From<Advice> for WebConfigError {
+    fn from(text: Advice) -> Self {
         Self { fault: None, text }
     }
 }
@@ -231,7 +239,7 @@ impl WebConfigSource {
             }
             Err(refusal) if self.problem.as_ref() == Some(&refusal) => {}
             Err(refusal) => {
-                warn!(problem = refusal.text, "the previous web configuration stays active: {}", before.text());
+                warn!(problem = %refusal.text, "the previous web configuration stays active: {}", before.text());
                 self.problem = Some(refusal);
             }
         }
@@ -256,14 +264,16 @@ impl WebConfigSource {
 fn not_lifted(before: &WebConfig, mut now: WebConfig) -> Result<WebConfig, WebConfigError> {
     match (before.tls.is_some(), now.tls.is_some()) {
         (true, false) => {
-            return Err("tls_server_config was removed; restart the agent to serve plain HTTP".to_owned().into());
+            return Err(Advice::new("tls_server_config was removed", "restart the agent to serve plain HTTP").into());
         }
-        (false, true) => return Err("tls_server_config was added; restart the agent to serve HTTPS".to_owned().into()),
+        (false, true) => {
+            return Err(Advice::new("tls_server_config was added", "restart the agent to serve HTTPS").into());
+        }
         _ => {}
     }
     match (&before.users, &mut now.users) {
         (Some(_), None) => {
-            return Err("basic_auth_users was removed; restart the agent to let everyone read".to_owned().into());
+            return Err(Advice::new("basic_auth_users was removed", "restart the agent to let everyone read").into());
         }
         (Some(before), Some(now)) => now.remember(before),
         (None, _) => {}
@@ -297,7 +307,7 @@ impl FilesRead {
             .flat_map(|tls| tls.files())
             .map(|file| (file.to_owned(), config_file::bytes(file, MAX_BYTES)))
             .collect();
-        let sum = sum(&text.unwrap_or_else(|refusal| refusal.text), &bytes);
+        let sum = sum(&text.unwrap_or_else(|refusal| refusal.text.to_string()), &bytes);
         Self { file: file.to_owned(), document, bytes, sum }
     }
 

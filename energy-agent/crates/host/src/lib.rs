@@ -4,6 +4,7 @@
 //! The only crate with `unsafe`: eBPF maps, perf events, NVML and the allocator are reached from here. It knows no cluster,
 //! no policy document and no page: what a limit is for is decided elsewhere.
 
+pub mod advice;
 pub mod boot;
 pub mod capping;
 pub mod clock;

@@ -5,6 +5,7 @@
 //! arguments, and the same input gives the same output.
 #![forbid(unsafe_code)]
 
+pub mod advice;
 pub mod attribution;
 pub mod build;
 pub mod capping;

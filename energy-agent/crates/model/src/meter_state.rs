@@ -1,5 +1,6 @@
 //! Whether a meter works, and if not, why: the names and reasons that the agent decides on, and that labels show.
 
+use crate::advice::Advice;
 use crate::as_str;
 
 /// Whether a meter works, and if not, why: one row of `energy_agent_meter_up`.
@@ -8,19 +9,19 @@ pub struct MeterState {
     pub meter: MeterName,
     pub reason: Reason,
     /// For people: what is missing, which file, and the remedy. Never a label.
-    pub detail: String,
+    pub detail: Advice,
 }
 
 impl MeterState {
     /// The meter works.
     #[must_use]
-    pub fn up(meter: MeterName, detail: impl Into<String>) -> Self {
+    pub fn up(meter: MeterName, detail: impl Into<Advice>) -> Self {
         Self { meter, reason: Reason::Ok, detail: detail.into() }
     }
 
     /// The meter does not work.
     #[must_use]
-    pub fn down(meter: MeterName, reason: Reason, detail: impl Into<String>) -> Self {
+    pub fn down(meter: MeterName, reason: Reason, detail: impl Into<Advice>) -> Self {
         Self { meter, reason, detail: detail.into() }
     }
 

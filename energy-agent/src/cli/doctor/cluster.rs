@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use energy_cluster::kubernetes::ClusterError;
 use energy_cluster::pods::PodSource;
+use energy_model::advice::Advice;
 use energy_model::meter_state::Reason;
 
 use super::{CheckRow, CheckStatus, Machine, plural};
@@ -49,7 +50,9 @@ pub fn kubernetes(machine: &Machine<'_>) -> CheckRow {
         Err(ClusterError { reason, message }) => {
             let names_source = message.contains(&source.to_string());
             let detail = if names_source { message } else { format!("{source}: {}: {message}", reason.as_str()) };
-            CheckRow::missing(name, &detail)
+            // The cluster's messages end with the remedy.
+            let (what, remedy) = detail.rsplit_once("; ").unwrap_or((&detail, ""));
+            CheckRow::missing(name, Advice::new(what, remedy))
         }
     }
 }

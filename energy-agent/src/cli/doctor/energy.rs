@@ -26,7 +26,7 @@ pub fn rows(machine: &Machine<'_>) -> Vec<CheckRow> {
     let mut rows = vec![rapl, measured(machine, MeterName::Perf, perf), measured(machine, MeterName::Hwmon, hwmon)];
     rows.extend(machine.state(MeterName::Board).map(|state| match state.is_up() {
         true => CheckRow::ok("board", format!("exported in addition to the CPU's energy: {}", state.detail)),
-        false => CheckRow::missing("board", &state.detail),
+        false => CheckRow::missing("board", state.detail.clone()),
     }));
     rows.push(estimate(machine));
     rows
@@ -56,10 +56,15 @@ fn measured(machine: &Machine<'_>, meter: MeterName, probe: impl Fn() -> MeterSt
 fn down(state: &MeterState) -> CheckRow {
     let name = state.meter.as_str();
     if state.meter != MeterName::Hwmon || matches!(state.reason, Reason::Permission | Reason::Hanging) {
-        return CheckRow::missing(name, &state.detail);
+        return CheckRow::missing(name, state.detail.clone());
     }
     let remedy = "load the driver of the machine's power sensor, such as acpi_power_meter; many machines have none";
-    CheckRow::new(name, CheckStatus::Missing, &state.detail, if state.reason == Reason::Absent { remedy } else { "" })
+    CheckRow::new(
+        name,
+        CheckStatus::Missing,
+        state.detail.to_string(),
+        if state.reason == Reason::Absent { remedy } else { "" },
+    )
 }
 
 /// Which zones are measured, by which folder, and which are there but unreadable.

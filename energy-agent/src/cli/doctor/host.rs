@@ -9,6 +9,7 @@ use energy_host::capping::files::{FileKnobs, Hierarchy};
 use energy_host::capping::lock::{self, LockState, NotLocked};
 use energy_host::meter::powercap;
 use energy_host::workload::pid_namespace;
+use energy_model::advice::Advice;
 use energy_model::attribution::method::IdleMethod;
 use energy_model::zone::ZoneKind;
 
@@ -165,24 +166,21 @@ fn capping_lock(config: &Config) -> CheckRow {
         Ok(LockState::Free) => None,
         Err(NotLocked::Held(why) | NotLocked::Unshared(why)) => Some(why),
         Err(NotLocked::Unusable(error)) => {
-            Some(format!("{error:#}; set --run.directory to a folder that only root can open"))
+            Some(Advice::new(format!("{error:#}"), "set --run.directory to a folder that only root can open"))
         }
     };
     match (config.capping, unusable) {
         (Capping::Off, None) => {
             CheckRow::new(name, CheckStatus::Off, format!("--capping=off, and no agent holds {path}"), "")
         }
-        (Capping::Off, Some(why)) => {
-            let why = why.split("; ").next().unwrap_or_default();
-            CheckRow::new(
-                name,
-                CheckStatus::Off,
-                format!("--capping=off; whether another agent caps is not known: {why}"),
-                "",
-            )
-        }
+        (Capping::Off, Some(why)) => CheckRow::new(
+            name,
+            CheckStatus::Off,
+            format!("--capping=off; whether another agent caps is not known: {}", why.what),
+            "",
+        ),
         (Capping::On, None) => CheckRow::ok(name, format!("no agent holds {path}")),
-        (Capping::On, Some(why)) => CheckRow::missing(name, &why),
+        (Capping::On, Some(why)) => CheckRow::missing(name, why),
     }
 }
 

@@ -6,6 +6,7 @@ use energy_host::config::EbpfMode;
 use energy_host::meter::btf::Types;
 use energy_host::meter::cgroupfs::CgroupFiles;
 use energy_host::meter::ebpf::btf_path;
+use energy_model::advice::Advice;
 use energy_model::meter_state::{MeterName, MeterState, Program, Reason, UsageMeter};
 
 use super::{CheckRow, CheckStatus, Machine, plural};
@@ -59,18 +60,11 @@ fn sched_switch(machine: &Machine<'_>) -> CheckRow {
     }
 }
 
-/// The message of a refused load: what is wrong and the remedy, then after a colon the kernel's words.
 fn refused(state: &MeterState, demanded: &str) -> CheckRow {
-    let text = &state.detail;
-    let (detail, remedy) = match text.split_once("; ") {
-        Some((what, rest)) if matches!(state.reason, Reason::Permission | Reason::Absent) => {
-            let (remedy, kernel) = rest.split_once(": ").unwrap_or((rest, ""));
-            let colon = if kernel.is_empty() { "" } else { ": " };
-            (format!("{what}{colon}{kernel}"), remedy.to_owned())
-        }
-        _ => (text.clone(), "use Linux 5.10 or later with BTF; on such a kernel, report this message".to_owned()),
-    };
-    CheckRow::new("sched_switch", CheckStatus::Missing, format!("{detail}{demanded}"), remedy)
+    let Advice { what, remedy } = &state.detail;
+    let unknown = "use Linux 5.10 or later with BTF; on such a kernel, report this message";
+    let remedy = if remedy.is_empty() { unknown } else { remedy };
+    CheckRow::new("sched_switch", CheckStatus::Missing, format!("{what}{demanded}"), remedy)
 }
 
 fn cgroup_events(machine: &Machine<'_>) -> CheckRow {
@@ -96,21 +90,21 @@ fn cycles(machine: &Machine<'_>) -> CheckRow {
     let name = meter.as_str();
     let instead = "work is weighed by CPU time";
     match machine.state(meter) {
-        Some(MeterState { reason: Reason::Ok, detail, .. }) => {
-            CheckRow::ok(name, format!("{} on every online CPU: work is weighed by them", detail.replace('_', " ")))
-        }
+        Some(MeterState { reason: Reason::Ok, detail, .. }) => CheckRow::ok(
+            name,
+            format!("{} on every online CPU: work is weighed by them", detail.to_string().replace('_', " ")),
+        ),
         Some(MeterState { reason: Reason::Off, detail, .. }) => {
             CheckRow::new(name, CheckStatus::Off, format!("{detail}: {instead}"), "")
         }
         Some(MeterState { reason: Reason::Absent, detail, .. }) => {
-            let what = detail.strip_suffix(&format!("; {instead}")).unwrap_or(detail);
             let remedy = "none needed; a virtual PMU would also distinguish fast clocks from slow ones";
-            CheckRow::new(name, CheckStatus::Fallback, format!("{what}: {instead}"), remedy)
+            CheckRow::new(name, CheckStatus::Fallback, detail.to_string(), remedy)
         }
         Some(MeterState { reason: Reason::Permission, detail, .. }) => {
-            CheckRow { status: CheckStatus::Fallback, ..CheckRow::missing(name, detail) }
+            CheckRow { status: CheckStatus::Fallback, ..CheckRow::missing(name, detail.clone()) }
         }
-        Some(MeterState { detail, .. }) => CheckRow::new(name, CheckStatus::Fallback, detail, ""),
+        Some(MeterState { detail, .. }) => CheckRow::new(name, CheckStatus::Fallback, detail.to_string(), ""),
         None => CheckRow::new(
             name,
             CheckStatus::Fallback,
@@ -151,7 +145,7 @@ fn hierarchy(machine: &Machine<'_>) -> CheckRow {
             let detail = format!("hybrid: {detail}; containers that a runtime keeps only in cgroup v1 are not visible");
             CheckRow::new(name, CheckStatus::Fallback, detail, "boot with systemd.unified_cgroup_hierarchy=1")
         }
-        (Err(error), _) => CheckRow::missing(name, error),
+        (Err(error), _) => CheckRow::missing(name, error.clone()),
         (Ok(_), None) => CheckRow::new(name, CheckStatus::Missing, "cgroup v2 disappeared", "run doctor again"),
     }
 }

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use energy_host::advice::advice_of;
+
 use energy_export::web_config::{self, Validity, WebConfigError};
 use energy_files::config_file::FileError;
 use k8s_openapi::jiff::Timestamp;
@@ -45,9 +47,8 @@ fn web_config(file: Option<&Path>) -> CheckRow {
     }
 }
 
-/// A message of the form `FILE: what is wrong; the remedy`, with or without the latter.
 fn refused(name: &'static str, refusal: &WebConfigError) -> CheckRow {
-    let mut row = CheckRow::missing(name, &refusal.text);
+    let mut row = CheckRow::missing(name, refusal.text.clone());
     row.detail.push_str(" (the agent does not start with it)");
     if row.remedy.is_empty() {
         let remedy = match refusal.fault {
@@ -89,7 +90,7 @@ fn listen_address(config: &Config) -> CheckRow {
                 name,
                 format!("{address}: an agent with the protection of --web.config.file answers there"),
             ),
-            _ => CheckRow::missing(name, &format!("{error:#}")),
+            _ => CheckRow::missing(name, advice_of(&error)),
         },
     }
 }

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use energy_model::advice::Advice;
+
 use anyhow::{Context as _, Result};
 use axum::http::HeaderValue;
 use base64::Engine as _;
@@ -61,19 +63,20 @@ pub enum Admission {
 impl Users {
     /// # Errors
     /// When a hash is none of bcrypt's or too costly, or the system gives no random bytes.
-    pub fn new(hashes: BTreeMap<String, String>) -> Result<Self, String> {
+    pub fn new(hashes: BTreeMap<String, String>) -> Result<Self, Advice> {
         for (user, hash) in &hashes {
             let problem = match hash.parse::<HashParts>() {
                 Ok(parts) if parts.get_cost() <= MAX_COST => continue,
-                Ok(parts) => {
-                    format!("cost {} is above {MAX_COST}, a check would take half a minute or more", parts.get_cost())
-                }
-                Err(error) => format!("{error}; make one with: htpasswd -nBC 10 {user}"),
+                Ok(parts) => Advice::from(format!(
+                    "cost {} is above {MAX_COST}, a check would take half a minute or more",
+                    parts.get_cost()
+                )),
+                Err(error) => Advice::new(error.to_string(), format!("make one with: htpasswd -nBC 10 {user}")),
             };
-            return Err(format!("basic_auth_users: {user:?}: no usable bcrypt hash: {problem}"));
+            return Err(problem.of(format_args!("basic_auth_users: {user:?}: no usable bcrypt hash")));
         }
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-            .map_err(|_| "basic_auth_users: the system gives no random bytes".to_owned())?;
+            .map_err(|_| Advice::from("basic_auth_users: the system gives no random bytes"))?;
         Ok(Self { hashes, memory: Arc::new(OutcomeMemory { key, outcomes: Mutex::default() }) })
     }
 
@@ -272,7 +275,8 @@ mod tests {
 
     #[test]
     fn what_is_no_hash_is_refused_with_the_user_and_without_the_hash() {
-        let refused = |hash: &str| Users::new(BTreeMap::from([("ada".to_owned(), hash.to_owned())])).unwrap_err();
+        let refused =
+            |hash: &str| Users::new(BTreeMap::from([("ada".to_owned(), hash.to_owned())])).unwrap_err().to_string();
         let problem = refused("s3cret");
         assert!(
             problem.contains("\"ada\"") && problem.contains("htpasswd") && !problem.contains("s3cret"),

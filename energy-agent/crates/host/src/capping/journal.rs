@@ -289,7 +289,7 @@ impl Journal {
     fn lock(&mut self) -> Result<()> {
         if self.lock.is_none() {
             self.lock = Some(NodeLock::take(&self.folders.run, &self.folders.state).map_err(|why| match why {
-                NotLocked::Held(why) | NotLocked::Unshared(why) => anyhow::Error::msg(why),
+                NotLocked::Held(why) | NotLocked::Unshared(why) => anyhow::Error::new(why),
                 NotLocked::Unusable(error) => error,
             })?);
         }
@@ -330,8 +330,8 @@ impl Journal {
 fn take_lock(folders: &Folders) -> Result<Option<NodeLock>, Refused> {
     match NodeLock::take(&folders.run, &folders.state) {
         Ok(lock) => Ok(Some(lock)),
-        Err(NotLocked::Held(by)) => Err(Refused::Held(by)),
-        Err(NotLocked::Unshared(why)) => Err(Refused::Unusable(why)),
+        Err(NotLocked::Held(by)) => Err(Refused::Held(by.to_string())),
+        Err(NotLocked::Unshared(why)) => Err(Refused::Unusable(why.to_string())),
         Err(NotLocked::Unusable(_)) => Ok(None),
     }
 }

@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use energy_model::advice::Advice;
+
 use anyhow::{Context as _, Result};
 use energy_files::private;
 use serde::{Deserialize, Serialize};
@@ -41,9 +43,9 @@ pub struct NodeLock {
 #[derive(Debug)]
 pub enum NotLocked {
     /// Another agent caps on this node, or `energy-agent restore` is at work.
-    Held(String),
+    Held(Advice),
     /// The folder is the container's own, so that no other agent can see the lock.
-    Unshared(String),
+    Unshared(Advice),
     /// The folder or the file cannot be used: no other agent has it either.
     Unusable(anyhow::Error),
 }
@@ -156,19 +158,20 @@ fn lock(file: &File) -> Result<(), TryLockError> {
 /// In a pod, the folder has to be the node's.
 fn check_shared(run: &Path) -> Result<(), NotLocked> {
     if in_cluster() && !is_mounted(run) {
-        return Err(NotLocked::Unshared(format!(
-            "{0} is not a volume of the node, so other agents on the node cannot see that this one caps; mount the host's {0} \
-             (hostPath, DirectoryOrCreate), as deploy/components/capping does",
-            run.display()
+        let run = run.display();
+        return Err(NotLocked::Unshared(Advice::new(
+            format!("{run} is not a volume of the node, so other agents on the node cannot see that this one caps"),
+            format!("mount the host's {run} (hostPath, DirectoryOrCreate), as deploy/components/capping does"),
         )));
     }
     Ok(())
 }
 
 /// Who holds the lock, and what to do about it.
-fn held(path: &Path, file: &mut File) -> String {
+fn held(path: &Path, file: &mut File) -> Advice {
     let who = read_holder(file).map_or_else(|| "another process".to_owned(), |holder| holder.to_string());
-    format!("{who} caps by {}; stop that energy-agent first, which restores everything", path.display())
+    let what = format!("{who} caps by {}", path.display());
+    Advice::new(what, "stop that energy-agent first, which restores everything")
 }
 
 fn read_holder(file: &mut File) -> Option<LockHolder> {

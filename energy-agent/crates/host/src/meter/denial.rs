@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use energy_model::advice::Advice;
+
 /// Numbers of `linux/capability.h`.
 const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_DAC_READ_SEARCH: u32 = 2;
@@ -44,10 +46,19 @@ struct Situation {
     modules: Vec<String>,
 }
 
-/// What is in the way of a process that has the capabilities, and the remedy, as `what; remedy`. `None` where it lacks some.
-/// `sysfs` may hold the list of security modules (`kernel/security/lsm`).
+/// A refusal with its cause and remedy; `remedy` is for a process that lacks the capabilities.
 #[must_use]
-pub fn explain(need: Need, sysfs: &Path) -> Option<String> {
+pub fn advise(refusal: Option<String>, need: Need, sysfs: &Path, remedy: &str) -> Advice {
+    match (explain(need, sysfs), refusal) {
+        (Some(Advice { what, remedy }), Some(refusal)) => Advice::new(format!("{refusal}; {what}"), remedy),
+        (Some(cause), None) => cause,
+        (None, refusal) => Advice::new(refusal.unwrap_or_else(|| "not permitted".to_owned()), remedy),
+    }
+}
+
+/// What is in the way of a process that has the capabilities, and the remedy. `None` where it lacks some.
+/// `sysfs` may hold the list of security modules (`kernel/security/lsm`).
+fn explain(need: Need, sysfs: &Path) -> Option<Advice> {
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     let modules = [sysfs, Path::new("/sys")].map(|root| read(&root.join("kernel/security/lsm")));
     let modules = modules.iter().find(|list| !list.is_empty()).map_or("", String::as_str);
@@ -76,15 +87,14 @@ impl Situation {
         }
     }
 
-    fn explain(&self, need: Need) -> Option<String> {
+    fn explain(&self, need: Need) -> Option<Advice> {
         let has = |(number, _): &&(u32, &str)| self.effective >> number & 1 == 1;
         let set = need.enough().iter().find(|set| set.iter().all(|capability| has(&capability)))?;
         let names: Vec<&str> = set.iter().map(|(_, name)| *name).collect();
         let has = format!("though the agent has {} (CapEff {:016x})", names.join(" and "), self.effective);
         if self.own_user_namespace {
-            return Some(format!(
-                "denied {has}, which count only in its own user namespace; run it in the host's user namespace"
-            ));
+            let what = format!("denied {has}, which count only in its own user namespace");
+            return Some(Advice::new(what, "run it in the host's user namespace"));
         }
         let filter = if self.seccomp { "its seccomp filter or " } else { "" };
         let modules = if self.modules.is_empty() {
@@ -92,9 +102,10 @@ impl Situation {
         } else {
             format!("a security module ({})", self.modules.join(", "))
         };
-        Some(format!(
-            "denied by {filter}{modules} {has}; look for the denial in the audit log (ausearch -m avc, dmesg) and allow it, in \
-             Kubernetes by seLinuxOptions.type spc_t, appArmorProfile or seccompProfile Unconfined"
+        Some(Advice::new(
+            format!("denied by {filter}{modules} {has}"),
+            "look for the denial in the audit log (ausearch -m avc, dmesg) and allow it, in Kubernetes by \
+             seLinuxOptions.type spc_t, appArmorProfile or seccompProfile Unconfined",
         ))
     }
 }
@@ -110,7 +121,8 @@ mod tests {
     }
 
     fn explained(need: Need, effective: &str, seccomp: u8, uid_map: &str, modules: &str) -> Option<String> {
-        Situation::parse(&status(effective, seccomp), uid_map, modules).explain(need)
+        let advice = Situation::parse(&status(effective, seccomp), uid_map, modules).explain(need);
+        advice.map(|advice| advice.to_string())
     }
 
     #[test]
@@ -127,8 +139,8 @@ mod tests {
         assert!(text.starts_with("denied by its seccomp filter or a security module (SELinux, AppArmor)"), "{text}");
         let text = explained(Need::Perf, all, 0, "0 100000 65536\n", "").unwrap();
         assert!(text.contains("user namespace"), "{text}");
-        // What doctor parts at: one semicolon, and no colon with a blank.
-        assert!(text.matches("; ").count() == 1 && !text.contains(": "), "{text}");
+        let cut = text.split_once("; ").unwrap();
+        assert_eq!(cut.1, "run it in the host's user namespace", "{text}");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use energy_model::advice::Advice;
 use energy_model::cpu::{Domain, DomainLoad};
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::zone::{ZoneEnergy, ZoneKind};
@@ -167,7 +168,7 @@ impl EnergyMeter {
             }
             tracing::info!(
                 meter = state.meter.as_str(),
-                detail = state.detail,
+                detail = %state.detail,
                 "a CPU energy meter became available, it is used from now on"
             );
         }
@@ -245,12 +246,12 @@ impl EnergyMeter {
         let tried = tried.join("; ");
         match (&self.chosen, self.chosen_state()) {
             (Chosen::Estimate(_), Some(state)) => tracing::warn!(
-                detail = state.detail,
+                detail = %state.detail,
                 tried,
                 "CPU energy is an estimate from CPU load, not a measurement; --meter.cpu=none turns it off"
             ),
             (_, Some(state)) => {
-                tracing::info!(meter = state.meter.as_str(), detail = state.detail, tried, "CPU energy meter")
+                tracing::info!(meter = state.meter.as_str(), detail = %state.detail, tried, "CPU energy meter")
             }
             (_, None) if asked == CpuMeter::None => tracing::info!("CPU energy is off (--meter.cpu=none)"),
             (_, None) => tracing::warn!(tried, "no CPU energy: the meter named by --meter.cpu does not work"),
@@ -292,7 +293,8 @@ fn not_in_guest(guest: bool, meter: MeterName, opened: Result<Chosen, MeterState
     if !guest || opened.is_err() {
         return opened;
     }
-    let detail = "this is a virtual machine, so its counters may not be real; --meter.trust-guest trusts them";
+    let what = "this is a virtual machine, so its counters may not be real";
+    let detail = Advice::new(what, "--meter.trust-guest trusts them");
     Err(MeterState::down(meter, Reason::Guest, detail))
 }
 

@@ -32,6 +32,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use energy_model::advice::Advice;
 use energy_model::capping::knob::Knob;
 use energy_model::capping::stated::StatedClocks;
 use energy_model::gpu::{GpuHealth, GpuReading, GpuUp, Ignored};
@@ -135,7 +136,7 @@ impl GpuMeter {
             self.receive(message, now);
         }
         if self.session.begins_to_hang(now) && !self.open {
-            let detail = format!("no answer from the library{}", GpuFault::Hanging.remedy());
+            let detail = Advice::new("no answer from the library", GpuFault::Hanging.remedy());
             self.fail(&GpuFailure { fault: GpuFault::Hanging, detail, reopen: true });
         }
         if now >= self.next && !self.session.is_waiting() {
@@ -163,7 +164,7 @@ impl GpuMeter {
                     warn!(
                         gpu = device.gpu.index,
                         uuid = %device.gpu.uuid,
-                        "a call on the GPU hangs, its series do not change until it returns{}",
+                        "a call on the GPU hangs, its series do not change until it returns; {}",
                         GpuFault::Hanging.remedy()
                     );
                 }
@@ -303,10 +304,10 @@ impl GpuMeter {
             if *fault == GpuFault::Absent && self.devices.is_empty() {
                 info!("no NVIDIA GPU can be read: {detail}");
             } else {
-                warn!(error = detail, "NVIDIA GPUs cannot be read");
+                warn!(error = %detail, "NVIDIA GPUs cannot be read");
             }
         }
-        self.state = MeterState::down(MeterName::Nvml, (*fault).into(), &**detail);
+        self.state = MeterState::down(MeterName::Nvml, (*fault).into(), detail.clone());
         self.unreadable.clear();
         self.close();
         for device in self.devices.values_mut() {
@@ -347,13 +348,13 @@ impl GpuMeter {
                 lacking.remove(place).set_fault(&failure);
             } else if !read.contains(&index) {
                 if self.unreadable.get(&index) != Some(&failure.fault) {
-                    warn!(gpu = index, error = failure.detail, "the GPU cannot be read");
+                    warn!(gpu = index, error = %failure.detail, "the GPU cannot be read");
                 }
                 unreadable.insert(index, failure.fault);
             }
         }
         for device in lacking {
-            let detail = "the driver no longer lists it".to_owned();
+            let detail = "the driver no longer lists it".into();
             device.set_fault(&GpuFailure { fault: GpuFault::Absent, detail, reopen: false });
         }
         self.unreadable = unreadable;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use energy_model::advice::Advice;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::units::{Microjoules, nanos};
 use energy_model::zone::{Zone, ZoneEnergy, ZoneKind};
@@ -277,19 +278,14 @@ impl Hwmon {
             detail.push_str("; ");
             detail.push_str(text);
         }
-        match reason {
-            Reason::Permission => {
-                detail.push_str("; ");
-                detail.push_str(
-                    &denial::explain(Need::Files, Path::new("/sys")).unwrap_or_else(|| "run as root".to_owned()),
-                );
-            }
-            Reason::Frozen => detail.push_str("; load its driver again, or choose another meter with --meter.cpu"),
+        let detail = match reason {
+            Reason::Permission => denial::advise(Some(detail), Need::Files, Path::new("/sys"), "run as root"),
+            Reason::Frozen => Advice::new(detail, "load its driver again, or choose another meter with --meter.cpu"),
             Reason::Hanging => {
-                detail.push_str("; see the kernel's log for errors of ACPI or IPMI, or unload the sensor's driver");
+                Advice::new(detail, "see the kernel's log for errors of ACPI or IPMI, or unload the sensor's driver")
             }
-            _ => {}
-        }
+            _ => detail.into(),
+        };
         MeterState { meter, reason, detail }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use anyhow::{Context as _, bail};
+use energy_model::advice::Advice;
 use energy_model::cpu::Domain;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::units::{Microjoules, floor_u64};
@@ -80,9 +81,9 @@ impl PerfPower {
     /// A state that says why no package can be read: `absent`, `permission` or `error`.
     pub fn open(sysfs: &Path, mirrored_dies: bool) -> Result<Self, MeterState> {
         if !sysfs.join(PMU).join("type").exists() {
-            let detail =
-                format!("{} is missing; load the kernel module rapl (virtual machines have none)", pmu_file(sysfs, ""));
-            return Err(down(Reason::Absent, detail));
+            let what = format!("{} is missing", pmu_file(sysfs, ""));
+            let remedy = "load the kernel module rapl (virtual machines have none)";
+            return Err(down(Reason::Absent, Advice::new(what, remedy)));
         }
         let pmu = Pmu::read(sysfs).map_err(|error| down(Reason::Error, format!("{error:#}")))?;
         let mut opened =
@@ -118,13 +119,12 @@ impl PerfPower {
         Err(match refusal {
             Some(error) if error.kind() == io::ErrorKind::PermissionDenied => down(
                 Reason::Permission,
-                format!(
-                    "perf_event_open {refused}; {}",
-                    denial::explain(Need::Perf, sysfs).unwrap_or_else(|| {
-                        "run as root, give CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), or set \
-                         kernel.perf_event_paranoid to 0 or lower"
-                            .to_owned()
-                    })
+                denial::advise(
+                    Some(format!("perf_event_open {refused}")),
+                    Need::Perf,
+                    sysfs,
+                    "run as root, give CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), or set kernel.perf_event_paranoid to \
+                     0 or lower",
                 ),
             ),
             Some(_) => down(Reason::Error, format!("perf_event_open {refused}")),
@@ -223,7 +223,7 @@ impl PerfPower {
             () if open().next().is_some() => Reason::Frozen,
             () => Reason::Error,
         };
-        MeterState { meter: MeterName::Perf, reason, detail }
+        MeterState { meter: MeterName::Perf, reason, detail: detail.into() }
     }
 
     #[must_use]
@@ -328,7 +328,7 @@ fn pmu_file(sysfs: &Path, name: &str) -> String {
     sysfs.join(PMU).join(name).display().to_string().trim_end_matches('/').to_owned()
 }
 
-fn down(reason: Reason, detail: String) -> MeterState {
+fn down(reason: Reason, detail: impl Into<Advice>) -> MeterState {
     MeterState::down(MeterName::Perf, reason, detail)
 }
 
@@ -456,7 +456,7 @@ mod tests {
         assert!(!state.is_up());
         // ENOENT for an unknown PMU type; EACCES first where the caller may not measure at all.
         assert!(matches!(state.reason, Reason::Error | Reason::Permission), "{state:?}");
-        assert!(state.detail.contains("energy-pkg on CPU 0"), "{state:?}");
+        assert!(state.detail.what.contains("energy-pkg on CPU 0"), "{state:?}");
     }
 
     #[test]
@@ -479,7 +479,7 @@ mod tests {
             let root = pmu(&[(&format!("{PMU}/{name}"), value)]);
             let state = PerfPower::open(root.path(), false).unwrap_err();
             assert_eq!(state.reason, Reason::Error);
-            assert!(state.detail.contains(name) && state.detail.contains(value), "{state:?}");
+            assert!(state.detail.what.contains(name) && state.detail.what.contains(value), "{state:?}");
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use anyhow::{Context as _, Result};
+use energy_model::advice::Advice;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::zone::{Zone, ZoneEnergy, ZoneKind};
 use tracing::{info, warn};
@@ -132,9 +133,9 @@ impl Rapl {
         let readable = self.zones.iter().filter(|tracked| tracked.fault.is_none()).count();
         let faults: Vec<&RaplFault> = self.zones.iter().filter_map(|tracked| tracked.fault.as_ref()).collect();
         let worst = faults.iter().max_by_key(|fault| fault.reason);
-        let mut detail = format!("{readable} of {} zones readable", self.zones.len());
-        if let Some(fault) = worst {
-            detail = format!("{detail}; {fault}");
+        let mut detail = Advice::from(format!("{readable} of {} zones readable", self.zones.len()));
+        if let Some(Advice { what, remedy }) = worst.map(RaplFault::advice) {
+            detail = Advice::new(format!("{}; {what}", detail.what), remedy);
         }
         match worst {
             Some(fault) if readable == 0 => MeterState::down(MeterName::Rapl, fault.reason, detail),
@@ -332,21 +333,25 @@ impl From<anyhow::Error> for RaplFault {
     }
 }
 
+impl RaplFault {
+    fn advice(&self) -> Advice {
+        let what = format!("{:#}", self.error);
+        match self.reason {
+            Reason::Permission => {
+                denial::advise(Some(what), Need::Files, Path::new("/sys"), "run as root or add CAP_DAC_READ_SEARCH")
+            }
+            Reason::Frozen => Advice::new(
+                what,
+                "in a virtual machine remove --meter.trust-guest, else choose another meter with --meter.cpu",
+            ),
+            _ => what.into(),
+        }
+    }
+}
+
 impl fmt::Display for RaplFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#}", self.error)?;
-        if self.reason == Reason::Permission {
-            match denial::explain(Need::Files, Path::new("/sys")) {
-                Some(cause) => write!(f, "; {cause}")?,
-                None => f.write_str("; run as root or add CAP_DAC_READ_SEARCH")?,
-            }
-        }
-        if self.reason == Reason::Frozen {
-            f.write_str(
-                "; in a virtual machine remove --meter.trust-guest, else choose another meter with --meter.cpu",
-            )?;
-        }
-        Ok(())
+        self.advice().fmt(f)
     }
 }
 
@@ -386,18 +391,19 @@ fn down(problems: Vec<(PathBuf, RaplFault)>, sysfs: &Path) -> MeterState {
     let (reason, detail) = match problems.into_iter().map(|(_, fault)| fault).max_by_key(|fault| fault.reason) {
         None => (
             Reason::Absent,
-            format!(
-                "no RAPL zone in {}; load the kernel module intel_rapl_msr (most virtual machines have no RAPL)",
-                class.display()
+            Advice::new(
+                format!("no RAPL zone in {}", class.display()),
+                "load the kernel module intel_rapl_msr (most virtual machines have no RAPL)",
             ),
         ),
         Some(fault) if fault.reason == Reason::Absent => (
             Reason::Absent,
-            format!(
-                "{fault}; a container runtime hides the zones: mount the host's /sys elsewhere and name it with --path.sysfs"
+            Advice::new(
+                fault.to_string(),
+                "a container runtime hides the zones: mount the host's /sys elsewhere and name it with --path.sysfs",
             ),
         ),
-        Some(fault) => (fault.reason, fault.to_string()),
+        Some(fault) => (fault.reason, fault.advice()),
     };
     MeterState::down(MeterName::Rapl, reason, detail)
 }

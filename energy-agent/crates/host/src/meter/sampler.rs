@@ -24,6 +24,7 @@ use super::gpu::{self, GpuMeter};
 use super::interrupts::Interrupts;
 use super::sockets::Numbering;
 use super::state_log::StateLog;
+use crate::advice::advice_of;
 use crate::clock::{boottime_ns, monotonic_ns};
 use crate::config::{EbpfMode, GpuMode, HostConfig};
 use crate::workload::tree;
@@ -427,7 +428,7 @@ fn open_usage(
             Err(error) => {
                 let text = format!("{error:#}");
                 warn!(error = text, "eBPF is not available, CPU time is read from cgroup files");
-                states.push(MeterState::down(MeterName::Ebpf, ebpf::reason(&error), text));
+                states.push(MeterState::down(MeterName::Ebpf, ebpf::reason(&error), advice_of(&error)));
             }
         }
     } else {

@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::Path;
 
+use energy_model::advice::Advice;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 
 /// The inode of the first PID namespace, `PROC_PID_INIT_INO`.
@@ -59,7 +60,7 @@ pub fn restriction(procfs: &Path) -> Option<String> {
 /// The row of `energy_agent_meter_up` for an agent that does not see the host's processes.
 #[must_use]
 pub fn state(procfs: &Path) -> Option<MeterState> {
-    let detail = format!("PID namespace {}; {REMEDY}", restriction(procfs)?);
+    let detail = Advice::new(format!("PID namespace {}", restriction(procfs)?), REMEDY);
     Some(MeterState::down(MeterName::HostPid, Reason::Restricted, detail))
 }
 

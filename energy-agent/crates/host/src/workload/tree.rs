@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use energy_model::advice::Advice;
 use energy_model::sample::CgroupId;
 
 /// One cgroup found by [`walk`].
@@ -49,11 +50,14 @@ pub fn v2_root(cgroupfs: &Path) -> anyhow::Result<PathBuf> {
         let v1 = if names.contains("cpu") || names.contains("memory") { " (cgroup v1)" } else { "" };
         format!("found {}{more}{v1}", shown.join(", "))
     };
-    bail!(
-        "no cgroup v2 hierarchy at {}: no cgroup.controllers there nor in its folder unified; {found}; boot with \
-         systemd.unified_cgroup_hierarchy=1, or mount it (mount -t cgroup2 none DIR) and name it with --path.cgroupfs",
-        cgroupfs.display()
-    )
+    bail!(Advice::new(
+        format!(
+            "no cgroup v2 hierarchy at {}: no cgroup.controllers there nor in its folder unified; {found}",
+            cgroupfs.display()
+        ),
+        "boot with systemd.unified_cgroup_hierarchy=1, or mount it (mount -t cgroup2 none DIR) and name it with \
+         --path.cgroupfs",
+    ))
 }
 
 /// Whether `root` is a cgroup below the root of the kernel's hierarchy: a folder of it, or what a cgroup namespace shows.

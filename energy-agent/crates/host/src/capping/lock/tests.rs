@@ -31,7 +31,7 @@ fn a_lock_that_is_held_is_told_with_its_holder_and_looked_at_by_many() {
     let folder = tempfile::tempdir().unwrap();
     let held = NodeLock::take(folder.path(), folder.path()).unwrap();
     let Err(NotLocked::Held(why)) = NodeLock::take(folder.path(), folder.path()) else { panic!("it was taken twice") };
-    assert!(why.starts_with(&format!("process {} caps by ", std::process::id())), "{why}");
+    assert!(why.what.starts_with(&format!("process {} caps by ", std::process::id())), "{why}");
     assert!(matches!(look(folder.path()), Ok(LockState::Held(Some(_)))));
     drop(held);
     let _looking = looking(folder.path());

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use energy_ebpf::{Slot, cycles};
+use energy_model::advice::Advice;
 use energy_model::meter_state::{Reason, WeightUnit};
 
 use super::maps;
@@ -35,7 +36,7 @@ pub struct Cycles {
 }
 
 /// Why there are no cycles, with the kernel's error where it gave one.
-pub type NoCycles = (Reason, String);
+pub type NoCycles = (Reason, Advice);
 
 impl Cycles {
     /// Opens the counters that `choice` asks for on every online CPU.
@@ -126,22 +127,21 @@ fn explain(name: &str, cpu: u32, error: &io::Error) -> NoCycles {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => (
             Reason::Permission,
-            format!(
-                "{name} on CPU {cpu}: {error}; {}",
-                denial::explain(Need::Perf, Path::new("/sys")).unwrap_or_else(|| {
-                    "run as root or with CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), or set \
-                     kernel.perf_event_paranoid to 0"
-                        .to_owned()
-                })
+            denial::advise(
+                Some(format!("{name} on CPU {cpu}: {error}")),
+                Need::Perf,
+                Path::new("/sys"),
+                "run as root or with CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8), or set kernel.perf_event_paranoid to 0",
             ),
         ),
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => (
             Reason::Absent,
             format!(
                 "{name} on CPU {cpu}: no hardware counter ({error}), as in most virtual machines; work is weighed by CPU time"
-            ),
+            )
+            .into(),
         ),
-        _ => (Reason::Error, format!("{name} on CPU {cpu}: {error}; work is weighed by CPU time")),
+        _ => (Reason::Error, format!("{name} on CPU {cpu}: {error}; work is weighed by CPU time").into()),
     }
 }
 

@@ -9,6 +9,7 @@ use aya::maps::{MapData, RingBuf};
 use aya::programs::RawTracePoint;
 use aya::{Btf, EbpfError};
 use aya_log::EbpfLogger;
+use energy_model::advice::Advice;
 use energy_model::meter_state::{MeterName, MeterState, Program, Reason};
 use tracing::{info, warn};
 
@@ -114,9 +115,9 @@ impl Ebpf {
     pub fn load(options: EbpfOptions<'_>, topology: &Topology, procfs: &Path) -> Result<Self> {
         let btf_path = btf_path(options.sysfs);
         let image = fs::read(&btf_path).with_context(|| {
-            format!(
-                "{}: the kernel shows no BTF; it needs CONFIG_DEBUG_INFO_BTF=y (Linux 5.10 or later)",
-                btf_path.display()
+            Advice::new(
+                format!("{}: the kernel shows no BTF", btf_path.display()),
+                "it needs CONFIG_DEBUG_INFO_BTF=y (Linux 5.10 or later)",
             )
         })?;
         let types = btf::Types::parse(&image).with_context(|| btf_path.display().to_string())?;
@@ -295,11 +296,11 @@ fn explain_refusal(error: anyhow::Error, sysfs: &Path) -> anyhow::Error {
     }
     let lockdown = fs::read_to_string(sysfs.join("kernel/security/lockdown")).unwrap_or_default();
     if lockdown.contains("[confidentiality]") {
-        return error.context("the kernel is locked down (confidentiality); boot it with lockdown=integrity or none");
+        let what = "the kernel is locked down (confidentiality)";
+        return error.context(Advice::new(what, "boot it with lockdown=integrity or none"));
     }
-    error.context(denial::explain(Need::Bpf, sysfs).unwrap_or_else(|| {
-        "not permitted; run as root or with CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8)".to_owned()
-    }))
+    let remedy = "run as root or with CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8)";
+    error.context(denial::advise(None, Need::Bpf, sysfs, remedy))
 }
 
 /// Before Linux 5.11 map memory counts against RLIMIT_MEMLOCK, which is 64 KiB in most distributions.

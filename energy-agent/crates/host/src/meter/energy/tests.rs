@@ -162,7 +162,7 @@ fn a_guests_rapl_is_not_believed_unless_told_to() {
     assert_eq!(sources(&mut meter), [(ZoneKind::Package, Source::Estimate)]);
     let rapl = meter.states().into_iter().find(|state| state.meter == MeterName::Rapl).unwrap();
     assert_eq!((rapl.is_up(), rapl.reason), (false, Reason::Guest));
-    assert!(rapl.detail.contains("--meter.trust-guest"));
+    assert!(rapl.detail.to_string().contains("--meter.trust-guest"));
 
     let mut named = node.open(CpuMeter::Rapl);
     assert_eq!(sources(&mut named), []);

@@ -63,7 +63,7 @@ impl MeteredGpu {
         self.reachable = false;
         self.fault = Some(failure.fault);
         if self.told.due(self.fault, Instant::now()).is_some() {
-            warn!(gpu = self.gpu.index, uuid = %self.gpu.uuid, error = failure.detail, "the GPU cannot be read");
+            warn!(gpu = self.gpu.index, uuid = %self.gpu.uuid, error = %failure.detail, "the GPU cannot be read");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Instant;
 
+use energy_model::advice::Advice;
 use energy_model::meter_state::Reason;
 use nvml_wrapper::error::NvmlError;
 
@@ -34,21 +35,21 @@ pub enum GpuFault {
 }
 
 impl GpuFault {
-    /// What to do about it; begins with `; `, or is empty.
+    /// What to do about it; empty where nothing is known.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
-            Self::Absent => "; load the kernel module nvidia",
-            Self::Permission => "; give access to /dev/nvidia*",
+            Self::Absent => "load the kernel module nvidia",
+            Self::Permission => "give access to /dev/nvidia*",
             // A container keeps the library that was there when it started.
             Self::VersionMismatch => {
-                "; if the agent is in a pod, delete the pod, so that the next one gets the driver's new library; on a host, reload the kernel module nvidia or reboot the node"
+                "if the agent is in a pod, delete the pod, so that the next one gets the driver's new library; on a host, reload the kernel module nvidia or reboot the node"
             }
-            Self::StaticBuild => "; on nodes with GPUs run the package or the image",
-            Self::Symbol => "; update the NVIDIA driver",
-            Self::Lost | Self::ResetRequired => "; reset the GPU (nvidia-smi --gpu-reset) or reboot the node",
-            Self::Hanging => "; see the kernel log for NVRM messages",
-            Self::Frozen => "; reload the driver or reset the GPU (nvidia-smi --gpu-reset)",
+            Self::StaticBuild => "on nodes with GPUs run the package or the image",
+            Self::Symbol => "update the NVIDIA driver",
+            Self::Lost | Self::ResetRequired => "reset the GPU (nvidia-smi --gpu-reset) or reboot the node",
+            Self::Hanging => "see the kernel log for NVRM messages",
+            Self::Frozen => "reload the driver or reset the GPU (nvidia-smi --gpu-reset)",
             Self::Error => "",
         }
     }
@@ -75,7 +76,7 @@ impl From<GpuFault> for Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFailure {
     pub fault: GpuFault,
-    pub detail: String,
+    pub detail: Advice,
     /// The library has to be opened again before anything works.
     pub reopen: bool,
 }
@@ -94,15 +95,15 @@ impl GpuFailure {
             _ => (GpuFault::Error, false),
         };
         let remedy = match error {
-            NvmlError::LibloadingError(_) => "; no NVIDIA driver, or name its library with --nvml.library",
+            NvmlError::LibloadingError(_) => "no NVIDIA driver, or name its library with --nvml.library",
             _ => fault.remedy(),
         };
-        let detail = match error {
+        let what = match error {
             // The loader's message names the library.
-            NvmlError::LibloadingError(_) => format!("{error}{remedy}"),
-            _ => format!("{call}: {error}{remedy}"),
+            NvmlError::LibloadingError(_) => error.to_string(),
+            _ => format!("{call}: {error}"),
         };
-        Self { fault, detail, reopen }
+        Self { fault, detail: Advice::new(what, remedy), reopen }
     }
 
     /// What a static build says in place of NVML. Without a driver nothing is missed by it.
@@ -113,8 +114,8 @@ impl GpuFailure {
         } else {
             (GpuFault::Absent, "no NVIDIA driver is loaded")
         };
-        let remedy = GpuFault::StaticBuild.remedy();
-        let detail = format!("{driver}, and this is the static build, which cannot load its library{remedy}");
+        let what = format!("{driver}, and this is the static build, which cannot load its library");
+        let detail = Advice::new(what, GpuFault::StaticBuild.remedy());
         Self { fault, detail, reopen: true }
     }
 
@@ -184,7 +185,7 @@ impl Calls {
                 }
                 self.failing.insert(call, failure.fault);
                 if self.told.entry(call).or_default().due(Some(failure.fault), Instant::now()).is_some() {
-                    self.failing_now.push(failure.detail);
+                    self.failing_now.push(failure.detail.to_string());
                 }
             }
         }
@@ -234,12 +235,8 @@ mod tests {
         let with = GpuFailure::of_static_build(procfs.path());
         assert_eq!((without.fault, with.fault), (GpuFault::Absent, GpuFault::StaticBuild));
         for (failure, driver) in [(without, "no NVIDIA driver"), (with, "the NVIDIA driver")] {
-            assert!(failure.detail.starts_with(driver), "{}", failure.detail);
-            assert!(
-                failure.detail.ends_with("; on nodes with GPUs run the package or the image"),
-                "{}",
-                failure.detail
-            );
+            assert!(failure.detail.what.starts_with(driver), "{}", failure.detail);
+            assert_eq!(failure.detail.remedy, "on nodes with GPUs run the package or the image");
         }
     }
 

@@ -223,7 +223,7 @@ fn lockable(device: &Device<'_>) -> Result<Result<Clocks, KnobError>, GpuFailure
         (RESET, library.nvmlDeviceResetGpuLockedClocks.is_err()),
     ] {
         if missing {
-            return Ok(Err(unsupported(format!("{call} is not in the library{}", GpuFault::Symbol.remedy()))));
+            return Ok(Err(unsupported(format!("{call} is not in the library; {}", GpuFault::Symbol.remedy()))));
         }
     }
     // Older ones list clocks, for applications, and cannot lock them.
@@ -253,7 +253,7 @@ fn lockable(device: &Device<'_>) -> Result<Result<Clocks, KnobError>, GpuFailure
 
 fn limit(device: &Device<'_>) -> Result<Result<PowerLimit, KnobError>, GpuFailure> {
     if device.nvml().lib().nvmlDeviceSetPowerManagementLimit.is_err() {
-        return Ok(Err(unsupported(format!("{SET_LIMIT} is not in the library{}", GpuFault::Symbol.remedy()))));
+        return Ok(Err(unsupported(format!("{SET_LIMIT} is not in the library; {}", GpuFault::Symbol.remedy()))));
     }
     let constraints = device.power_management_limit_constraints();
     let constraints = judge(NvmlCall::PowerLimitConstraints, constraints)?;
@@ -279,7 +279,7 @@ fn judge<T>(call: NvmlCall, result: Result<T, NvmlError>) -> Result<Result<T, Kn
 
 impl From<GpuFailure> for KnobError {
     fn from(failure: GpuFailure) -> Self {
-        Self { state: KnobState::Unreachable, detail: failure.detail }
+        Self { state: KnobState::Unreachable, detail: failure.detail.to_string() }
     }
 }
 
@@ -288,13 +288,13 @@ fn refusal(call: NvmlCall, error: &NvmlError) -> KnobError {
     let (state, detail) = match error {
         NvmlError::NotSupported => (KnobState::Unsupported, format!("{call}: {error}")),
         NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => {
-            (KnobState::Unsupported, format!("{call}: {error}{}", GpuFault::Symbol.remedy()))
+            (KnobState::Unsupported, format!("{call}: {error}; {}", GpuFault::Symbol.remedy()))
         }
         NvmlError::NoPermission => {
             let remedy = "; run as root with CAP_SYS_ADMIN, in Kubernetes with capabilities.add: [SYS_ADMIN]";
             (KnobState::NoPermission, format!("{call}: {error}{remedy}"))
         }
-        NvmlError::OperatingSystem => (KnobState::NoPermission, GpuFailure::new(call, error).detail),
+        NvmlError::OperatingSystem => (KnobState::NoPermission, GpuFailure::new(call, error).detail.to_string()),
         NvmlError::InvalidArg => (KnobState::Rejected, format!("{call}: {error}")),
         NvmlError::GpuLost
         | NvmlError::ResetRequired
@@ -303,7 +303,7 @@ fn refusal(call: NvmlCall, error: &NvmlError) -> KnobError {
         | NvmlError::DriverNotLoaded
         | NvmlError::LibRmVersionMismatch
         | NvmlError::Timeout
-        | NvmlError::IrqIssue => (KnobState::Unreachable, GpuFailure::new(call, error).detail),
+        | NvmlError::IrqIssue => (KnobState::Unreachable, GpuFailure::new(call, error).detail.to_string()),
         _ => (KnobState::Error, format!("{call}: {error}")),
     };
     KnobError { state, detail }

@@ -5,6 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use energy_model::advice::Advice;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::Sampling;
@@ -25,7 +26,8 @@ pub fn probe(library: &str, procfs: &Path) -> Vec<MeterState> {
     match (thread, found.recv_timeout(DEADLINE)) {
         (Ok(_), Ok(states)) => states,
         _ => {
-            let detail = format!("{library}: no answer within {} s{}", DEADLINE.as_secs(), GpuFault::Hanging.remedy());
+            let what = format!("{library}: no answer within {} s", DEADLINE.as_secs());
+            let detail = Advice::new(what, GpuFault::Hanging.remedy());
             vec![MeterState::down(MeterName::Nvml, Reason::Hanging, detail)]
         }
     }
@@ -50,15 +52,14 @@ fn look(library: &str, procfs: &Path) -> Vec<MeterState> {
 }
 
 fn gpu(nvml: &Nvml, index: u32) -> MeterState {
-    let failed =
-        |detail: String, fault: GpuFault| MeterState::down(MeterName::Gpu, fault.into(), format!("{index}: {detail}"));
+    let failed = |detail: Advice, fault: GpuFault| MeterState::down(MeterName::Gpu, fault.into(), detail.of(index));
     let gpu = match session::identify(nvml, index) {
         Ok(gpu) => gpu,
         Err(failure) => return failed(failure.detail, failure.fault),
     };
     let device = match nvml.device_by_index(index) {
         Ok(device) => device,
-        Err(error) => return failed(error.to_string(), GpuFault::Error),
+        Err(error) => return failed(error.to_string().into(), GpuFault::Error),
     };
     let mig = mig::is_on(&device).unwrap_or(false);
     let energy = match (device.total_energy_consumption(), device.samples(Sampling::Power, 0), device.power_usage()) {
@@ -81,8 +82,8 @@ fn gpu(nvml: &Nvml, index: u32) -> MeterState {
     match energy {
         Ok(energy) => MeterState::up(MeterName::Gpu, format!("{name}: {energy}, {processes}")),
         Err(NvmlError::NotSupported) => {
-            let remedy = "; a vGPU or an integrated GPU does not report its energy, only the host can";
-            let detail = format!("{name}: neither energy nor power, {processes}{remedy}");
+            let remedy = "a vGPU or an integrated GPU does not report its energy, only the host can";
+            let detail = Advice::new(format!("{name}: neither energy nor power, {processes}"), remedy);
             MeterState::down(MeterName::Gpu, Reason::Absent, detail)
         }
         Err(error) => {
@@ -100,6 +101,6 @@ mod tests {
     fn a_missing_library_is_absent_and_named_fc_044() {
         let states = probe("/nonexistent/libnvidia-ml.so.1", Path::new("/proc"));
         assert_eq!((states.len(), states[0].meter, states[0].reason), (1, MeterName::Nvml, Reason::Absent));
-        assert!(states[0].detail.contains("/nonexistent/libnvidia-ml.so.1"));
+        assert!(states[0].detail.what.contains("/nonexistent/libnvidia-ml.so.1"));
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use energy_model::advice::Advice;
 use energy_model::capping::knob::KnobError;
 use energy_model::capping::stated::Stated;
 use energy_model::gpu::{Evidence, Gpu, GpuInstance, GpuProcess, GpuProcessKind, GpuReading, GpuState, Ignored};
@@ -168,7 +169,7 @@ impl<'n> GpuReader<'n> {
         }
         if let Some(news) = self.doubt.news(now) {
             let remedy = if self.doubt.verdict() == Verdict::Plausible { "" } else { GpuFault::Frozen.remedy() };
-            warn!(gpu = target.gpu.index, uuid = %target.gpu.uuid, "{news}{remedy}");
+            warn!(gpu = target.gpu.index, uuid = %target.gpu.uuid, "{}", Advice::new(news, remedy));
         }
         for error in failing {
             warn!(gpu = target.gpu.index, uuid = %target.gpu.uuid, error, "a call on the GPU fails");

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use energy_model::advice::Advice;
 use energy_model::capping::stated::StatedClocks;
 use energy_model::gpu::Gpu;
 use energy_model::zone::Source;
@@ -149,11 +150,7 @@ impl Opener {
 
     fn look(&mut self, known: &KnownGpus) -> Result<Session, GpuFailure> {
         let Some(nvml) = self.nvml.clone() else {
-            return Err(GpuFailure {
-                fault: GpuFault::Error,
-                detail: "the library is not open".to_owned(),
-                reopen: true,
-            });
+            return Err(GpuFailure { fault: GpuFault::Error, detail: "the library is not open".into(), reopen: true });
         };
         let driver = nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned());
         let count = nvml.device_count().map_err(|error| GpuFailure::new(NvmlCall::DeviceCount, &error))?;
@@ -198,7 +195,7 @@ impl Opener {
             .spawn(move || worker.run(&incoming, &answers))
             .map_err(|error| GpuFailure {
                 fault: GpuFault::Error,
-                detail: format!("thread: {error}"),
+                detail: format!("thread: {error}").into(),
                 reopen: false,
             })?;
         Ok(Started { gpu, worker: self.workers, requests, thread })
@@ -217,13 +214,13 @@ pub fn open(library: &str, procfs: &Path) -> Result<Nvml, GpuFailure> {
         let failure = GpuFailure::new(NvmlCall::Init, &error);
         match error {
             NvmlError::LibloadingError(_) => failure,
-            _ => GpuFailure { detail: format!("{library}: {}", failure.detail), ..failure },
+            _ => GpuFailure { detail: failure.detail.of(library), ..failure },
         }
     })?;
     if nvml.lib().nvmlShutdown.is_err() {
         // Dropping it would panic.
         std::mem::forget(nvml);
-        let detail = format!("{library}: nvmlShutdown is missing{}", GpuFault::Symbol.remedy());
+        let detail = Advice::new(format!("{library}: nvmlShutdown is missing"), GpuFault::Symbol.remedy());
         return Err(GpuFailure { fault: GpuFault::Symbol, detail, reopen: true });
     }
     Ok(nvml)

@@ -138,6 +138,6 @@ impl Worker {
 }
 
 /// The GPU is not where it was: gone, or under another index.
-const fn moved(detail: String) -> GpuFailure {
-    GpuFailure { fault: GpuFault::Absent, detail, reopen: false }
+fn moved(detail: String) -> GpuFailure {
+    GpuFailure { fault: GpuFault::Absent, detail: detail.into(), reopen: false }
 }
