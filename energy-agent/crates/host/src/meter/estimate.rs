@@ -255,7 +255,7 @@ mod tests {
             assert_eq!(Estimate::open(&cpu, None).unwrap().path, path);
         }
         let unknown = Estimate::open(&CpuModel::default(), None).unwrap();
-        assert!(unknown.state().detail.contains("average"));
+        assert!(unknown.state().detail.to_string().contains("average"));
     }
 
     /// FC-060: without CPU time there is idle power and nothing else. Skylake: 0.65 W to 4.26 W a thread.

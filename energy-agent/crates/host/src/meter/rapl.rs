@@ -134,7 +134,7 @@ impl Rapl {
         let faults: Vec<&RaplFault> = self.zones.iter().filter_map(|tracked| tracked.fault.as_ref()).collect();
         let worst = faults.iter().max_by_key(|fault| fault.reason);
         let mut detail = Advice::from(format!("{readable} of {} zones readable", self.zones.len()));
-        if let Some(Advice { what, remedy }) = worst.map(RaplFault::advice) {
+        if let Some(Advice { what, remedy }) = worst.map(|fault| fault.advice()) {
             detail = Advice::new(format!("{}; {what}", detail.what), remedy);
         }
         match worst {

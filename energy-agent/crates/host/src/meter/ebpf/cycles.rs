@@ -45,7 +45,7 @@ impl Cycles {
     /// A reason and an explanation with the remedy, when any CPU refuses: a mix of units is no use.
     pub fn open(choice: CyclesEvent, topology: &Topology, intel_model: Option<u32>) -> Result<Self, NoCycles> {
         let candidates: &[(PerfEvent, WeightUnit)] = match choice {
-            CyclesEvent::None => return Err((Reason::Off, "switched off by --ebpf.cycles-event=none".to_owned())),
+            CyclesEvent::None => return Err((Reason::Off, "switched off by --ebpf.cycles-event=none".into())),
             CyclesEvent::CpuClock => &[(PerfEvent::CPU_CLOCK, WeightUnit::CpuClock)],
             CyclesEvent::Cycles => &[(PerfEvent::CPU_CYCLES, WeightUnit::Cycles)],
             CyclesEvent::Auto if intel_model.is_some_and(|model| DISTRIBUTED_MODELS.contains(&model)) => {
@@ -53,7 +53,7 @@ impl Cycles {
             }
             CyclesEvent::Auto => &[(PerfEvent::CPU_CYCLES, WeightUnit::Cycles)],
         };
-        let mut refusal = (Reason::Absent, "no online CPU".to_owned());
+        let mut refusal = (Reason::Absent, Advice::from("no online CPU"));
         for (event, unit) in candidates {
             let opened: Result<BTreeMap<_, _>, _> = topology
                 .online()
@@ -166,7 +166,7 @@ mod tests {
         let (reason, text) = explained(libc::EACCES);
         assert_eq!(reason, Reason::Permission);
         // The tests have the capability, so another one says no: no lack of rights is claimed.
-        assert!(text.contains("denied by ") && text.contains("CAP_PERFMON (CapEff "), "{text}");
+        assert!(text.to_string().contains("denied by ") && text.to_string().contains("CAP_PERFMON (CapEff "), "{text}");
         assert_eq!(explained(libc::EINVAL).0, Reason::Error);
     }
 }
