@@ -3,7 +3,7 @@
 use energy_ebpf::Usage;
 
 /// Something that is added up: the run time of a process, or all that a cgroup did.
-pub trait Addend: Copy + Default {
+pub(crate) trait Addend: Copy + Default {
     #[must_use]
     fn plus(self, more: Self) -> Self;
     /// What it has more than `charged`; nothing where that is more.
