@@ -15,7 +15,7 @@ use std::os::fd::AsFd as _;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Parser as _;
 use energy_cluster::config::PodsSource;
 use energy_host::scope::NotStarted;
@@ -45,6 +45,33 @@ pub fn run(arguments: &MeasureArgs) -> ExitCode {
             eprintln!("energy-agent measure: {}", printable_lines(&format!("{error:#}")));
             ExitCode::from(FAILED)
         }
+    }
+}
+
+/// Meters that are open, for commands that are measured one at a time.
+pub(super) struct CommandMeters(MeasureSession);
+
+impl CommandMeters {
+    /// # Errors
+    /// When a demanded meter is refused.
+    pub fn open(arguments: &MeasureArgs) -> Result<Self> {
+        Ok(Self(MeasureSession::open(config(arguments)?)?))
+    }
+
+    /// Runs the command once.
+    ///
+    /// # Errors
+    /// When it does not start, or a signal ended it.
+    pub fn once(&mut self, arguments: &MeasureArgs) -> Result<Run> {
+        let name = describe::command_line(&arguments.command);
+        let measured = self.0.run(&arguments.command, arguments.wait).map_err(|failure| match failure {
+            RunFailure::NotStarted(NotStarted::NotFound) => anyhow!("{name}: command not found"),
+            RunFailure::NotStarted(NotStarted::NotExecutable(error)) => anyhow!("{name} cannot be executed: {error}"),
+            RunFailure::NotStarted(NotStarted::Failed(error)) => anyhow!("starting {name}: {error}"),
+            RunFailure::Other(error) => error,
+        })?;
+        ensure!(!measured.interrupted, "ended by a signal");
+        Ok(describe::shown(arguments, measured).run)
     }
 }
 

@@ -53,7 +53,7 @@ pub enum Command {
     /// they are (128 and the number for a signal); the figures go to standard error. Exit code 125: this program failed before
     /// the command ran. 126: the command cannot be executed. 127: it was not found.
     Measure(Box<MeasureArgs>),
-    /// Compare runs: time, energy, power, cost, and what can be said about the difference.
+    /// Compare runs, commands or clocks of a GPU: time, energy, power, cost, and what can be said about the difference.
     ///
     /// Figures are means over the runs of a group, with 95 % intervals by Student's t. A difference is claimed only where the
     /// interval of the ratio does not hold 1 (Welch's t on logarithms, Holm's method for several), and with three runs of each at

@@ -23,6 +23,7 @@ pub use self::group::RunGroup;
 use self::prices::HourlyPrices;
 use self::work::WorkMatch;
 use crate::run::Warning;
+use crate::stats;
 
 /// What is known beside the runs.
 #[derive(Clone, Debug, Default)]
@@ -90,6 +91,18 @@ pub fn compare(groups: &[RunGroup], options: &CompareOptions) -> Result<Comparis
     }
     let currency = options.currency.clone();
     Ok(Comparison { same_work, unit, currency, rows, claims, notes })
+}
+
+/// Mean seconds and joules of each group; `None`: not measured.
+#[must_use]
+pub fn means(groups: &[RunGroup], options: &CompareOptions) -> Vec<Option<(f64, f64)>> {
+    let mean = |group: &RunGroup| {
+        let of = |run| CostFigures::of(run, options).ok().and_then(|figures| Some((figures.seconds, figures.joules?)));
+        let all: Vec<(f64, f64)> = group.runs.iter().map(of).collect::<Option<_>>()?;
+        let (seconds, joules): (Vec<f64>, Vec<f64>) = all.into_iter().unzip();
+        (!seconds.is_empty()).then(|| (stats::mean(&seconds), stats::mean(&joules)))
+    };
+    groups.iter().map(mean).collect()
 }
 
 #[cfg(test)]

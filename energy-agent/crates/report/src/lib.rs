@@ -17,5 +17,6 @@ pub mod page;
 pub mod run;
 pub mod samples;
 pub mod stats;
+pub mod sweep;
 pub mod table;
 mod time;

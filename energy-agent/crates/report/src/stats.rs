@@ -12,6 +12,8 @@ pub(crate) const CONFIDENCE: f64 = 0.95;
 pub(crate) const LEAST_RUNS: usize = 3;
 /// Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993: a modified z beyond this is an outlier.
 const OUTLIER: f64 = 3.5;
+/// Of fewer values, one always lies far from two others.
+const LEAST_FOR_OUTLIERS: usize = 5;
 /// The deviation of a normal distribution by its median and by its mean absolute deviation.
 const BY_MEDIAN: f64 = 1.4826;
 const BY_MEAN: f64 = 1.253_314;
@@ -141,8 +143,11 @@ fn holm(p: &[f64], alpha: f64) -> Vec<f64> {
     levels
 }
 
-/// Values whose modified z is beyond 3.5. Where more than half are equal, the mean deviation takes the median's place.
+/// Values whose modified z is beyond 3.5, of five values at least. Where more than half are equal, the mean deviation takes the median's place.
 fn outliers(values: &[f64]) -> Vec<usize> {
+    if values.len() < LEAST_FOR_OUTLIERS {
+        return Vec::new();
+    }
     let middle = median(values);
     let off: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
     let by_median = BY_MEDIAN * median(&off);
@@ -266,6 +271,7 @@ mod tests {
         assert_eq!(Summary::of(&[10.0, 11.0, 12.0, 13.0, 14.0]).unwrap().outliers, [0_usize; 0]);
         // More than half are equal: the mean deviation is 3/6, and 3 / (1.2533 * 0.5) = 4.8.
         assert_eq!(Summary::of(&[7.0, 7.0, 7.0, 10.0, 7.0, 7.0]).unwrap().outliers, [3]);
-        assert_eq!(Summary::of(&[7.0, 7.0, 7.0]).unwrap().outliers, [0_usize; 0]);
+        assert_eq!(Summary::of(&[7.0; 5]).unwrap().outliers, [0_usize; 0]);
+        assert_eq!(Summary::of(&[7.0, 7.01, 9.0]).unwrap().outliers, [0_usize; 0], "three say nothing");
     }
 }

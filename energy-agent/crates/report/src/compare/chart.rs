@@ -14,6 +14,9 @@ const HEIGHT: u32 = 460;
 /// Part of the range that is left free around all points.
 const FREE: f64 = 0.12;
 
+/// Parts of the width and the height within which two names touch.
+const CLOSE: (f64, f64) = (0.14, 0.06);
+
 /// A group as a point.
 struct ChartPlace<'a> {
     name: &'a str,
@@ -53,6 +56,11 @@ fn draw(places: &[ChartPlace<'_>], title: &str, text: &mut String) -> Result<(),
     root.draw_text(title, &letters(16, &INK, HPos::Left), (16, 10))?;
     let across = range(places.iter().flat_map(|place| ends(place.seconds, place.half.0)));
     let up = range(places.iter().flat_map(|place| ends(place.joules, place.half.1)));
+    let (width, height) = (across.end - across.start, up.end - up.start);
+    // Whose name would lie over that of another has it below.
+    let is_near = |a: &ChartPlace<'_>, b: &ChartPlace<'_>| {
+        (a.seconds - b.seconds).abs() < width * CLOSE.0 && (a.joules - b.joules).abs() < height * CLOSE.1
+    };
     let mut chart = ChartBuilder::on(&root)
         .margin(14)
         .margin_top(40)
@@ -76,7 +84,7 @@ fn draw(places: &[ChartPlace<'_>], title: &str, text: &mut String) -> Result<(),
     front.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (best, _) = COLOURS[0];
     chart.draw_series(LineSeries::new(front, best.stroke_width(2)))?;
-    for place in places {
+    for (number, place) in places.iter().enumerate() {
         let colour = if place.is_dominated { FRAME } else { best };
         let (x, y) = (place.seconds, place.joules);
         let bars = [
@@ -85,7 +93,9 @@ fn draw(places: &[ChartPlace<'_>], title: &str, text: &mut String) -> Result<(),
         ];
         chart.draw_series(bars)?;
         let name: String = place.name.chars().take(32).collect();
-        let label = Text::new(name, (9, -16), letters(12, if place.is_dominated { &FRAME } else { &INK }, HPos::Left));
+        let below = places[..number].iter().any(|other| is_near(other, place));
+        let ink = if place.is_dominated { &FRAME } else { &INK };
+        let label = Text::new(name, (9, if below { 5 } else { -18 }), letters(14, ink, HPos::Left));
         chart.draw_series([EmptyElement::at((x, y)) + Circle::new((0, 0), 4, colour.filled()) + label])?;
     }
     root.present()?;

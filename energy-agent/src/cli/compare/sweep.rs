@@ -1,0 +1,218 @@
+//! A command at several clocks or power limits of a GPU: which of them is best.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::Receiver;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use energy_host::config::HostConfig;
+use energy_model::capping::observation::KnobNow;
+use energy_model::gpu::GpuEnergy;
+use energy_report::compare::{CompareOptions, RunGroup, means};
+use energy_report::run::{Energy, Part, Run, Warning};
+use energy_report::sweep::{KnobSteps, Objective, SweepRange};
+
+use super::limiter::{GpuLimiter, GpuSetting};
+use super::schedule::order;
+
+/// A run begins within so many degrees of the first, or after so long.
+const WARMER: u32 = 2;
+const COOLING: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(500);
+/// The group without a limit.
+pub(super) const OPEN: &str = "open";
+
+/// What is swept.
+pub(super) struct Sweep<'a> {
+    pub host: &'a HostConfig,
+    pub gpu: Option<&'a str>,
+    pub clocks: Option<SweepRange>,
+    /// Watts.
+    pub power: Option<SweepRange>,
+    pub rounds: u32,
+    pub objective: Objective,
+    pub refine: bool,
+    pub seed: u64,
+    pub options: &'a CompareOptions,
+}
+
+/// Runs of every setting, the open one first.
+pub(super) struct Swept {
+    pub groups: Vec<RunGroup>,
+    pub settings: Vec<GpuSetting>,
+    /// The UUID of the GPU.
+    pub gpu: String,
+}
+
+/// Measures a command once. The map has labels for the run.
+pub(super) type MeasureSetting<'a> = dyn FnMut(&BTreeMap<String, String>) -> Result<Run> + 'a;
+
+impl Sweep<'_> {
+    /// Measures every setting, and restores what was.
+    ///
+    /// # Errors
+    /// When the GPU is not this command's alone, a limit cannot be set, or nothing can be measured.
+    pub fn run(&self, ended: &Receiver<String>, measure: &mut MeasureSetting<'_>) -> Result<Swept> {
+        let mut limiter = GpuLimiter::open(self.host, self.gpu)?;
+        let (settings, steps) = self.settings(&limiter)?;
+        let first_celsius = ready(&mut limiter, None, ended)?;
+        let gpu = limiter.gpu.uuid.to_string();
+        let mut bench = SweepBench { limiter: &mut limiter, first_celsius, ended, measure, seed: self.seed, count: 0 };
+        let mut groups: Vec<RunGroup> =
+            settings.iter().map(|setting| RunGroup { name: name(*setting), runs: Vec::new() }).collect();
+        let mut settings = settings;
+        for thing in order(settings.len(), self.rounds, self.seed, Some(0)) {
+            groups[thing].runs.push(bench.once(settings[thing])?);
+        }
+        if let Some(steps) = steps.filter(|_| self.refine) {
+            while let Some(clock_mhz) = steps.next(&self.tried(&settings, &groups)) {
+                let setting = GpuSetting { clock_mhz: Some(clock_mhz), power_mw: None };
+                let runs = (0..self.rounds).map(|_| bench.once(setting)).collect::<Result<Vec<Run>>>()?;
+                settings.push(setting);
+                groups.push(RunGroup { name: name(setting), runs });
+            }
+        }
+        limiter.close()?;
+        Ok(Swept { groups, settings, gpu })
+    }
+
+    /// The settings, of which the first limits nothing, and the steps of what can be refined.
+    fn settings(&self, limiter: &GpuLimiter) -> Result<(Vec<GpuSetting>, Option<KnobSteps>)> {
+        let clock =
+            self.clocks.map(|range| Ok::<_, anyhow::Error>((range, steps(&limiter.clock()?, 1)))).transpose()?;
+        let power =
+            self.power.map(|range| Ok::<_, anyhow::Error>((range, steps(&limiter.power()?, 1000)))).transpose()?;
+        let values = |found: Option<(SweepRange, KnobSteps)>, unit: &str| -> Result<Vec<Option<u64>>> {
+            let Some((range, steps)) = found else { return Ok(vec![None]) };
+            Ok(steps.values(range, unit).map_err(anyhow::Error::msg)?.into_iter().map(Some).collect())
+        };
+        let (clocks, powers) = (values(clock, "MHz")?, values(power, "W")?);
+        let mut settings = vec![GpuSetting::default()];
+        for watts in powers {
+            let power_mw = watts.map(|watts| watts * 1000);
+            settings.extend(clocks.iter().map(|clock_mhz| GpuSetting { clock_mhz: *clock_mhz, power_mw }));
+        }
+        // With two knobs, what lies between is not one line.
+        let refined = clock.filter(|_| power.is_none()).map(|(range, steps)| KnobSteps {
+            floor: steps.floor,
+            max: steps.max.min(range.high),
+            step: steps.step,
+        });
+        Ok((settings, refined))
+    }
+
+    /// What each clock cost.
+    fn tried(&self, settings: &[GpuSetting], groups: &[RunGroup]) -> Vec<(u64, f64)> {
+        let costs = self.costs(groups);
+        settings.iter().zip(costs).filter_map(|(setting, cost)| Some((setting.clock_mhz?, cost?))).collect()
+    }
+
+    /// By the objective; `None`: not measured.
+    pub fn costs(&self, groups: &[RunGroup]) -> Vec<Option<f64>> {
+        let means = means(groups, self.options);
+        let open = means.first().copied().flatten().map_or(f64::INFINITY, |(seconds, _)| seconds);
+        means.into_iter().map(|mean| mean.map(|(seconds, joules)| self.objective.cost(seconds, joules, open))).collect()
+    }
+}
+
+/// The GPU and the command, ready to be measured once more.
+struct SweepBench<'a, 'm> {
+    limiter: &'a mut GpuLimiter,
+    first_celsius: Option<u32>,
+    ended: &'a Receiver<String>,
+    measure: &'a mut MeasureSetting<'m>,
+    seed: u64,
+    count: u32,
+}
+
+impl SweepBench<'_, '_> {
+    fn once(&mut self, setting: GpuSetting) -> Result<Run> {
+        self.limiter.set(setting)?;
+        ready(self.limiter, self.first_celsius, self.ended)?;
+        self.count += 1;
+        let mut labels = BTreeMap::from([
+            ("gpu-setting".to_owned(), name(setting)),
+            ("seed".to_owned(), self.seed.to_string()),
+            ("order".to_owned(), self.count.to_string()),
+        ]);
+        labels.extend(setting.clock_mhz.map(|mhz| ("gpu-clock-mhz".to_owned(), mhz.to_string())));
+        labels.extend(setting.power_mw.map(|mw| ("gpu-power-watts".to_owned(), (mw / 1000).to_string())));
+        let measure = &mut self.measure;
+        let (mut run, used) = self.limiter.during(|| measure(&labels))?;
+        interrupted(self.ended)?;
+        if run.outcome.as_ref().is_some_and(|outcome| !outcome.succeeded) {
+            bail!("the command failed at {}; the sweep ends, and what was set is restored", name(setting));
+        }
+        charge_whole(&mut run, &self.limiter.gpu.uuid, used);
+        Ok(run)
+    }
+}
+
+/// The GPU was the command's alone, so that all its energy counts: at a low clock, work that takes longer costs more idle power.
+fn charge_whole(run: &mut Run, uuid: &str, used: GpuEnergy) {
+    run.energy.retain(|energy| energy.part != Part::Gpu);
+    run.energy.push(Energy {
+        part: Part::Gpu,
+        zone: uuid.to_owned(),
+        node: String::new(),
+        source: used.source.as_str().to_owned(),
+        estimated: false,
+        microjoules: used.energy.0,
+        peak_watts: None,
+    });
+    let message =
+        "the GPU was this command's alone, so all its energy is the run's, from the reading before to the one after";
+    run.warnings.push(Warning { code: "whole_gpu".to_owned(), message: message.to_owned() });
+}
+
+/// Waits until the GPU is as cool as at the first start. Returns its temperature.
+fn ready(limiter: &mut GpuLimiter, first_celsius: Option<u32>, ended: &Receiver<String>) -> Result<Option<u32>> {
+    let asked = Instant::now();
+    loop {
+        interrupted(ended)?;
+        let reading = limiter.reading()?;
+        let index = reading.gpu.index;
+        if !reading.instances.is_empty() {
+            bail!(
+                "GPU {index} is divided into MIG instances, which share its clock; a sweep would slow down all of them"
+            );
+        }
+        if !reading.processes.is_empty() {
+            let pids: Vec<String> = reading.processes.iter().map(|process| process.pid.to_string()).collect();
+            bail!(
+                "GPU {index} is used by process {}: a sweep would slow it down, and its work would be measured; stop it first",
+                pids.join(", ")
+            );
+        }
+        let celsius = reading.state.temperature_celsius;
+        let is_cool = match (celsius, first_celsius) {
+            (Some(now), Some(first)) => now <= first + WARMER,
+            _ => true,
+        };
+        if is_cool || asked.elapsed() >= COOLING {
+            return Ok(celsius);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+fn interrupted(ended: &Receiver<String>) -> Result<()> {
+    if let Ok(signal) = ended.try_recv() {
+        bail!("ended by {signal}; what was set is restored");
+    }
+    Ok(())
+}
+
+fn steps(knob: &KnobNow, unit: u64) -> KnobSteps {
+    let max = knob.original.map_or(knob.max, |original| original.min(knob.max));
+    KnobSteps { floor: knob.min.div_ceil(unit), max: max / unit, step: (knob.step / unit).max(1) }
+}
+
+/// `1200 MHz`, `1200 MHz 350 W`.
+pub(super) fn name(setting: GpuSetting) -> String {
+    let clock = setting.clock_mhz.map(|mhz| format!("{mhz} MHz"));
+    let power = setting.power_mw.map(|mw| format!("{} W", mw / 1000));
+    let parts: Vec<String> = clock.into_iter().chain(power).collect();
+    if parts.is_empty() { OPEN.to_owned() } else { parts.join(" ") }
+}
