@@ -6,6 +6,7 @@ mod client;
 pub mod compare;
 pub mod doctor;
 pub mod measure;
+mod measure_job;
 pub mod policy;
 pub mod report;
 pub mod restore;

@@ -7,6 +7,7 @@ mod compare;
 mod controller;
 mod login;
 mod measure;
+mod measure_job;
 mod report;
 
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ pub use self::compare::{CompareArgs, CompareFormat, Money, SweepArgs};
 pub use self::controller::ControllerArgs;
 pub use self::login::Login;
 pub use self::measure::{Cooldown, MeasureArgs, WaitFor};
+pub use self::measure_job::{AgentsBy, JobArgs};
 pub use self::report::{Moment, ReportArgs, RunFormat, RunOutput};
 
 #[derive(Clone, Debug, Args)]

@@ -133,10 +133,11 @@ fn usage_error(mut error: clap::Error) -> ! {
     std::process::exit(usage_code(error.exit_code()))
 }
 
-/// `measure` has a code of its own for what is wrong before its command runs.
+/// `measure` has a code of its own for what is wrong before its command runs; with --job there is no command.
 fn usage_code(code: i32) -> i32 {
-    let is_measure = std::env::args().nth(1).is_some_and(|name| name == "measure");
-    if is_measure && code != 0 { i32::from(cli::measure::FAILED) } else { code }
+    let own = || std::env::args().skip(1).take_while(|argument| argument != "--");
+    let is_command = own().next().is_some_and(|name| name == "measure") && !own().any(|flag| flag.starts_with("--job"));
+    if is_command && code != 0 { i32::from(cli::measure::FAILED) } else { code }
 }
 
 fn log_to(level: LogLevel, format: LogFormat, log: Log) {

@@ -32,6 +32,14 @@ pub fn text(folder: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// The one object of a file of deploy/examples.
+pub fn example(name: &str) -> Value {
+    let text = std::fs::read_to_string(deploy().join("examples").join(name)).unwrap();
+    let mut objects = parsed(&text);
+    assert_eq!(objects.len(), 1, "{name}");
+    objects.remove(0)
+}
+
 /// Documents of YAML.
 pub fn parsed(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap()

@@ -4,5 +4,6 @@
 mod common;
 
 mod compare;
+mod job;
 mod measure;
 mod report;

@@ -20,9 +20,10 @@ const LIBRARIES_FROM: &str = "sid";
 const ETCD_FROM: &str = "trixie";
 
 /// What the API server consists of. The folder names are those of its import paths.
-const OPENAPI_OF: [&str; 9] = [
+const OPENAPI_OF: [&str; 10] = [
     "k8s.io/api/core/v1",
     "k8s.io/api/apps/v1",
+    "k8s.io/api/batch/v1",
     "k8s.io/api/coordination/v1",
     "k8s.io/api/events/v1",
     "k8s.io/apimachinery/pkg/apis/meta/v1",

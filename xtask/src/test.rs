@@ -18,7 +18,7 @@ const BESIDE: [&[&str]; 2] = [&["fleet", "policies", "pages"], &["knobs", "progr
 const LAST: &str = "workloads";
 
 /// Modules of test programs that use a Kubernetes API server.
-const WITH_API_SERVER: [&str; 15] = [
+const WITH_API_SERVER: [&str; 16] = [
     "capping",
     "capping_cpu",
     "controller",
@@ -26,6 +26,7 @@ const WITH_API_SERVER: [&str; 15] = [
     "deploy",
     "end_to_end",
     "idle_policy",
+    "job",
     "kepler",
     "kepler_dashboards",
     "kubelet",

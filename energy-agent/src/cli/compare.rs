@@ -26,7 +26,7 @@ use energy_report::run::Run;
 use self::hold::HeldClock;
 use self::sweep::{Sweep, Swept};
 use crate::cli::measure::CommandMeters;
-use crate::config::{CompareArgs, CompareFormat, Cooldown, MeasureArgs, WaitFor};
+use crate::config::{CompareArgs, CompareFormat, Cooldown, JobArgs, Login, MeasureArgs, RunOutput, WaitFor};
 use crate::signals;
 
 /// Exit code of wrong usage, as clap has it.
@@ -232,7 +232,7 @@ fn measured(arguments: &CompareArgs, command: &[OsString], labels: &BTreeMap<Str
         warmups: 0,
         prepare: None,
         cooldown: Cooldown::Time(Duration::ZERO),
-        json: None,
+        output: RunOutput::default(),
         labels: labels.clone().into_iter().collect(),
         work: arguments.work,
         work_unit: arguments.work_unit.clone(),
@@ -241,5 +241,7 @@ fn measured(arguments: &CompareArgs, command: &[OsString], labels: &BTreeMap<Str
         idle: IdleMethod::Learned,
         host: arguments.host.clone(),
         command: command.to_vec(),
+        login: Login::default(),
+        job: JobArgs::default(),
     }
 }

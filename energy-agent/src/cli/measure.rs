@@ -39,6 +39,9 @@ const COOL: Duration = Duration::from_secs(30);
 /// Runs the command and prints what it used. The exit code is the command's.
 #[must_use]
 pub fn run(arguments: &MeasureArgs) -> ExitCode {
+    if let Some(file) = &arguments.job.job {
+        return super::measure_job::run(file, arguments);
+    }
     match measure(arguments) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -153,7 +156,7 @@ fn config(arguments: &MeasureArgs) -> Result<Config> {
 
 fn write_files(arguments: &MeasureArgs, shown: Vec<ShownRun>) -> Result<()> {
     let runs: Vec<Run> = shown.into_iter().map(|shown| shown.run).collect();
-    if let Some(file) = &arguments.json {
+    if let Some(file) = &arguments.output.json {
         let text = match &runs[..] {
             [run] if arguments.runs == 1 => serde_json::to_string_pretty(run),
             runs => serde_json::to_string_pretty(runs),

@@ -1,15 +1,24 @@
 //! The flags of `energy-agent measure`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use energy_host::config::HostConfig;
 use energy_model::attribution::method::IdleMethod;
 
+use super::measure_job::JobArgs;
+use super::{Login, RunOutput};
+
 #[derive(Debug, Args)]
 #[command(
+    mut_arg("json", |flag| flag.short('o').help(JSON)),
+    mut_arg("format", |flag| flag.requires("job").help("How to print the run of --job")),
+    mut_arg("html", |flag| flag.requires("job")),
+    mut_arg("svg", |flag| flag.requires("job")),
+    mut_arg("price_per_kwh", |flag| flag.requires("job")),
+    mut_arg("gco2_per_kwh", |flag| flag.requires("job")),
+    mut_arg("pue", |flag| flag.requires("job")),
     mut_arg("interval", |flag| flag.default_value("100ms")),
     mut_arg("run_directory", |flag| flag.hide(true)),
     mut_arg("process_max", |flag| flag.hide(true)),
@@ -30,9 +39,8 @@ pub struct MeasureArgs {
     /// for 30 s at most.
     #[arg(long = "cooldown", default_value = "0s", value_parser = cooldown, value_name = "DURATION|temp")]
     pub cooldown: Cooldown,
-    /// File for the figures (energy-agent.io/run/v1, JSON): one run, or a list of several. `report` and `compare` read it.
-    #[arg(short = 'o', long = "json", value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: RunOutput,
     /// Label of the runs, by which `compare --by` groups them; may be given several times.
     #[arg(long = "label", value_parser = label, value_name = "KEY=VALUE")]
     pub labels: Vec<(String, String)>,
@@ -56,9 +64,17 @@ pub struct MeasureArgs {
     #[command(flatten)]
     pub host: HostConfig,
     /// The command and its arguments. No shell reads them.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "job", value_name = "COMMAND")]
     pub command: Vec<OsString>,
+    #[command(flatten)]
+    pub login: Login,
+    #[command(flatten)]
+    pub job: JobArgs,
 }
+
+/// What `--json` is for here.
+const JSON: &str =
+    "File for the figures (energy-agent.io/run/v1): one run, or a list of several. `report` and `compare` read it";
 
 /// The pause between two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

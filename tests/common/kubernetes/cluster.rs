@@ -180,6 +180,20 @@ impl Cluster {
         self.ask(Method::POST, &format!("/apis/resource.k8s.io/{version}/resourceslices"), Some(&slice));
     }
 
+    /// Any object or list; `None` where there is none.
+    pub fn get(&self, path: &str) -> Option<Value> {
+        match runtime().block_on(self.client.request(request(Method::GET, path, None))) {
+            Ok(found) => Some(found),
+            Err(kube::Error::Api(status)) if status.code == 404 => None,
+            Err(error) => panic!("{path}: {error}"),
+        }
+    }
+
+    /// Writes an object or its status, whatever version it has now.
+    pub fn put(&self, path: &str, object: &Value) -> Value {
+        self.ask(Method::PUT, path, Some(&without_version(object)))
+    }
+
     fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Value {
         let answer = self.client.request(request(method.clone(), path, body));
         runtime().block_on(answer).unwrap_or_else(|error| panic!("{method} {path}: {error}"))

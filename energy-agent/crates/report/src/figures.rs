@@ -132,6 +132,19 @@ pub(crate) fn facts(run: &Run) -> Vec<(String, String)> {
     use crate::number::{grouped, significant};
     let mut facts = Vec::new();
     let mut add = |name: &str, text: String| facts.push((name.to_owned(), text));
+    if let Some(outcome) = run.outcome.as_ref().filter(|outcome| !outcome.succeeded) {
+        let code = outcome.exit_code.map(|code| format!("exit code {code}"));
+        let reason = Some(outcome.reason.clone()).filter(|reason| !reason.is_empty());
+        add("failed", reason.into_iter().chain(code).collect::<Vec<_>>().join(", "));
+    }
+    if let Some(waited) = run.waited {
+        let parts = [(waited.queue_seconds, "in the queue"), (waited.image_seconds, "for images and the start")];
+        let said = parts.into_iter().filter_map(|(time, what)| Some(format!("{} s {what}", grouped(time?, 0))));
+        let said: Vec<String> = said.collect();
+        if !said.is_empty() {
+            add("waited", said.join(", "));
+        }
+    }
     if let Some(seconds) = run.cpu_seconds {
         add("CPU time", format!("{} s", grouped(seconds, 2)));
     }
@@ -237,4 +250,30 @@ pub(crate) fn heading(run: &Run) -> [String; 2] {
             (run.measured.coverage * 100.0).floor()
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests panic")]
+
+    use super::*;
+
+    #[test]
+    fn a_job_says_how_long_it_waited_and_why_it_failed() {
+        let run: Run = serde_json::from_str(
+            r#"{
+                "apiVersion": "energy-agent.io/run/v1", "id": "1", "subject": {"kind": "job", "name": "train"},
+                "measured": {"by": "prometheus", "intervalSeconds": 1, "coverage": 1}, "start": 0, "end": 5, "energy": [],
+                "waited": {"queueSeconds": 2, "imageSeconds": 14},
+                "outcome": {"succeeded": false, "exitCode": 3, "reason": "BackoffLimitExceeded"}
+            }"#,
+        )
+        .unwrap();
+        let own = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        let expected = [
+            own("failed", "BackoffLimitExceeded, exit code 3"),
+            own("waited", "2 s in the queue, 14 s for images and the start"),
+        ];
+        assert_eq!(facts(&run), expected);
+    }
 }

@@ -26,7 +26,7 @@ const DETAIL: [&str; 14] = [
     "method",
 ];
 /// When the agent's process began.
-pub(crate) const START: &str = "process_start_time_seconds";
+pub const START: &str = "process_start_time_seconds";
 /// When the values of a page were read.
 pub const LAST_TICK: &str = "energy_agent_last_tick_timestamp_seconds";
 /// A page's own time is believed this far from the time of its scrape.

@@ -82,9 +82,18 @@ enum End {
 
 /// Lists, watches and goes on for ever. A new client is made whenever credentials or certificates were refused: they may
 /// have been renewed.
-pub async fn run<T: Watched>(credentials: Credentials, query: Query, mut tell: impl FnMut(Heard<T>)) {
+pub async fn run<T: Watched>(credentials: Credentials, query: Query, tell: impl FnMut(Heard<T>)) {
+    run_from(credentials, query, Age::Any, tell).await;
+}
+
+/// The same with a first list of this age.
+pub(crate) async fn run_from<T: Watched>(
+    credentials: Credentials,
+    query: Query,
+    mut age: Age,
+    mut tell: impl FnMut(Heard<T>),
+) {
     let mut backoff = Backoff::new();
-    let mut age = Age::Any;
     // The cluster's server, and the version that the next watch starts from.
     let (mut server, mut version): (Option<Server>, Option<String>) = (None, None);
     loop {

@@ -1,0 +1,121 @@
+//! The metrics pages of agents, read through the API server where there is no Prometheus: the proxy of a pod is one GET, which
+//! needs `get` on `pods/proxy`. A forwarded port would need another library and the right to reach every port of the pods.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use energy_model::meter_state::Reason;
+use hyper::http;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Error;
+use kube::api::ListParams;
+use kube::core::Request;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use crate::kubernetes::{ClusterError, Credentials, Server};
+
+const ANSWER: Duration = Duration::from_secs(10);
+/// The label that the manifests and the chart give an agent.
+const SELECTOR: &str = "app.kubernetes.io/name=energy-agent";
+/// The port's name in the manifests, and its number there.
+const PORT_NAME: &str = "metrics";
+const PORT: i32 = 9102;
+
+/// The agents of a cluster.
+pub struct AgentProxies {
+    server: Server,
+    namespace: String,
+    /// Name and port of each node's agent.
+    known: BTreeMap<String, (String, i32)>,
+}
+
+#[derive(Deserialize)]
+struct AgentPods {
+    items: Vec<Pod>,
+}
+
+impl AgentProxies {
+    /// # Errors
+    /// When the credentials cannot be used.
+    pub async fn new(credentials: &Credentials, namespace: &str) -> Result<Self, ClusterError> {
+        let server = credentials.client().await?;
+        Ok(Self { server, namespace: namespace.to_owned(), known: BTreeMap::new() })
+    }
+
+    /// Whether there are any.
+    ///
+    /// # Errors
+    /// When there is none, or the server does not let this account look.
+    pub async fn check(&self) -> Result<(), ClusterError> {
+        self.find(None).await.map(drop)
+    }
+
+    /// The page of a node's agent.
+    ///
+    /// # Errors
+    /// When the node has no agent, or it cannot be asked.
+    pub async fn page(&mut self, node: &str) -> Result<String, ClusterError> {
+        let (pod, port) = match self.known.get(node) {
+            Some(known) => known.clone(),
+            None => self.find(Some(node)).await?,
+        };
+        let object = format!("pods/proxy in namespace {}", self.namespace);
+        let path = format!("/api/v1/namespaces/{}/pods/{pod}:{port}/proxy/metrics", self.namespace);
+        let request = http::Request::get(path)
+            .header("Accept", "text/plain")
+            .body(Vec::new())
+            .map_err(|error| self.server.trouble(&Error::HttpError(error), "get", &object))?;
+        let answer = timeout(ANSWER, self.server.client.request_text(request)).await;
+        let page = answer
+            .unwrap_or_else(|_| {
+                // As a proxy says it.
+                Err(Error::Service("no answer in time".into()))
+            })
+            .map_err(|error| {
+                let mut trouble = self.server.trouble(&error, "get", &object);
+                if trouble.reason == Reason::Error {
+                    trouble.message += "; an agent with TLS or users cannot be read in this way: use --prometheus";
+                }
+                trouble
+            });
+        match &page {
+            Ok(_) => drop(self.known.insert(node.to_owned(), (pod, port))),
+            // Another pod may be the node's agent by now.
+            Err(_) => drop(self.known.remove(node)),
+        }
+        page
+    }
+
+    /// An agent's pod, that of `node` if one is named.
+    async fn find(&self, node: Option<&str>) -> Result<(String, i32), ClusterError> {
+        let object = format!("pods in namespace {}", self.namespace);
+        let mut parameters = ListParams::default().labels(SELECTOR);
+        if let Some(node) = node {
+            parameters = parameters.fields(&format!("spec.nodeName={node}"));
+        }
+        let request = Request::new(format!("/api/v1/namespaces/{}/pods", self.namespace))
+            .list(&parameters)
+            .map_err(|error| self.server.trouble(&Error::BuildRequest(error), "list", &object))?;
+        let answer = timeout(ANSWER, self.server.client.request::<AgentPods>(request)).await;
+        let list = answer
+            .map_err(|_| self.server.silence("list", &object, ANSWER))?
+            .map_err(|error| self.server.trouble(&error, "list", &object))?;
+        let pod = list.items.into_iter().find_map(|pod| Some((pod.metadata.name.clone()?, port(&pod))));
+        pod.ok_or_else(|| ClusterError {
+            reason: Reason::Absent,
+            message: format!(
+                "no agent{}: no pod with the label {SELECTOR} in namespace {}; --agents.namespace names another one",
+                node.map(|node| format!(" on node {node}")).unwrap_or_default(),
+                self.namespace
+            ),
+        })
+    }
+}
+
+/// The port of an agent's pod that has its metrics.
+fn port(pod: &Pod) -> i32 {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
+    ports.find(|port| port.name.as_deref() == Some(PORT_NAME)).map_or(PORT, |port| port.container_port)
+}

@@ -1,0 +1,337 @@
+//! `energy-agent measure --job FILE`: runs a Job or Pod in a cluster, and reports what it used.
+
+mod build;
+mod direct;
+mod progress;
+mod scraped;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use energy_cluster::job::{Course, Deadlines, JobDocument, RunEnd, SubmitError, Submitted};
+use energy_cluster::kubernetes::{ClusterError, Credentials};
+use energy_files::config_file;
+use energy_model::printable::printable_lines;
+use energy_report::run::{Run, Work};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use self::direct::Direct;
+use self::progress::Progress;
+use super::report::prometheus::Prometheus;
+use super::report::{new_id, output};
+use super::run_problem::RunProblem;
+use crate::config::{AgentsBy, JobArgs, Login, MeasureArgs, RunOutput};
+
+/// The workload failed.
+const FAILED: u8 = 1;
+/// What a shell adds to the number of a signal.
+const BY_SIGNAL: u8 = 128;
+
+/// What the command line asks for.
+struct JobOrder<'a> {
+    file: &'a Path,
+    job: &'a JobArgs,
+    login: &'a Login,
+    output: RunOutput,
+    runs: u32,
+    labels: &'a [(String, String)],
+    /// Done by each run.
+    work: Option<Work>,
+}
+
+/// Runs it as often as it is asked for, and shows what came of it.
+pub(crate) fn run(file: &Path, arguments: &MeasureArgs) -> ExitCode {
+    let MeasureArgs { runs: number, labels, work, work_unit, job, output, login, .. } = arguments;
+    let work = work.map(|amount| Work { amount, unit: work_unit.clone() });
+    let order = JobOrder { file, job, login, output: output.clone(), runs: *number, labels, work };
+    runs(&order).unwrap_or_else(|problem| problem.end())
+}
+
+fn runs(order: &JobOrder<'_>) -> Result<ExitCode, RunProblem> {
+    let plan = Plan::new(order.file, order.job, order.login)?;
+    let runtime = Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    let (mut runs, mut ended) = (Vec::new(), Ok(ExitCode::SUCCESS));
+    let mut signals = runtime.block_on(async { EndSignals::listen() })?;
+    for number in 1..=order.runs {
+        if order.runs > 1 {
+            eprintln!("run {number} of {}", order.runs);
+        }
+        let done = runtime.block_on(plan.run(number < order.runs, &mut signals));
+        let goes_on = matches!(done, Ok(Done { completed: true, stopped: None, .. }));
+        ended = done.map(|Done { completed, run, stopped }| {
+            runs.extend(run.map(|run| *run));
+            match (stopped, completed) {
+                (Some(number), _) => ExitCode::from(BY_SIGNAL.saturating_add(number)),
+                (None, true) => ExitCode::SUCCESS,
+                (None, false) => ExitCode::from(FAILED),
+            }
+        });
+        if !goes_on {
+            break;
+        }
+    }
+    // A question to Prometheus may be open.
+    runtime.shutdown_background();
+    // What was measured before a problem is not lost.
+    for run in &mut runs {
+        run.labels.extend(order.labels.iter().cloned());
+        run.work = order.work.clone();
+    }
+    let written = show(&mut runs, order);
+    let code = ended?;
+    written.map(|()| code)
+}
+
+/// Prints each run, and writes the files: a run file holds one run or a list, a page or picture is of one run.
+fn show(runs: &mut [Run], order: &JobOrder<'_>) -> Result<(), RunProblem> {
+    if order.runs == 1 {
+        return runs.first_mut().map_or(Ok(()), |run| output::write(run, &order.output));
+    }
+    for (number, run) in (1..).zip(runs.iter_mut()) {
+        let of_run = |file: &Option<PathBuf>| file.as_deref().map(|file| numbered(file, number));
+        let (html, svg) = (of_run(&order.output.html), of_run(&order.output.svg));
+        output::write(run, &RunOutput { json: None, html, svg, ..order.output.clone() })?;
+    }
+    if let Some(file) = &order.output.json {
+        let text = serde_json::to_string_pretty(runs).context("the runs as JSON")?;
+        fs::write(file, text + "\n").with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// `page.html` of the second run is `page-2.html`.
+fn numbered(file: &Path, number: u32) -> PathBuf {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let extension = file.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
+    file.with_file_name(format!("{stem}-{number}{extension}"))
+}
+
+/// What is to be run, and how.
+struct Plan {
+    file: PathBuf,
+    document: JobDocument,
+    namespace: Option<String>,
+    credentials: Credentials,
+    source: FigureSource,
+    limits: Deadlines,
+    keep: bool,
+}
+
+/// Where the figures come from.
+enum FigureSource {
+    Prometheus(Arc<Prometheus>),
+    /// The namespace of the agents.
+    Agents(String),
+}
+
+/// What came of one run.
+#[derive(Default)]
+struct Done {
+    completed: bool,
+    /// There are no figures of what never ran.
+    run: Option<Box<Run>>,
+    /// The number of the signal that asked for the end.
+    stopped: Option<u8>,
+}
+
+impl Plan {
+    /// Reads the file, and looks whether the figures can be had, before anything is created.
+    ///
+    /// # Errors
+    /// When the file holds no Job or Pod, or there is no cluster or source of figures.
+    fn new(file: &Path, args: &JobArgs, login: &Login) -> Result<Self, RunProblem> {
+        let usage = |text: String| RunProblem::Usage(format!("{}: {text}", file.display()));
+        let text = config_file::text(file, config_file::MAX_BYTES).map_err(|error| usage(error.to_string()))?;
+        let document = JobDocument::read(&text, file).map_err(usage)?;
+        if let (Some(wanted), Some(written)) = (args.namespace.as_deref(), document.namespace())
+            && wanted != written
+        {
+            let text = format!("its namespace is {written} and --namespace is {wanted}; leave one of them out");
+            return Err(usage(text));
+        }
+        let credentials = Credentials::find(args.kubeconfig.as_deref()).ok_or_else(|| {
+            let text = "no cluster: there is neither a kubeconfig nor a service account; name a file with --kubeconfig";
+            RunProblem::NotMeasured(text.to_owned())
+        })?;
+        let source = match (&args.prometheus, args.agents) {
+            (Some(url), _) => {
+                let prometheus = Prometheus::new(url, login)?;
+                scraped::check(&prometheus)?;
+                FigureSource::Prometheus(Arc::new(prometheus))
+            }
+            (None, Some(AgentsBy::Direct)) => FigureSource::Agents(args.agents_namespace.clone()),
+            (None, None) => {
+                let text = "the figures have to come from somewhere: name a Prometheus server with --prometheus URL, or read \
+                            the agents with --agents=direct";
+                return Err(RunProblem::Usage(text.to_owned()));
+            }
+        };
+        Ok(Self {
+            file: file.to_owned(),
+            document,
+            namespace: args.namespace.clone(),
+            credentials,
+            source,
+            limits: Deadlines { whole: args.timeout, start: args.start_timeout },
+            keep: args.keep,
+        })
+    }
+
+    /// Runs it once, to its end and its deletion; `more` runs follow, which may need its name.
+    ///
+    /// # Errors
+    /// When it could not be created, followed or measured. Whatever was created is deleted then too.
+    async fn run(&self, more: bool, signals: &mut EndSignals) -> Result<Done, RunProblem> {
+        let mut direct = match &self.source {
+            FigureSource::Agents(namespace) => {
+                Some(Direct::new(&self.credentials, namespace).await.map_err(not_measured)?)
+            }
+            FigureSource::Prometheus(_) => None,
+        };
+        let id = new_id();
+        // A signal waits until it is known what was created.
+        let credentials = self.credentials.clone();
+        let submitted = Submitted::create(credentials, &self.document, self.namespace.as_deref(), &id).await;
+        let submitted = submitted.map_err(|error| match error {
+            SubmitError::Refused(text) => RunProblem::Usage(format!("{}: {text}", self.file.display())),
+            SubmitError::Cluster(error) => not_measured(error),
+        })?;
+        if let Some(direct) = &mut direct {
+            direct.begin(submitted.created);
+        }
+        let mut progress = Progress::new(&submitted);
+        let measured = tokio::select! {
+            measured = self.measure(&submitted, &id, &mut progress, &mut direct) => measured,
+            number = signals.any() => Ok(Done { stopped: Some(number), ..Done::default() }),
+        };
+        progress.end();
+        if let Ok(Done { stopped: Some(_), .. }) = measured {
+            eprintln!("stopped by a signal");
+        }
+        let goes_on = more && matches!(measured, Ok(Done { completed: true, stopped: None, .. }));
+        let stopped = self.delete(&submitted, goes_on, signals).await;
+        measured.map(|done| Done { stopped: done.stopped.or(stopped), ..done })
+    }
+
+    /// Follows it to its end, and gathers the figures.
+    async fn measure(
+        &self,
+        submitted: &Submitted,
+        id: &str,
+        progress: &mut Progress,
+        direct: &mut Option<Direct>,
+    ) -> Result<Done, RunProblem> {
+        let placed = RefCell::new(BTreeMap::new());
+        let followed = submitted.follow(self.limits, |sight| {
+            let pods = sight.course.pods().into_iter().filter(|pod| !pod.node.is_empty());
+            placed.replace(pods.map(|pod| (pod.uid, pod.node)).collect());
+            progress.show(sight);
+        });
+        let (end, course) = match direct {
+            None => followed.await,
+            Some(direct) => tokio::select! {
+                followed = followed => followed,
+                never = direct.follow(&placed) => match never {},
+            },
+        }
+        .map_err(not_measured)?;
+        progress.ended(&end);
+        let completed = end == RunEnd::Complete;
+        if course.pods().iter().all(|pod| pod.started.is_none()) {
+            return Ok(Done { completed, ..Done::default() });
+        }
+        let mut run = self.figures(submitted, id, &course, progress, direct).await?;
+        build::complete(&mut run, submitted, &course, &end);
+        Ok(Done { completed, run: Some(Box::new(run)), stopped: None })
+    }
+
+    async fn figures(
+        &self,
+        submitted: &Submitted,
+        id: &str,
+        course: &Course,
+        progress: &mut Progress,
+        direct: &mut Option<Direct>,
+    ) -> Result<Run, RunProblem> {
+        let ask = build::ask(id, &self.document, submitted, course, direct.is_some());
+        match (&self.source, direct) {
+            (FigureSource::Prometheus(prometheus), _) => scraped::run(prometheus, ask, course, progress).await,
+            (FigureSource::Agents(_), Some(direct)) => direct.run(ask, course, progress).await,
+            (FigureSource::Agents(_), None) => unreachable!("agents are found before"),
+        }
+    }
+
+    /// Deletes it, and waits until it is gone if the next run may have its name. The number of a signal that came meanwhile.
+    async fn delete(&self, submitted: &Submitted, goes_on: bool, signals: &mut EndSignals) -> Option<u8> {
+        if self.keep {
+            eprintln!("it is kept; to delete it: {}", submitted.how_to_delete());
+            return None;
+        }
+        let deleted = tokio::select! {
+            deleted = submitted.delete() => deleted.map_err(|error| error.message),
+            number = signals.any() => {
+                eprintln!("warning: another signal; delete it yourself: {}", submitted.how_to_delete());
+                return Some(number);
+            }
+        };
+        if let Err(why) = &deleted {
+            let text = format!("warning: {why}; delete it yourself: {}", submitted.how_to_delete());
+            eprintln!("{}", printable_lines(&text));
+        } else if goes_on {
+            return tokio::select! {
+                gone = submitted.wait_until_gone() => {
+                    if let Err(ClusterError { message, .. }) = gone {
+                        eprintln!("warning: {}", printable_lines(&message));
+                    }
+                    None
+                }
+                number = signals.any() => Some(number),
+            };
+        }
+        None
+    }
+}
+
+fn not_measured(error: ClusterError) -> RunProblem {
+    let ClusterError { message, .. } = error;
+    RunProblem::NotMeasured(message)
+}
+
+/// The signals that ask for the end.
+struct EndSignals([(u8, Signal); 3]);
+
+impl EndSignals {
+    fn listen() -> anyhow::Result<Self> {
+        let on = |kind: SignalKind, number: u8| anyhow::Ok((number, signal(kind).context("waiting for signals")?));
+        let (interrupt, terminate) = (on(SignalKind::interrupt(), 2)?, on(SignalKind::terminate(), 15)?);
+        Ok(Self([interrupt, terminate, on(SignalKind::hangup(), 1)?]))
+    }
+
+    /// The number of the next one.
+    async fn any(&mut self) -> u8 {
+        let [(a, interrupt), (b, terminate), (c, hangup)] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => *a,
+            _ = terminate.recv() => *b,
+            _ = hangup.recv() => *c,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_several_runs_has_a_page_of_its_own() {
+        for (file, expected) in [("a/page.html", "a/page-2.html"), ("page", "page-2"), ("a.b.svg", "a.b-2.svg")] {
+            assert_eq!(numbered(Path::new(file), 2), Path::new(expected));
+        }
+    }
+}
