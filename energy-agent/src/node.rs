@@ -212,6 +212,12 @@ impl Node {
         }
     }
 
+    /// Whether every GPU that is read has a reading that was taken at this moment or later.
+    #[must_use]
+    pub fn gpus_read_since(&self, moment: Instant) -> bool {
+        self.gpus.read_since(moment)
+    }
+
     /// Reads, divides and adds up. `late` says that this tick began more than half an interval late, `told` is what is
     /// known of the pods by now.
     pub fn tick(&mut self, late: bool, told: &KnownPods) -> Snapshot {

@@ -32,6 +32,9 @@ use crate::config::Config;
 const ASK_EVERY: Duration = Duration::from_secs(30);
 const ASK_UNKNOWN_EVERY: Duration = Duration::from_secs(5);
 
+/// A GPU without a reading for so long is not waited for.
+const GONE: Duration = Duration::from_secs(10);
+
 /// Everything about GPUs that a tick changes.
 pub struct Gpus {
     pids: Pids,
@@ -93,6 +96,12 @@ impl Gpus {
             hold: config.host.interval * 5 / 2,
             seen: BTreeMap::new(),
         }
+    }
+
+    /// Whether every GPU that was read a short time before this moment has a reading that was taken then or later.
+    pub fn read_since(&self, moment: Instant) -> bool {
+        let mut read = self.seen.values().filter(|seen| moment.saturating_duration_since(seen.taken) < GONE);
+        read.all(|seen| seen.taken >= moment)
     }
 
     /// Finds out who uses each GPU that was read.

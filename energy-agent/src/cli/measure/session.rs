@@ -26,6 +26,9 @@ use crate::node::Node;
 /// How long what ends with the command may take to be gone before it counts as left over.
 const GRACE: Duration = Duration::from_millis(50);
 const GRACE_STEP: Duration = Duration::from_millis(1);
+/// How long the GPUs' last readings may take. They are taken by threads of their own, and a busy machine lets them wait.
+const LATE_GPUS: Duration = Duration::from_secs(5);
+const LATE_GPUS_STEP: Duration = Duration::from_millis(10);
 
 /// One run as it was measured.
 #[derive(Debug)]
@@ -125,8 +128,7 @@ impl MeasureSession {
                 }
             }
         }
-        let last = self.tick();
-        recorder.add(&last);
+        let last = self.last_tick(&mut recorder, end);
         let elapsed = end.saturating_duration_since(began);
         Ok(MeasuredRun { figures: recorder.finish(&last), start, elapsed, status, killed, interrupted, last })
     }
@@ -145,6 +147,19 @@ impl MeasureSession {
                 // It holds a sender itself.
                 Err(RecvTimeoutError::Disconnected) => return Instant::now(),
             }
+        }
+    }
+
+    /// Reads until each GPU has a reading that was taken after the end: what it used until then is in that one.
+    fn last_tick(&mut self, recorder: &mut RunRecorder, end: Instant) -> Snapshot {
+        let until = Instant::now() + LATE_GPUS;
+        loop {
+            let last = self.tick();
+            recorder.add(&last);
+            if self.node.gpus_read_since(end) || Instant::now() >= until {
+                return last;
+            }
+            thread::sleep(LATE_GPUS_STEP);
         }
     }
 

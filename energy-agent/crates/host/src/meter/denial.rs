@@ -48,7 +48,7 @@ struct Situation {
 
 /// A refusal with its cause and remedy; `remedy` is for a process that lacks the capabilities.
 #[must_use]
-pub fn advise(refusal: Option<String>, need: Need, sysfs: &Path, remedy: &str) -> Advice {
+pub(crate) fn advise(refusal: Option<String>, need: Need, sysfs: &Path, remedy: &str) -> Advice {
     match (explain(need, sysfs), refusal) {
         (Some(Advice { what, remedy }), Some(refusal)) => Advice::new(format!("{refusal}; {what}"), remedy),
         (Some(cause), None) => cause,
