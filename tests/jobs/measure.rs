@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -209,11 +209,12 @@ fn several_runs_have_a_warm_up_a_preparation_and_intervals() {
 fn a_signal_goes_to_the_command_and_the_figures_are_printed() {
     let mut measure = Measure::script(&["-r3"], "echo began; exec sleep 600");
     measure.command.process_group(0);
-    let child = measure.start();
+    let mut child = measure.start();
     let pid = child.id();
-    wait_for("the command to run", || {
-        (!cgroups_of(pid).is_empty() && !processes(&cgroups_of(pid)[0]).is_empty()).then_some(())
-    });
+    // It is a program of its own by now, and no copy of `measure` any more.
+    let mut began = [0; 6];
+    child.stdout.as_mut().unwrap().read_exact(&mut began).unwrap();
+    assert_eq!(&began, b"began\n");
     Command::new("kill").args(["-INT", "--", &format!("-{pid}")]).status().unwrap();
     let output = child.wait_with_output().unwrap();
     let stderr = text(&output.stderr);

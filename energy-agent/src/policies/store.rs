@@ -56,6 +56,10 @@ fn are_beside(one: &DocumentPlace, other: &DocumentPlace) -> bool {
         (DocumentPlace::File(path), DocumentPlace::File(other)) => {
             Path::new(path).parent() == Path::new(other).parent()
         }
+        (
+            DocumentPlace::ConfigMap { namespace, name, .. },
+            DocumentPlace::ConfigMap { namespace: other, name: of, .. },
+        ) => (namespace, name) == (other, of),
         (DocumentPlace::File(_), _) | (DocumentPlace::ConfigMap { .. }, _) | (DocumentPlace::Object { .. }, _) => false,
     }
 }

@@ -107,6 +107,7 @@ fn a_crash_and_a_read_only_disk_are_restored_by_command_and_next_start() {
     assert_eq!(agent.logged("no new limits are set").len(), 1, "{:#?}", agent.log());
     disk.read_only(false);
     node.wait_until_capped();
+    wait_for("the line about the journal", || agent.logged("the capping journal can be written").pop());
     assert_eq!(agent.logged("the capping journal can be written").len(), 1, "{:#?}", agent.log());
 }
 
