@@ -28,9 +28,10 @@ struct Measure {
 impl Measure {
     fn new(flags: &[&str], command: &[&str]) -> Self {
         let folder = TempDir::new().unwrap();
-        let mut measure = Command::new(PROGRAM);
+        // What starts the tests in the background may have SIGINT ignored, and every child inherits that.
+        let mut measure = Command::new("env");
         measure
-            .arg("measure")
+            .args(["--default-signal=INT", PROGRAM, "measure"])
             .arg("--meter.cpu=estimate")
             .arg(format!("--state.directory={}", folder.path().display()))
             .arg(format!("-o={}", folder.path().join("run.json").display()))
