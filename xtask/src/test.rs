@@ -11,7 +11,7 @@ use crate::{cargo, checked, kube_api, output, root, tools};
 
 /// Test programs wait for most of their time: for clocks, plants, servers, other programs. So the whole suite runs three cargos
 /// side by side. These are the programs of two of them, the first has all others.
-const BESIDE: [&[&str]; 2] = [&["fleet", "policies", "pages"], &["knobs", "program"]];
+const BESIDE: [&[&str]; 2] = [&["policies", "pages"], &["knobs", "program"]];
 
 /// The test program that looks at counts of the whole machine (unknown cgroups, requests for unknown pods): cgroups of other
 /// tests would count too, so it runs last and one test at a time.
