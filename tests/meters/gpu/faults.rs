@@ -229,6 +229,17 @@ fn without_a_symbol_that_all_needs_nvml_is_down_and_says_so() {
 }
 
 #[test]
+fn a_utilization_that_is_no_percentage_is_left_out_and_the_gpu_is_read_on() {
+    let nvml = FakeNvml::new().gpu(Gpu { utilization: Some((37, u32::MAX)), ..gpu("GPU-a") });
+    nvml.play();
+    let mut world = World::start(nvml);
+    let page = world.when("the utilization", |page| page.has("energy_agent_node_gpu_utilization_ratio", &[]));
+    assert_eq!(page.one("energy_agent_node_gpu_utilization_ratio", &[]).value, "0.37");
+    assert!(!page.has("energy_agent_node_gpu_memory_utilization_ratio", &[]));
+    world.agent.assert_well();
+}
+
+#[test]
 fn any_single_call_that_is_not_supported_takes_only_its_own_figure_away() {
     // The call, and the figure that hangs on it.
     let calls = [

@@ -327,7 +327,7 @@ fn state(device: &Device<'_>, calls: &mut Calls) -> Result<GpuState, GpuFailure>
     let watts = |power_mw: u32| Watts(ratio(power_mw.into(), 1000));
     let utilization = calls.ask(NvmlCall::UtilizationRates, || device.utilization_rates())?;
     let memory = calls.ask(NvmlCall::MemoryInfo, || device.memory_info())?;
-    let ppm = |percent: u32| (percent <= 100).then_some(percent * 10_000);
+    let ppm = |percent: u32| (percent <= 100).then(|| percent * 10_000);
     Ok(GpuState {
         utilization_ppm: utilization.as_ref().and_then(|rates| ppm(rates.gpu)),
         memory_utilization_ppm: utilization.as_ref().and_then(|rates| ppm(rates.memory)),
