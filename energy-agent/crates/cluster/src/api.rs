@@ -25,7 +25,7 @@ pub struct Api {
 pub enum ApiError {
     /// Somebody else has written it since (409), or it exists already.
     Conflict,
-    /// There is none (404).
+    /// The object does not exist (404).
     Absent,
     /// The server refuses what is to be written (400, 422): it will never take it.
     Invalid(ClusterError),
@@ -40,7 +40,7 @@ impl Api {
     }
 
     /// # Errors
-    /// [`ApiError::Absent`] where there is none.
+    /// [`ApiError::Absent`] if the object does not exist.
     pub async fn get(&self, path: &str) -> Result<KubeObject, ApiError> {
         self.ask(Method::GET, path, "application/json", None).await
     }
@@ -57,7 +57,8 @@ impl Api {
         self.ask(Method::PUT, path, "application/json", Some(object)).await
     }
 
-    /// A merge patch of the status; `metadata.resourceVersion` in it makes the patch wait for nobody's changes.
+    /// A merge patch of the status; `metadata.resourceVersion` in it makes the patch fail if somebody else has changed the
+    /// object.
     ///
     /// # Errors
     /// As [`Self::replace`].
@@ -67,7 +68,7 @@ impl Api {
     }
 
     /// # Errors
-    /// [`ApiError::Absent`] where there is none any more.
+    /// [`ApiError::Absent`] if the object no longer exists.
     pub async fn delete(&self, path: &str) -> Result<(), ApiError> {
         self.ask(Method::DELETE, path, "application/json", None).await.map(drop)
     }
