@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::Result;
 use axum::Router;
 use axum::extract::State;
-use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, VARY};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
-use axum::response::{Html, IntoResponse as _, Redirect, Response};
+use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use self::view::View;
 use crate::http::{self, joined};
 use crate::negotiate;
-use crate::policies::{ALLOWED, is_for_people};
+use crate::page_or_json;
 use crate::self_metrics::SelfMetrics;
 use crate::text::Writer;
 use crate::web_config::WebConfig;
@@ -85,17 +85,5 @@ async fn metrics(State(pages): State<BudgetPages>, headers: HeaderMap) -> Respon
 
 async fn budgets(State(pages): State<BudgetPages>, uri: Uri, headers: HeaderMap) -> Response {
     let view = Arc::clone(&pages.views.borrow());
-    let mut response = if is_for_people(uri.query().unwrap_or_default(), &joined(&headers, ACCEPT)) {
-        let mut response = Html(html::page(&view)).into_response();
-        response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(ALLOWED));
-        response
-    } else {
-        let mut response = format!("{}\n", json::document(&view)).into_response();
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        response
-    };
-    let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(VARY, HeaderValue::from_static("Accept"));
-    response
+    page_or_json::answer(&uri, &joined(&headers, ACCEPT), || html::page(&view), || json::document(&view))
 }

@@ -18,6 +18,7 @@ pub mod level;
 pub mod metrics;
 pub mod negotiate;
 pub mod page;
+mod page_or_json;
 pub mod parse;
 pub mod policies;
 mod power;
