@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{apply, ask, collection, delete, has_api_server, install, object};
-use crate::capping::world::{World, assert_shows, limit, state};
+use crate::capping::world::{World, assert_shows, limit};
 use crate::common::agent::Agent;
 use crate::common::kubernetes::proxy::Answer;
 use crate::common::kubernetes::status_object;
@@ -46,9 +46,9 @@ fn a_tenants_object_lowers_and_never_lifts_an_admins_cap() {
     // However high its priority.
     let high = tenants(&world, "cap", &spec("train", "Enforce", 1_000_000_000, 20_000));
     apply(&world.node.cluster, &high);
-    world.wait("the object to be active", || {
-        agent.scrape().has("energy_agent_policy_info", &[("policy", "cap"), ("authority", "tenant")])
-    });
+    // The API server is the one of other tests too, and they may have objects of this name.
+    let own = [("policy", "cap"), ("policy_namespace", &*world.node.name), ("authority", "tenant")];
+    world.wait("the object to be active", || agent.scrape().has("energy_agent_policy_info", &own));
     agent.after_ticks(4);
     assert_eq!(world.limit_mw("GPU-train"), Some(400_000), "the admin's cap stays");
 
@@ -56,10 +56,9 @@ fn a_tenants_object_lowers_and_never_lifts_an_admins_cap() {
     apply(&world.node.cluster, &tenants(&world, "cap", &spec("train", "Enforce", -5, 300)));
     world.wait_for_limit("GPU-train", 300_000);
     let page = agent.scrape();
-    let info = page.select("energy_agent_policy_info", &[("policy", "cap")]);
+    let info = page.select("energy_agent_policy_info", &own);
     assert_eq!(info[0].label("source"), format!("PowerCappingPolicy {}/cap", world.node.name));
     // Both decide, each for its authority.
-    let own = [("policy", "cap"), ("policy_namespace", &*world.node.name), ("authority", "tenant")];
     assert_shows(&page, "energy_agent_policy_conflicts", &own, 0.0);
 
     // What the API server cannot judge is refused by the agent, and the version before stays: clocks have to ascend.
@@ -72,7 +71,8 @@ fn a_tenants_object_lowers_and_never_lifts_an_admins_cap() {
         (&json!("PowerCappingPolicy"), &json!("cap"))
     );
     let problems = agent.policies()["problems"].clone();
-    let problem = &problems.as_array().unwrap()[0];
+    let is_ours = |problem: &&Value| problem["policy"]["namespace"] == *world.node.name;
+    let problem = problems.as_array().unwrap().iter().find(is_ours).unwrap();
     assert_eq!((problem["kept"].as_bool(), problem["policy"]["authority"].as_str()), (Some(true), Some("tenant")));
     assert!(problem["message"].as_str().unwrap().starts_with("spec.control.table[1]: clocks must ascend"), "{problem}");
     assert_eq!(world.limit_mw("GPU-train"), Some(300_000));
@@ -119,7 +119,8 @@ fn kinds_that_are_not_installed_are_waited_for_and_recommend_writes_nothing() {
     assert_eq!(agent.logged("objects cannot be followed yet").len(), 1);
 
     world.node.proxy.faults().of_path.clear();
-    world.wait("the object to be followed", || state(&agent.scrape(), "cap") == "recommending");
+    let recommending = [("policy", "cap"), ("policy_namespace", &*world.node.name), ("state", "recommending")];
+    world.wait("the object to be followed", || agent.scrape().has("energy_agent_policy_state", &recommending));
     // The flag is the most that an object may do.
     assert!(world.is_open("GPU-train"));
     let path = format!("{}/cap", collection(&wanted));
