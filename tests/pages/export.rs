@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests panic as tests do")]
 
 mod capping;
+mod overview;
 mod policies;
 mod server;
 mod web;

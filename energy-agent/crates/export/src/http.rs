@@ -2,7 +2,6 @@
 //! No request reads a meter; slow clients, idle connections and large headers are bounded ([`crate::connections`]).
 
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,9 +14,8 @@ use axum::extract::{Extension, Request, State};
 use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::middleware::{self, Next};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use energy_model::meter_state::UsageMeter;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -34,12 +32,11 @@ use crate::answer::tracked;
 use crate::connections::{self, Connection, Connections};
 use crate::encoding::Encoding;
 use crate::handshake::handshake;
-use crate::html::escaped;
 use crate::negotiate::{self, Coding};
+use crate::overview::{self, Overview};
 use crate::page::Published;
 use crate::policies;
 use crate::power;
-use crate::selection::ActiveSelection;
 use crate::self_metrics::SelfMetrics;
 use crate::web_config::WebConfig;
 
@@ -210,6 +207,7 @@ async fn serve_requests(
 struct Pages {
     web: Web,
     encoding: Encoding,
+    started: Instant,
 }
 
 impl Deref for Pages {
@@ -230,7 +228,7 @@ fn router(web: Web) -> Router {
         .route(policies::PATH, get(status_of_policies))
         .route(power::PATH, get(power_report))
         .route(&web.telemetry_path, get(metrics))
-        .with_state(Arc::new(Pages { web, encoding: Encoding::default() }))
+        .with_state(Arc::new(Pages { web, encoding: Encoding::default(), started: Instant::now() }))
 }
 
 /// Lets a request pass or not by the configuration of this moment, whenever the connection was made.
@@ -314,56 +312,18 @@ async fn power_report(State(web): State<Arc<Pages>>) -> Response {
     power::answer(&published.snapshot, web.power, web.web_config.borrow().has_users())
 }
 
-async fn landing(State(web): State<Arc<Pages>>) -> Html<String> {
+async fn landing(State(web): State<Arc<Pages>>) -> Response {
     let published = Arc::clone(&web.snapshots.borrow());
-    let snapshot = &published.snapshot;
-    let state = stalled(published.completed.elapsed(), web.interval).unwrap_or_else(|| match snapshot.ticks {
-        0 => "starting".to_owned(),
-        ticks => format!("{ticks} ticks, one every {:?}", web.interval),
-    });
-    let how = &snapshot.attribution;
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>energy-agent on {node}</title>\n\
-         <style>body{{font:1em/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}}\
-         td,th{{text-align:left;padding:.1em 1em .1em 0;vertical-align:top}}</style></head>\n<body>\n\
-         <h1>energy-agent</h1>\n<p>Energy of the pods, containers and services on <b>{node}</b>. Version {version}.</p>\n\
-         <ul>\n<li><a href=\"{path}\">Metrics</a> (Prometheus text or OpenMetrics)</li>\n\
-         <li><a href=\"/healthz\">Health</a>, <a href=\"/readyz\">readiness</a>: {state}</li>\n\
-         <li>CPU usage by {meter} {program}, weight {weight}, idle split {idle}</li>\n\
-         <li>Exported: {export}</li>\n{policies}</ul>\n\
-         <table>\n<tr><th>meter</th><th>state</th><th>reason</th><th>detail</th></tr>\n",
-        node = escaped(&snapshot.node),
-        version = env!("CARGO_PKG_VERSION"),
-        path = escaped(&web.telemetry_path),
-        state = escaped(state.trim_end()),
-        meter = how.usage.map_or("none", UsageMeter::as_str),
-        program = how.usage.map_or("", UsageMeter::program),
-        weight = how.usage.map_or("none", |_| how.weight.as_str()),
-        idle = or_none(how.idle),
-        export = escaped(&exported(&published.export)),
-        policies = if snapshot.capping.is_some() {
-            "<li><a href=\"/policies\">Policies</a>: budgets of pods, and their limits</li>\n"
-        } else {
-            ""
-        },
-    );
-    for meter in &snapshot.meters {
-        let up = if meter.is_up() { "up" } else { "down" };
-        let (name, reason, detail) = (meter.meter.as_str(), meter.reason.as_str(), escaped(&meter.detail.to_string()));
-        writeln!(page, "<tr><td>{name}</td><td>{up}</td><td>{reason}</td><td>{detail}</td></tr>")
-            .expect("a String takes every write");
-    }
-    page.push_str("</table>\n</body>\n</html>\n");
-    Html(page)
-}
-
-fn exported(export: &ActiveSelection) -> String {
-    let text = export.selection.text();
-    export.problem.as_ref().map_or_else(|| text.to_owned(), |problem| format!("{text}. Not active: {problem}"))
-}
-
-const fn or_none(word: &str) -> &str {
-    if word.is_empty() { "none" } else { word }
+    let age = published.completed.elapsed();
+    let stale = || format!("No tick for {} s: the figures of now are not known.", age.as_secs());
+    overview::answer(&Overview {
+        snapshot: &published.snapshot,
+        export: &published.export,
+        uptime: web.started.elapsed(),
+        telemetry_path: &web.telemetry_path,
+        power: web.power,
+        stale: published.is_stale(web.interval).then(stale),
+    })
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub mod layers;
 pub mod level;
 pub mod metrics;
 pub mod negotiate;
+mod overview;
 pub mod page;
 mod page_or_json;
 pub mod parse;

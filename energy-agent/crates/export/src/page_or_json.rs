@@ -11,19 +11,26 @@ use crate::negotiate;
 const ALLOWED: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 
 /// Answers a request for `uri` that says `accept`; only what is asked for is made.
-pub(crate) fn answer(uri: &Uri, accept: &str, page: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> Response {
+pub(crate) fn answer(uri: &Uri, accept: &str, html: impl FnOnce() -> String, json: impl FnOnce() -> Value) -> Response {
     let mut response = if is_for_people(uri.query().unwrap_or_default(), accept) {
-        let mut response = Html(page()).into_response();
-        response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(ALLOWED));
-        response
+        page(html())
     } else {
         let mut response = format!("{}\n", json()).into_response();
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response
     };
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response
+}
+
+/// A page for people alone.
+pub(crate) fn page(html: String) -> Response {
+    let mut response = Html(html).into_response();
     let headers = response.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(ALLOWED));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(VARY, HeaderValue::from_static("Accept"));
     response
 }
 

@@ -7,16 +7,16 @@ use energy_model::capping::quantity::Quantity;
 use energy_model::units::{Watts, floor_u64};
 
 use super::view::{BudgetRow, HistoryPoint, NodeStanding, NodeView, View};
-use crate::html::escaped;
+use crate::html::{escaped, head};
 
-const STYLE: &str = include_str!("../policies/policies.css");
+const STYLE: &str = ".in{margin-left:1.5em}svg{width:100%;height:3.5em}";
 /// Of one budget; the JSON has all.
 const MOST_NODES: usize = 100;
 /// How deep racks in halls are shown.
 const DEEPEST: usize = 8;
 
 pub fn page(view: &View) -> String {
-    let mut page = String::new();
+    let mut page = head("Power budgets", STYLE);
     let who = match (&view.leader, view.leads) {
         (_, true) => format!("{} leads, epoch {}", escaped(&view.identity), view.epoch),
         (Some(leader), false) => {
@@ -27,10 +27,7 @@ pub fn page(view: &View) -> String {
     write(
         &mut page,
         format_args!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><meta http-equiv=\"refresh\" content=\"5\">\
-             <meta name=\"viewport\" content=\"width=device-width\"><title>Power budgets</title>\n<style>\n{STYLE}\
-             .in{{margin-left:1.5em}}svg{{width:100%;height:3.5em}}</style></head>\n<body>\n\
-             <header><p>energy-agent controller</p><h1>Power budgets</h1>\n<p>{who}. {} budgets, {} nodes. As of <time>{}</time>.</p>\
+            "<header><p>energy-agent controller</p><h1>Power budgets</h1>\n<p>{who}. {} budgets, {} nodes. As of <time>{}</time>.</p>\
              </header>\n",
             view.budgets.len(),
             view.nodes.len(),

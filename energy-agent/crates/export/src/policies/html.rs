@@ -13,23 +13,15 @@ use energy_model::snapshot::Snapshot;
 use energy_model::units::{Watts, floor_u64};
 
 use super::wording::{self, Tone};
-use crate::html::escaped;
-
-/// Seconds after which a browser asks again.
-const REFRESH: u64 = 5;
-const STYLE: &str = include_str!("policies.css");
+use crate::html::{escaped, head};
 
 pub fn page(snapshot: &Snapshot, status: &CappingStatus) -> String {
     let CappingStatus { policies, caps, problems, sources, restore_pending, restore_failures, .. } = status;
-    let mut page = String::new();
+    let mut page = head(format_args!("Policies on {}", snapshot.node), "");
     write(
         &mut page,
         format_args!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">\
-             <meta http-equiv=\"refresh\" content=\"{REFRESH}\">\
-             <meta name=\"viewport\" content=\"width=device-width\">\
-             <title>Policies on {node}</title>\n<style>\n{STYLE}</style></head>\n<body>\n\
-             <header><p><a href=\"/\">energy-agent</a> on <b>{node}</b></p><h1>Policies</h1>\n<p>{summary}</p></header>\n",
+            "<header><p><a href=\"/\">energy-agent</a> on <b>{node}</b></p><h1>Policies</h1>\n<p>{summary}</p></header>\n",
             node = escaped(&snapshot.node),
             summary = summary(snapshot, status),
         ),
