@@ -195,6 +195,9 @@ metrics! {
         "Number of times that a task of the pod was switched out, counted by eBPF; absent without eBPF.";
     POD_LABELS = "energy_agent_pod_labels" Gauge Some(Level::Pod), &["pod_id", "pod_name", "pod_namespace", "node_name", "label_*"],
         "Kubernetes labels of a pod that --pods.labels selects. Characters that are invalid in a label name are replaced by _. If two labels would have the same name, _conflict1, _conflict2 are added. Always 1.";
+    CONTAINER_UNIT_INFO = "energy_agent_container_unit_info" Gauge Some(Level::Container),
+        &["container_id", "runtime", "unit", "node_name"],
+        "The unit of a container outside pods; always 1. The series of the unit include those of the container.";
     CONTAINER_JOULES = "kepler_container_cpu_joules_total" Counter Some(Level::Container), CONTAINER_ZONE,
         "Active energy of a container: the zone's active energy divided by CPU cycles or CPU time (label weight of energy_agent_attribution_info). The energy of containers outside pods is also part of their unit.";
     CONTAINER_WATTS = "kepler_container_cpu_watts" Gauge Some(Level::Container), CONTAINER_ZONE,

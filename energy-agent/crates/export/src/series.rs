@@ -24,7 +24,7 @@ use energy_model::workload::Workload;
 use energy_model::workload::names::PodName;
 use energy_model::zone::ZoneKind;
 
-use self::containers::containers;
+use self::containers::{containers, write_units};
 use crate::level::Level;
 use crate::metrics::{self as m, Metric};
 use crate::text::{Created, Labels, SeriesValue, Writer};
@@ -64,6 +64,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, levels: &[Level]) {
         labels::write(writer, snapshot);
     }
     if levels.contains(&Level::Container) {
+        write_units(writer, snapshot);
         let containers = containers(snapshot);
         write_energy(writer, &containers, &m::CONTAINER_JOULES, &m::CONTAINER_WATTS);
         gpus::write_shares(writer, &containers, &m::CONTAINER_GPU_JOULES, &m::CONTAINER_GPU_WATTS);

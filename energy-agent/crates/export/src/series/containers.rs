@@ -7,8 +7,9 @@ use energy_model::snapshot::{Snapshot, WorkloadRow, WorkloadState};
 use energy_model::workload::names::Names;
 use energy_model::workload::{POD_OVERHEAD, Runtime, Workload};
 
-use super::SeriesTotals;
-use crate::text::Labels;
+use super::{SeriesTotals, family};
+use crate::metrics as m;
+use crate::text::{Labels, SeriesValue, Writer};
 
 /// Rows under one name or id of one pod; the pod is empty for a container outside pods.
 struct ContainerGroup<'a> {
@@ -62,6 +63,17 @@ pub fn containers(snapshot: &Snapshot) -> Vec<SeriesTotals<'_>> {
         group.totals.add(row, snapshot.counting_since);
     }
     groups.into_iter().map(|group| group.finish(&snapshot.node)).collect()
+}
+
+/// Which unit's sums hold each container outside pods.
+pub(super) fn write_units(writer: &mut Writer, snapshot: &Snapshot) {
+    family(writer, &m::CONTAINER_UNIT_INFO);
+    for row in &snapshot.rows {
+        let Workload::Container { unit, id, runtime } = &*row.workload else { continue };
+        let labels =
+            [("container_id", &**id), ("runtime", runtime.as_str()), ("unit", unit), ("node_name", &snapshot.node)];
+        writer.sample(&Labels::new(&labels), &[], SeriesValue::Integer(1));
+    }
 }
 
 fn instance<'a>(row: &'a WorkloadRow, names: &'a Names) -> Option<Instance<'a>> {
