@@ -412,8 +412,16 @@ fn openmetrics_says_when_the_counters_of_workloads_were_created() {
 #[test]
 fn top_reads_the_page_and_says_what_is_wrong_with_others() {
     let login = Login::default();
-    let top =
-        |address: String| TopArgs { address, interval: Duration::ZERO, iterations: 2, rows: 3, login: login.clone() };
+    let top = |address: String| TopArgs {
+        address,
+        interval: Duration::ZERO,
+        once: false,
+        iterations: 2,
+        rows: 3,
+        all: false,
+        processes: false,
+        login: login.clone(),
+    };
     let mut server = Server::start(published(rich()));
     let address = server.address.to_string();
     energy_agent::cli::top::run(&top(address.clone())).unwrap();

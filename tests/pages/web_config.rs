@@ -489,7 +489,7 @@ fn top_attaches_with_an_authority_a_certificate_and_a_user() {
     let user = ["--basic-auth.username=ada".to_owned(), format!("--basic-auth.password-file={}", at("password"))];
     let all = [&[ca.clone()][..], &pair, &user].concat();
     let (code, text) = top("https", &all);
-    assert!(code == Some(0) && text.contains("WATTS"), "{code:?}: {text}");
+    assert!(code == Some(0) && text.contains("TOTAL W"), "{code:?}: {text}");
     for (scheme, flags, expected) in [
         ("http", &all[..], "for an agent with TLS use https://"),
         ("https", &all[1..], "--tls.ca-file names the agent's authority"),

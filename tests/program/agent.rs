@@ -248,7 +248,8 @@ fn a_cgroup_whose_name_steers_a_terminal_is_printed_as_text() {
         let units = page.select("energy_agent_system_cpu_joules_total", &[]);
         units.iter().any(|sample| sample.label("unit").contains(name)).then_some(())
     });
-    let output = Command::new(PROGRAM).args(["top", &agent.address, "--iterations=1", "--rows=1000"]).output().unwrap();
+    let output =
+        Command::new(PROGRAM).args(["top", &agent.address, "--once", "--all", "--rows=1000"]).output().unwrap();
     drop(load);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("evil\\u{1b}[2J\\u{9b}31m\\u{202e}txt"), "{text}");

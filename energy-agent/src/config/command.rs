@@ -43,9 +43,10 @@ pub enum Command {
     ///
     /// Runs as a Deployment of two replicas, of which one leads; it needs no access to nodes. See docs/cluster.md.
     Controller(Box<ControllerArgs>),
-    /// Live table of pods, containers and services by watts, joules and CPU share; plain lines without a terminal.
+    /// Live table of namespaces, pods, containers and services by power, energy and CPU time; plain lines without a terminal.
     ///
-    /// WATTS and JOULES are for CPUs and memory, GPU WATTS for GPUs, if any can be read.
+    /// The figures of a row are those of all that is in it. Watts are what work adds to the node's idle power. `?` explains columns
+    /// and keys.
     Top(TopArgs),
     /// Run a command and print what it used: energy by part, mean and peak power, time; over several runs with 95 % intervals.
     ///
@@ -122,12 +123,21 @@ pub struct TopArgs {
     /// Time between two refreshes.
     #[arg(long = "interval", default_value = "1s", value_parser = humantime::parse_duration, value_name = "DURATION")]
     pub interval: Duration,
+    /// Print the table once, as plain lines, and end.
+    #[arg(long = "once", conflicts_with = "iterations")]
+    pub once: bool,
     /// End after this many refreshes; 0 goes on until interrupted.
     #[arg(long = "iterations", default_value_t = 0, value_name = "N")]
     pub iterations: u64,
     /// Maximum number of rows to print without a terminal.
     #[arg(long = "rows", default_value_t = 20, value_name = "N")]
     pub rows: usize,
+    /// Show idle rows too.
+    #[arg(long = "all")]
+    pub all: bool,
+    /// Show processes in place of workloads; the agent must export them (--export.levels=node,pod,container,process).
+    #[arg(long = "processes")]
+    pub processes: bool,
     #[command(flatten)]
     pub login: Login,
 }
