@@ -33,7 +33,7 @@ impl Doctor {
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let checks = json["checks"].as_array().unwrap().iter().map(|check| {
-            assert_eq!(check.as_object().unwrap().len(), 4, "{check}");
+            assert_eq!(check.as_object().unwrap().len(), 5, "{check}");
             (text(&check["name"]), [text(&check["status"]), text(&check["detail"]), text(&check["remedy"])])
         });
         Self {
@@ -108,6 +108,7 @@ fn this_machine_attributes_by_ebpf_and_says_so() {
     doctor.assert("cgroup_events", "ok", "cgroup_mkdir", "");
     doctor.assert("cgroupfs", "ok", "not used: eBPF works", "");
     doctor.assert("listen_address", "ok", "is free", "");
+    doctor.assert("nvml", "off", "no NVIDIA driver is loaded: no GPU is read", "");
     doctor.assert("state_directory", "ok", "is writable", "");
     assert!(doctor.summary.starts_with("Energy can be attributed. CPU energy: "), "{}", doctor.summary);
     assert!(doctor.summary.contains("usage: eBPF, weighed by "), "{}", doctor.summary);
@@ -134,8 +135,10 @@ fn the_table_shows_what_the_json_says_in_every_width() {
         let mut rows: BTreeMap<String, [String; 2]> = BTreeMap::new();
         let (table, verdict) = text.split_once("\n\n").unwrap();
         let mut name = String::new();
-        for line in table.lines().skip(1) {
-            let (left, right) = line.split_at(27);
+        let titles = ["Metering", "GPUs", "Capping", "Kubernetes", "The agent itself"];
+        assert_eq!(table.lines().filter(|line| titles.contains(line)).collect::<Vec<_>>(), titles);
+        for line in table.lines().skip(1).filter(|line| !titles.contains(line)) {
+            let (left, right) = line.split_at(28);
             let mut words = left.split_whitespace();
             if let (Some(first), status) = (words.next(), words.next()) {
                 name = first.to_owned();
@@ -199,7 +202,7 @@ fn cgroup_v1_alone_is_no_attribution() {
     doctor.assert("sched_switch", "off", "--ebpf=off", "");
     doctor.assert("cgroupfs", "missing", "", "see cgroup");
     doctor.assert("cgroup", "missing", "found cpu, memory (cgroup v1)", "systemd.unified_cgroup_hierarchy=1");
-    doctor.assert("kubernetes", "missing", "not in a cluster: the workloads are containers and units", "");
+    doctor.assert("kubernetes", "off", "not in a cluster: the workloads are containers and units", "");
     assert!(doctor.summary.starts_with("Energy CANNOT be attributed. "), "{}", doctor.summary);
     assert!(doctor.summary.ends_with("usage: none; no cgroup found"), "{}", doctor.summary);
 }
@@ -287,7 +290,7 @@ fn a_user_without_rights_is_told_which() {
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     let mut arguments: Vec<&str> = nobody.to_vec();
     let (sysfs, program) = (flag("--path.sysfs", &tree.sysfs()), program.display().to_string());
-    arguments.extend([&program, "doctor", "--format=json", "--meter.trust-guest", &sysfs]);
+    arguments.extend([&program, "doctor", "--format=json", "--meter.trust-guest", "--capping=on", &sysfs]);
     let mut setpriv = command("setpriv", &arguments);
     let closed = folder.path().join("state");
     fs::create_dir(&closed).unwrap();
@@ -304,11 +307,15 @@ fn a_user_without_rights_is_told_which() {
 fn clocks_and_limits_that_can_be_set_are_counted() {
     let policies = doctor_in(&Tree::case("FC-088-two-policies"), &[]);
     policies.assert("cpufreq", "ok", "2 policies, scaling_max_freq writable", "");
-    let none = doctor_in(&Tree::case("FC-088-no-cpufreq"), &[]);
-    none.assert("cpufreq", "missing", "no capping by CPU clock", "load a cpufreq driver");
+    let none = |capping: &str| doctor_in(&Tree::case("FC-088-no-cpufreq"), &[capping]);
+    none("--capping=on").assert("cpufreq", "missing", "no capping by CPU clock", "load a cpufreq driver");
+    // What nobody asks for is not missing.
+    let unwanted = none("--capping=off");
+    unwanted.assert("cpufreq", "off", "no capping by CPU clock", "");
+    assert_eq!(unwanted.checks["cpufreq"][2], "");
     let limits = doctor_in(&Tree::case("FC-086"), &[]);
     limits.assert("powercap", "ok", "2 power limits on 1 package writable", "");
-    let amd = doctor_in(&Tree::case("FC-014"), &[]);
+    let amd = doctor_in(&Tree::case("FC-014"), &["--capping=on"]);
     amd.assert("powercap", "missing", "without limit files", "AMD");
 }
 
@@ -371,7 +378,7 @@ fn who_caps_on_the_node_is_said() {
 fn where_quotas_are_written_is_said() {
     let tree = Tree::new();
     cgroups(&tree);
-    let doctor = || doctor_in(&tree, &[]);
+    let doctor = || doctor_in(&tree, &["--capping=on"]);
     doctor().assert("cpu_quota", "missing", "has cpu.max: no capping by CPU quota", "+cpu");
     tree.write("cgroup/kubepods.slice/cpu.max", "max 100000\n");
     doctor().assert("cpu_quota", "ok", "cpu.max below", "");

@@ -1,6 +1,7 @@
 //! `energy-agent doctor`: opens every source and feature that the exporter would use here, reads it once, and says for
-//! each whether it works, what stands in for it, or what it lacks and how to get it.
+//! each whether it works, what stands in for it, or what it lacks and how to get it. Rows are grouped by what they are for.
 
+mod capping;
 mod cluster;
 mod energy;
 mod host;
@@ -23,7 +24,7 @@ use energy_host::meter::gpu;
 use energy_host::meter::sampler::Sampler;
 use energy_host::workload::tree;
 use energy_model::advice::Advice;
-use energy_model::meter_state::{MeterName, MeterState, Program, UsageMeter, WeightUnit};
+use energy_model::meter_state::{MeterName, MeterState, Program, Reason, UsageMeter, WeightUnit};
 use energy_model::workload::Workload;
 use energy_model::workload::cgroup::classify;
 use energy_model::workload::units::Units;
@@ -63,8 +64,9 @@ pub struct Report {
 }
 
 /// One source or feature.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckRow {
+    pub group: CheckGroup,
     /// As in `energy_agent_meter_up{meter}` where it is a meter; never changes.
     pub name: &'static str,
     pub status: CheckStatus,
@@ -73,6 +75,28 @@ pub struct CheckRow {
     /// What to do about it; empty where nothing is to be done.
     pub remedy: String,
 }
+
+/// What a row is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckGroup {
+    /// Who used how much of the CPUs' energy. The verdict is about this group alone.
+    Metering,
+    Gpu,
+    Capping,
+    /// Names of pods and containers.
+    Kubernetes,
+    /// The port and the folders.
+    Agent,
+}
+
+energy_model::as_str!(CheckGroup {
+    Metering => "Metering",
+    Gpu => "GPUs",
+    Capping => "Capping",
+    Kubernetes => "Kubernetes",
+    Agent => "The agent itself",
+});
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -83,7 +107,7 @@ pub enum CheckStatus {
     Fallback,
     /// Not there, or not usable.
     Missing,
-    /// Switched off by a flag.
+    /// Not wanted: switched off by a flag, or there is nothing on this machine that it is for.
     Off,
 }
 
@@ -91,7 +115,17 @@ energy_model::as_str!(CheckStatus { Ok => "ok", Fallback => "fallback", Missing 
 
 impl CheckRow {
     fn new(name: &'static str, status: CheckStatus, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { name, status, detail: detail.into(), remedy: remedy.into() }
+        Self { group: CheckGroup::Metering, name, status, detail: detail.into(), remedy: remedy.into() }
+    }
+
+    /// The same where nobody asks for what it is about: what does not work is off.
+    fn unless_off(self, is_off: bool) -> Self {
+        match self.status {
+            CheckStatus::Fallback | CheckStatus::Missing if is_off => {
+                Self { status: CheckStatus::Off, remedy: String::new(), ..self }
+            }
+            _ => self,
+        }
     }
 
     fn ok(name: &'static str, detail: impl Into<String>) -> Self {
@@ -193,11 +227,16 @@ impl Report {
         // Nothing of it stays in the kernel.
         drop(sampler);
 
-        let mut checks = kernel::rows(&machine);
-        checks.extend(energy::rows(&machine));
-        checks.extend(gpu_rows(config));
-        checks.extend(host::rows(&machine));
-        checks.extend(web::rows(config));
+        let groups = [
+            (CheckGroup::Metering, [kernel::rows(&machine), energy::rows(&machine)].concat()),
+            (CheckGroup::Gpu, [gpu_rows(config), vec![host::pid_namespace(&config.host.procfs)]].concat()),
+            (CheckGroup::Capping, capping::rows(config)),
+            (CheckGroup::Kubernetes, vec![cluster::kubernetes(&machine)]),
+            (CheckGroup::Agent, [vec![host::state_directory(config)], web::rows(config)].concat()),
+        ];
+        let in_group =
+            |(group, rows): (CheckGroup, Vec<CheckRow>)| rows.into_iter().map(move |row| CheckRow { group, ..row });
+        let checks = groups.into_iter().flat_map(in_group).collect();
 
         let (energy, has_energy) = energy_verdict(&machine);
         let (usage, has_usage) = usage_verdict(&machine);
@@ -213,9 +252,16 @@ fn gpu_rows(config: &Config) -> Vec<CheckRow> {
     if config.host.gpu == GpuMode::Off {
         return vec![CheckRow::new("nvml", CheckStatus::Off, "switched off by --gpu=off", "")];
     }
+    let has_driver = config.host.procfs.join("driver/nvidia/version").exists();
     let row = |state: MeterState| {
         let name = state.meter.as_str();
-        if state.is_up() { CheckRow::ok(name, state.detail.to_string()) } else { CheckRow::missing(name, state.detail) }
+        match state.reason {
+            Reason::Ok => CheckRow::ok(name, state.detail.to_string()),
+            Reason::Absent if state.meter == MeterName::Nvml && !has_driver => {
+                CheckRow::new(name, CheckStatus::Off, "no NVIDIA driver is loaded: no GPU is read", "")
+            }
+            _ => CheckRow::missing(name, state.detail),
+        }
     };
     gpu::probe(&config.host.nvml_library, &config.host.procfs).into_iter().map(row).collect()
 }

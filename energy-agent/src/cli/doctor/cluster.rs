@@ -32,7 +32,7 @@ pub fn kubernetes(machine: &Machine<'_>) -> CheckRow {
         PodSource::None { reason: Reason::Absent, .. } => {
             return CheckRow::new(
                 name,
-                CheckStatus::Missing,
+                CheckStatus::Off,
                 "not in a cluster: the workloads are containers and units",
                 "",
             );

@@ -1,4 +1,5 @@
-//! The report as aligned text: name, status and detail, long details on continuation lines, each remedy on its own.
+//! The report as aligned text: groups of rows with name, status and detail, long details on continuation lines, each remedy on
+//! its own.
 
 use std::env;
 use std::io::{self, IsTerminal as _, Write};
@@ -8,8 +9,8 @@ use ratatui::crossterm::terminal;
 
 use super::{CheckRow, CheckStatus, Report};
 
-/// Widths of the first two columns with the blanks after them; the longest name and the longest status word fit.
-const NAME: usize = 17;
+/// Widths of the first two columns with the blanks around them; the longest name and the longest status word fit.
+const NAME: usize = 18;
 const STATUS: usize = 10;
 /// Columns where the output is no terminal and `COLUMNS` is not set.
 const WIDTH: usize = 100;
@@ -31,7 +32,12 @@ pub fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
 
 fn write_at(out: &mut impl Write, report: &Report, width: usize, colour: bool) -> io::Result<()> {
     writeln!(out, "{:<NAME$}{:<STATUS$}DETAIL, -> REMEDY", "SOURCE", "STATUS")?;
+    let mut group = None;
     for row in &report.checks {
+        if group.replace(row.group) != Some(row.group) {
+            let title = row.group.as_str();
+            if colour { writeln!(out, "\x1b[1m{title}\x1b[0m")? } else { writeln!(out, "{title}")? }
+        }
         write_row(out, row, width, colour.then(|| sgr(row.status, report.attribution)))?;
     }
     writeln!(out)?;
@@ -39,7 +45,8 @@ fn write_at(out: &mut impl Write, report: &Report, width: usize, colour: bool) -
 }
 
 fn write_row(out: &mut impl Write, row: &CheckRow, width: usize, colour: Option<u8>) -> io::Result<()> {
-    let CheckRow { name, status, detail, remedy } = row;
+    let CheckRow { group: _, name, status, detail, remedy } = row;
+    let name = format!("  {name}");
     let room = width - NAME - STATUS;
     let mut lines = wrap(detail, room);
     if !remedy.is_empty() {
@@ -95,13 +102,17 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::CheckGroup;
     use super::*;
 
     fn report() -> Report {
         let detail = "a\u{1b}b is there, and its detail is longer than fits into the line that it has";
         let checks = vec![
             CheckRow::ok("rapl", "used"),
-            CheckRow::new("perf", CheckStatus::Missing, detail, "do this, then that, and look again"),
+            CheckRow {
+                group: CheckGroup::Capping,
+                ..CheckRow::new("perf", CheckStatus::Missing, detail, "do this, then that, and look again")
+            },
         ];
         Report {
             attribution: false,
@@ -119,14 +130,16 @@ mod tests {
     #[test]
     fn long_details_and_remedies_go_on_below_themselves() {
         let expected = [
-            "SOURCE           STATUS    DETAIL, -> REMEDY",
-            "rapl             ok        used",
-            "perf             missing   a?b is there, and its",
-            "                           detail is longer than",
-            "                           fits into the line that",
-            "                           it has",
-            "                           -> do this, then that,",
-            "                              and look again",
+            "SOURCE            STATUS    DETAIL, -> REMEDY",
+            "Metering",
+            "  rapl            ok        used",
+            "Capping",
+            "  perf            missing   a?b is there, and its",
+            "                            detail is longer than",
+            "                            fits into the line",
+            "                            that it has",
+            "                            -> do this, then that,",
+            "                               and look again",
             "",
             "Energy CANNOT be attributed. CPU energy: none;",
             "usage: none",
@@ -135,10 +148,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_status_word_is_coloured() {
+    fn only_status_words_and_titles_are_coloured() {
         let text = text(50, true);
-        assert_eq!(text.matches('\x1b').count(), 4, "{text}");
-        assert!(text.contains("rapl             \x1b[32mok        \x1b[0mused\n"), "{text}");
-        assert!(text.contains("perf             \x1b[31mmissing   \x1b[0ma?b"), "{text}");
+        assert_eq!(text.matches('\x1b').count(), 8, "{text}");
+        assert!(text.contains("\x1b[1mMetering\x1b[0m\n"), "{text}");
+        assert!(text.contains("rapl            \x1b[32mok        \x1b[0mused\n"), "{text}");
+        assert!(text.contains("perf            \x1b[31mmissing   \x1b[0ma?b"), "{text}");
     }
 }

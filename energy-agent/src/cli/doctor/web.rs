@@ -17,8 +17,8 @@ use crate::config::Config;
 /// renew at a third of 90 days.
 const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
-pub fn rows(config: &Config) -> [CheckRow; 2] {
-    [web_config(config.web_config.as_deref()), listen_address(config)]
+pub fn rows(config: &Config) -> Vec<CheckRow> {
+    vec![web_config(config.web_config.as_deref()), listen_address(config)]
 }
 
 fn web_config(file: Option<&Path>) -> CheckRow {
