@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, process, thread};
 
+use super::cargo::cargo;
+
 /// Where cgroup v2 is mounted on this machine.
 pub fn v2_root() -> PathBuf {
     [Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified")]
@@ -238,7 +240,8 @@ pub fn load_program() -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/load.rs");
     let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     if changed(&program) < changed(&source) {
-        let build = Command::new(env!("CARGO")).args(["build", "--quiet", "--example", "load"]).status();
+        // With the whole workspace's features, as everything else was built with.
+        let build = cargo().args(["build", "--quiet", "--locked", "--workspace", "--example", "load"]).status();
         assert!(build.is_ok_and(|status| status.success()) && program.exists(), "cargo build --example load");
     }
     program

@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod busy_node;
+pub mod cargo;
 pub mod cgroup;
 pub mod crash;
 pub mod crowd;
