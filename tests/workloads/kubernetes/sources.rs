@@ -145,7 +145,7 @@ fn the_doctor_says_which_source_answers_and_what_is_missing() {
         let command = ["doctor", "--ebpf=off", &kubeconfig, &name];
         let output = Command::new(PROGRAM).args(command).env("COLUMNS", "400").output();
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
-        let lines: Vec<_> = text.lines().skip_while(|line| !line.starts_with("kubernetes")).take(2).collect();
+        let lines: Vec<_> = text.lines().skip_while(|line| !line.starts_with("  kubernetes")).take(2).collect();
         lines.join("\n")
     };
     let row = doctor();
