@@ -4,8 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 mod board;
+mod demo;
 mod grafana;
+mod owners;
 mod pictures;
+mod provisioning;
 mod rules;
 mod world;
 
@@ -15,7 +18,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::prometheus::now_s;
-use board::{Board, Query, boards, filled_in, metric_types, metrics};
+use board::{Board, boards, filled_in, metric_types, metrics};
 use regex::Regex;
 use serde_json::{Value, json};
 use world::World;
@@ -45,7 +48,7 @@ fn each_is_provisioned_with_whatever_data_source_is_there_fc_097() {
         assert_eq!(json["schemaVersion"], 38, "{name}");
         let mut found = Vec::new();
         datasources(&json, &mut found);
-        assert!(found.len() > 40, "{name}");
+        assert!(found.len() > 30, "{name}");
         let variable = json!({"type": "prometheus", "uid": "${datasource}"});
         assert!(found.into_iter().all(|datasource| *datasource == variable), "{name}");
         let variable = &json["templating"]["list"][0];
@@ -61,7 +64,7 @@ fn each_is_provisioned_with_whatever_data_source_is_there_fc_097() {
 
 #[test]
 fn panels_say_what_they_show_and_do_not_overlap() {
-    let known = ["row", "stat", "timeseries", "bargauge", "table"];
+    let known = ["row", "stat", "timeseries", "bargauge", "table", "text"];
     for board in boards() {
         let (mut ids, mut titles, mut cells) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for panel in board.panels() {
@@ -76,6 +79,10 @@ fn panels_say_what_they_show_and_do_not_overlap() {
                 continue;
             }
             assert!(panel["description"].as_str().unwrap().ends_with('.'), "{at}: no sentence that explains it");
+            if panel["type"] == "text" {
+                assert!(panel["options"]["content"].as_str().unwrap().contains("energy-agent report"), "{at}");
+                continue;
+            }
             let defaults = &panel["fieldConfig"]["defaults"];
             assert!(!defaults["noValue"].as_str().unwrap().is_empty(), "{at}: an empty panel has to say so");
             assert!(!defaults["unit"].as_str().unwrap().is_empty(), "{at}");
@@ -86,20 +93,60 @@ fn panels_say_what_they_show_and_do_not_overlap() {
     }
 }
 
+/// Every address below, with what it belongs to.
+fn addresses<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(map) => {
+            found.extend(map.get("url").and_then(Value::as_str));
+            map.values().for_each(|value| addresses(value, found));
+        }
+        Value::Array(list) => list.iter().for_each(|value| addresses(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn links_lead_to_dashboards_and_set_variables_that_are_there() {
+    let boards = boards();
+    let variables = |board: &Board| -> BTreeSet<String> {
+        board.variables().iter().map(|variable| variable["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let (kept, set) = (Regex::new(r"\$\{([a-z]+):queryparam\}").unwrap(), Regex::new(r"var-([a-z]+)=").unwrap());
+    let mut count = 0;
+    for board in &boards {
+        let mut found = Vec::new();
+        addresses(&board.json["panels"], &mut found);
+        for url in found {
+            let (uid, arguments) = url.strip_prefix("/d/").unwrap().split_once('?').unwrap();
+            let target = boards.iter().find(|board| board.json["uid"] == uid);
+            let known = variables(target.unwrap_or_else(|| panic!("{}: no dashboard {uid}", board.name)));
+            assert!(set.captures_iter(arguments).all(|name| known.contains(&name[1])), "{}: {url}", board.name);
+            let mut both = kept.captures_iter(arguments);
+            assert!(both.all(|name| known.contains(&name[1]) && variables(board).contains(&name[1])), "{url}");
+            assert!(arguments.ends_with("&${__url_time_range}"), "{url}: the time range is lost");
+            count += 1;
+        }
+    }
+    assert!(count > 8, "{count} links");
+}
+
 #[test]
 fn counters_are_rated_over_ranges_that_hold_enough_scrapes_and_gauges_are_not_fc_098() {
     let types = metric_types();
     let call = Regex::new(r"([a-z_]+)\(([a-z_]+)(?:\{[^}]*\})?\[([^\]]+)\]").unwrap();
     let group = Regex::new(r"group(?: by \([a-z_, ]*\))? ?\([a-z_]+\{[^}]*\}\)").unwrap();
     for board in boards() {
-        for Query { expr, .. } in board.queries() {
+        let marks = board.annotations().into_iter().map(|(_, expr)| (expr, &Value::Null));
+        for (expr, panel) in board.queries().iter().map(|query| (query.expr, query.panel)).chain(marks) {
+            // A bar for each day is the energy of that day.
+            let whole = if panel["interval"] == "1d" { "1d" } else { "$__range" };
             for metric in metrics(expr) {
                 assert!(types.contains_key(&metric), "{metric} is not in docs/metrics.md: {expr}");
             }
             for found in call.captures_iter(expr) {
                 let (function, metric, range) = (&found[1], &found[2], &found[3]);
                 assert_eq!(types[metric], "counter", "{expr}");
-                let wanted = if function == "rate" { "$__rate_interval" } else { "$__range" };
+                let wanted = if function == "rate" { "$__rate_interval" } else { whole };
                 assert!(["rate", "increase"].contains(&function) && range == wanted, "{expr}");
             }
             // What is left once rates are taken out, and groups, whose values do not matter.
@@ -126,8 +173,12 @@ fn units(expr: &str) -> &'static [&'static str] {
         &["opm", "cpm"]
     } else if has("_cpu_seconds_total") && has("_joules_total") {
         &["watt"]
-    } else if has(") / (sum") || has("_ratio{") || has("_late_ticks_total") {
+    } else if expr.starts_with("clamp") || has(") / (sum") || has("_ratio{") || has("_late_ticks_total") {
         &["percentunit"]
+    } else if has("energy_agent_cap_up{") || has("energy_agent_cap_clamped{") || has("_cpus{") {
+        &["short"]
+    } else if has("_celsius{") {
+        &["celsius"]
     } else if expr.starts_with("count") || expr.starts_with("group") || has("bool 0") || has("count(") {
         &["short"]
     } else if has("duration_seconds")
@@ -194,6 +245,9 @@ fn every_query_gives_data() {
     world.enforce();
     world.run_until(begin + length);
     world.run_until_capped();
+    if let Some(wanted) = pictures::wanted() {
+        wanted.write_policies(&world.agent);
+    }
     // Nothing moves the energy counters while the questions are asked.
     let (range_s, end_s) = (begin.elapsed().as_secs(), now_s());
 
@@ -218,12 +272,18 @@ fn every_query_gives_data() {
                 }
             }
             // A choice that nothing fits leaves nothing.
-            for name in ["job", "node", "namespace", "pod", "policy"] {
+            for name in ["job", "node", "namespace", "pod", "policy", "gpu"] {
                 let uses = query.expr.contains(&format!("\"${name}\""));
                 let others = filled_in(query.expr, range_s, &[(name, "nowhere")]);
                 if uses && world.prometheus.query_at(&others, end_s).iter().any(|(_, value)| *value > 0.0) {
                     wrong.push(format!("${name} is not applied: {at}"));
                 }
+            }
+        }
+        for (name, expr) in board.annotations() {
+            let values = world.prometheus.query_at(&filled_in(expr, range_s, &[]), end_s);
+            if values.is_empty() {
+                wrong.push(format!("no data: {} marks {name}: {expr}", board.name));
             }
         }
         for variable in board.variables().iter().filter(|variable| variable["type"] == "query") {

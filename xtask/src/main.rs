@@ -3,9 +3,11 @@
 mod build;
 mod command;
 mod deb;
+mod demo;
 mod deny;
 mod ebpf;
 mod gpu;
+mod grafana;
 mod image;
 mod inventory;
 mod kube_api;
@@ -76,6 +78,10 @@ enum Task {
     Deny,
     /// Build the Kubernetes API server of the tests, unless it is there; `test` does this by itself. About four minutes.
     KubeApi,
+    /// Show dashboards, a capped pod and its report on a simulated node: no cluster, GPU or RAPL is needed; needs root.
+    Demo,
+    /// Write the dashboards to target/dashboards as Grafana's importer and grafana.com take them.
+    Dashboards,
     /// Draw the dashboards over a node that is played for some minutes, for the documentation; needs root and Chromium.
     Pictures {
         /// Length of the play.
@@ -130,6 +136,8 @@ fn main() -> ExitCode {
         Task::Release(options) => release::make(&options),
         Task::Deny => deny::check(),
         Task::KubeApi => kube_api::build(),
+        Task::Demo => demo::run(),
+        Task::Dashboards => grafana::write(),
         Task::Pictures { seconds, redraw } => pictures::draw(seconds, redraw),
         Task::Bench { arguments } => measure::bench(&arguments),
         Task::Chaos { arguments } => measure::chaos(&arguments),

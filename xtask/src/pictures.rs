@@ -13,6 +13,8 @@ use crate::{cargo, checked, root, tools};
 const PAGE: &str = include_str!("pictures/page.html");
 /// Width of the page, and pixels of its height beside the panels and for each unit of the panels' grid.
 const SIZE: (u64, u64, u64) = (1400, 50, 38);
+/// The agent's page that the test keeps, and the size of its picture.
+const POLICIES: (&str, (u64, u64)) = ("policies", (1100, 900));
 
 /// Draws every dashboard into `docs/pictures`; with `redraw` from the answers of the last time.
 ///
@@ -44,27 +46,32 @@ pub fn draw(seconds: u64, redraw: bool) -> Result<()> {
         fs::write(&page, PAGE.replace("/*DATA*/null", &recorded.to_string().replace('<', "\\u003c")))?;
         let (width, beside, unit) = SIZE;
         let height = beside + unit * units(&recorded)?;
-        let picture = pictures.join(&name).with_extension("png");
-        let profile = folder.join("profile");
-        let mut command = Command::new(chromium);
-        command
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--no-first-run",
-                "--hide-scrollbars",
-                "--disable-lcd-text",
-                "--force-device-scale-factor=0.7",
-            ])
-            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-            .arg(format!("--user-data-dir={}", profile.display()))
-            .arg(format!("--window-size={width},{height}"))
-            .arg(format!("--screenshot={}", picture.display()))
-            .arg(format!("file://{}", page.display()));
-        checked(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))?;
-        println!("{}: {} bytes", picture.display(), fs::metadata(&picture)?.len());
+        shoot(chromium, &page, &pictures.join(&name).with_extension("png"), (width, height))?;
     }
+    let (name, size) = POLICIES;
+    shoot(chromium, &folder.join(name).with_extension("html"), &pictures.join(name).with_extension("png"), size)
+}
+
+/// A picture of a page, of this many pixels before it is made smaller.
+fn shoot(chromium: &str, page: &Path, picture: &Path, (width, height): (u64, u64)) -> Result<()> {
+    let mut command = Command::new(chromium);
+    command
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--hide-scrollbars",
+            "--disable-lcd-text",
+            "--force-device-scale-factor=0.7",
+        ])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .arg(format!("--user-data-dir={}", page.with_file_name("profile").display()))
+        .arg(format!("--window-size={width},{height}"))
+        .arg(format!("--screenshot={}", picture.display()))
+        .arg(format!("file://{}", page.display()));
+    checked(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))?;
+    println!("{}: {} bytes", picture.display(), fs::metadata(picture)?.len());
     Ok(())
 }
 

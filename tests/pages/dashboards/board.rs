@@ -43,7 +43,8 @@ pub fn boards() -> Vec<Board> {
         })
         .collect();
     boards.sort_by(|a, b| a.name.cmp(&b.name));
-    assert_eq!(boards.iter().map(|board| &board.name).collect::<Vec<_>>(), ["agent-health", "capping", "pod-energy"]);
+    let names: Vec<_> = boards.iter().map(|board| board.name.as_str()).collect();
+    assert_eq!(names, ["agent-health", "capping", "energy-cost", "gpu-health", "pod-energy"]);
     boards
 }
 
@@ -54,6 +55,12 @@ impl Board {
 
     pub fn variables(&self) -> &[Value] {
         self.json["templating"]["list"].as_array().unwrap()
+    }
+
+    /// What marks times in all panels: the name and the query.
+    pub fn annotations(&self) -> Vec<(&str, &str)> {
+        let list = self.json["annotations"]["list"].as_array().unwrap();
+        list.iter().map(|one| (one["name"].as_str().unwrap(), one["target"]["expr"].as_str().unwrap())).collect()
     }
 
     pub fn queries(&self) -> Vec<Query<'_>> {
@@ -95,12 +102,12 @@ pub fn filled_in(expr: &str, range_s: u64, chosen: &[(&str, &str)]) -> String {
     let range = format!("{range_s}s");
     let mut values = vec![("__rate_interval", RATE_INTERVAL), ("__range", &range), ("price", "0.30"), ("gco2", "400")];
     values.push(("job", "energy-agent"));
-    values.extend(["cluster", "node", "namespace", "pod", "container", "policy"].map(|name| (name, ".*")));
+    values.extend(["cluster", "node", "namespace", "pod", "container", "policy", "gpu"].map(|name| (name, ".*")));
     for choice in chosen {
         values.retain(|(name, _)| *name != choice.0);
         values.push(*choice);
     }
-    let variable = Regex::new(r"\$([a-z_0-9]+)").unwrap();
+    let variable = Regex::new(r"\$([a-z_][a-z_0-9]*)").unwrap();
     let replaced = variable.replace_all(expr, |name: &regex::Captures| {
         let value = values.iter().find(|(known, _)| *known == &name[1]);
         value.unwrap_or_else(|| panic!("no value for ${}: {expr}", &name[1])).1.to_owned()

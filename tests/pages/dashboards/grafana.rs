@@ -14,7 +14,7 @@ use super::board::{boards, root};
 use crate::common::skip;
 
 /// Kinds of panels whose options are judged; `grafana/board.ts` names them too.
-const KINDS: [&str; 4] = ["bargauge", "stat", "table", "timeseries"];
+const KINDS: [&str; 5] = ["bargauge", "stat", "table", "text", "timeseries"];
 
 /// The fetched packages.
 struct Packages {
@@ -111,7 +111,7 @@ fn every_dashboard_fits_the_types_of_grafana_10_to_12() {
 }
 
 /// Where in a panel of this kind, or in the dashboard, what is put.
-const FAULTS: [(&str, &str, &str); 20] = [
+const FAULTS: [(&str, &str, &str); 23] = [
     // Values that are none of those there are.
     ("stat", "/options/colorMode", r#""colour""#),
     ("timeseries", "/options/legend/placement", r#""left""#),
@@ -119,12 +119,14 @@ const FAULTS: [(&str, &str, &str); 20] = [
     ("", "/graphTooltip", "7"),
     ("", "/templating/list/0/type", r#""datasources""#),
     ("bargauge", "/type", r#""graph""#),
+    ("text", "/options/mode", r#""md""#),
     // Values of another type.
     ("stat", "/options/reduceOptions/calcs", r#""lastNotNull""#),
     ("timeseries", "/fieldConfig/defaults/custom/lineWidth", r#""1""#),
     ("table", "/fieldConfig/defaults/thresholds/steps/0/value", r#""0""#),
     ("table", "/fieldConfig/overrides/0/properties/0", r#"{"id": "decimals", "value": "two"}"#),
     ("", "/templating/list/1/refresh", "true"),
+    ("", "/annotations/list/0/iconColor", "1"),
     // Keys that are misspelt, of another kind of panel, or not there.
     ("stat", "/options/graphmode", r#""none""#),
     ("timeseries", "/fieldConfig/defaults/custom/fillOpacty", "10"),
@@ -135,6 +137,7 @@ const FAULTS: [(&str, &str, &str); 20] = [
     ("table", "/gridPos/width", "5"),
     ("table", "/fieldConfig/overrides/0/properties/0", r#"{"id": "custom.cellOption", "value": {"type": "auto"}}"#),
     ("", "/time/until", r#""now""#),
+    ("", "/annotations/list/0/title", r#""Capped""#),
 ];
 
 /// A dashboard with the first panel of each kind.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::board::{Board, filled_in};
-use crate::common::agent::PROGRAM;
+use crate::common::agent::{Agent, PROGRAM};
 use crate::common::prometheus::Prometheus;
 
 pub struct Wanted {
@@ -32,20 +32,36 @@ impl Wanted {
         for board in boards {
             let mut answers = Map::new();
             for query in board.queries() {
-                let expr = filled_in(query.expr, range_s, &[("namespace", "ml|web|batch")]);
+                let expr = filled_in(query.expr, range_s, &[]);
                 let series: Vec<Value> = if query.instant {
                     let values = prometheus.query_at(&expr, end);
                     values.into_iter().map(|(labels, value)| json!({"labels": labels, "value": value})).collect()
                 } else {
-                    let ranges = prometheus.range(&expr, start, end, 1.0);
+                    // One bar in place of a month of them.
+                    let step_s = if query.panel["interval"] == "1d" { 86_400.0 } else { 1.0 };
+                    let start = if step_s > 1.0 { end } else { start };
+                    let ranges = prometheus.range(&expr, start, end, step_s);
                     ranges.into_iter().map(|(labels, points)| json!({"labels": labels, "points": points})).collect()
                 };
                 let panel = answers.entry(query.panel["id"].to_string()).or_insert_with(|| json!({}));
                 panel[query.reference] = series.into();
             }
-            let all = json!({"board": board.json, "answers": answers, "start": start, "end": end});
+            let marks: Vec<Value> = board
+                .annotations()
+                .into_iter()
+                .flat_map(|(_, expr)| prometheus.range(&filled_in(expr, range_s, &[]), start, end, 1.0))
+                .map(|(labels, points)| json!({"labels": labels, "points": points}))
+                .collect();
+            let all = json!({"board": board.json, "answers": answers, "marks": marks, "start": start, "end": end});
             fs::write(self.folder.join(format!("{}.json", board.name)), all.to_string()).unwrap();
         }
+    }
+
+    /// The agent's own page of policies, as a browser gets it.
+    pub fn write_policies(&self, agent: &Agent) {
+        let asked = ureq::get(format!("http://{}/policies", agent.address)).header("accept", "text/html").call();
+        let page = asked.unwrap().body_mut().read_to_string().unwrap();
+        fs::write(self.folder.join("policies.html"), page).unwrap();
     }
 
     /// What `energy-agent report` makes of a pod with GPUs: its table and its plots.

@@ -11,9 +11,11 @@ use energy_model::zone::{Source, Zone, ZoneKind};
 use fake_nvml::plant::Plant;
 use serde_json::json;
 
+use super::owners;
 use crate::common::agent::Agent;
-use crate::common::cgroup::{Load, ids};
+use crate::common::cgroup::{Cgroup, Load, ids};
 use crate::common::kubernetes::node::{Node, Pod, container, running};
+use crate::common::kubernetes::server::Server;
 use crate::common::nvml::{FakeNvml, Gpu, gpu, process};
 use crate::common::powercap::Powercap;
 use crate::common::prometheus::Prometheus;
@@ -29,6 +31,8 @@ pub struct World {
     busy: Busy,
     last: Instant,
     _loads: Vec<Load>,
+    _alone: Cgroup,
+    _owners: Server,
     _pods: Vec<Pod>,
     _quota: QuotaPod,
     _nvml: FakeNvml,
@@ -57,10 +61,14 @@ impl World {
         for ((_, _, containers), pod) in PODS.iter().zip(&pods) {
             loads.extend(containers.iter().map(|(name, load)| pod.load(name, load)));
         }
+        // A container that Docker runs, of no pod.
+        let alone = Cgroup::slice();
+        let container = alone.child(&format!("docker-{}.scope", ids().1));
+        loads.push(Load::start(&container, &["sleepers", "0", "1000", "20000"]));
         // The last one, whose CPU time can be limited.
         let quota = QuotaPod::of(pods.pop().unwrap().cgroup).expect("a cpu controller");
         if quota.v1 {
-            let worker = loads.last().unwrap().0.id().to_string();
+            let worker = loads[loads.len() - 2].0.id().to_string();
             fs::write(quota.container().join("cgroup.procs"), worker).unwrap();
         }
         let nvml = FakeNvml::new().gpu(busy_gpu("GPU-1f2e", &loads[0], 0.9)).gpu(busy_gpu("GPU-2a3b", &loads[1], 0.6));
@@ -90,9 +98,11 @@ impl World {
             &powercap.sysfs_flag(),
             &nvml.flag(),
         ]);
+        let owners = owners::server(&PODS.map(|(namespace, name, _)| (namespace, name)));
         let prometheus = Prometheus::scraping(&format!(
-            "[{{job_name: energy-agent, static_configs: [{{targets: ['{}']}}]}}]",
-            agent.address
+            "[{{job_name: energy-agent, static_configs: [{{targets: ['{}']}}]}}, \
+             {{job_name: kube-state-metrics, honor_labels: true, static_configs: [{{targets: ['{}']}}]}}]",
+            agent.address, owners.address
         ));
         Self {
             prometheus,
@@ -102,6 +112,8 @@ impl World {
             busy: Busy::default(),
             last: Instant::now(),
             _loads: loads,
+            _alone: alone,
+            _owners: owners,
             _pods: pods,
             _quota: quota,
             _nvml: nvml,
@@ -166,7 +178,14 @@ fn busy_gpu(uuid: &str, user: &Load, load: f64) -> Gpu {
     user.load = load;
     let now = energy_host::clock::monotonic_ns() / 1000;
     user.steps = (1..60).map(|step| (now + step * 30_000_000, if step % 2 == 0 { load } else { load * 0.8 })).collect();
-    Gpu { plant: Some(Plant::default()), processes: Some(vec![user]), ..gpu(uuid) }
+    let (memory_used_bytes, temperature_celsius) = (Some(48 << 30), Some(61));
+    Gpu {
+        plant: Some(Plant::default()),
+        processes: Some(vec![user]),
+        memory_used_bytes,
+        temperature_celsius,
+        ..gpu(uuid)
+    }
 }
 
 /// 16 W for a package, 1.6 W for its memory.

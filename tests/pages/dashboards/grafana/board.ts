@@ -8,6 +8,7 @@ import type * as raw from "raw/dashboard";
 import type * as bargauge from "panel/bargauge";
 import type * as stat from "panel/stat";
 import type * as table from "panel/table";
+import type * as text from "panel/text";
 import type * as timeseries from "panel/timeseries";
 import type { PrometheusDataQuery } from "prometheus";
 
@@ -48,10 +49,26 @@ type Panels =
   | Panel<"bargauge", bargauge.Options, Nothing>
   | Panel<"stat", stat.Options, Nothing>
   | Panel<"table", table.Options, table.FieldConfig>
+  | Omit<Panel<"text", text.Options, Nothing>, "targets" | "fieldConfig">
   | Panel<"timeseries", timeseries.Options, timeseries.FieldConfig>
   | raw.RowPanel;
 
 // Grafana's editor writes a `definition` too, and its export an empty `current` for a data source that is to be chosen.
 type Variable = Omit<raw.VariableModel, "current"> & { current?: raw.VariableModel["current"] | Nothing; definition?: string };
 
-export type Board = Plain<Omit<raw.Dashboard, "panels" | "templating"> & { panels: Panels[]; templating: { list: Variable[] } }>;
+// What marks times: the dashboard's own keys have types; the query and the texts are those of Grafana's plugin for Prometheus,
+// which publishes none.
+type Annotation = Omit<raw.AnnotationQuery, "target"> & {
+  target: { expr: string; refId: string };
+  titleFormat: string;
+  textFormat: string;
+  tagKeys: string;
+};
+
+export type Board = Plain<
+  Omit<raw.Dashboard, "panels" | "templating" | "annotations"> & {
+    annotations: { list: Annotation[] };
+    panels: Panels[];
+    templating: { list: Variable[] };
+  }
+>;
