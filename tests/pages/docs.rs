@@ -122,6 +122,37 @@ fn flags_in_the_docs_exist() {
     assert!(count > 60, "{count} flags");
 }
 
+/// Commands of development by the program that has them, commands of the agent by its help.
+#[test]
+fn commands_in_the_docs_exist() {
+    let source = text("xtask/src/main.rs");
+    let tasks = source.split_once("enum Task {").unwrap().1.split_once("\n}\n").unwrap().0;
+    let variant = Regex::new(r"(?m)^    ([A-Z][A-Za-z]*)[ ({,]").unwrap();
+    let capital = Regex::new("([a-z])([A-Z])").unwrap();
+    let kebab = |name: &str| capital.replace_all(name, "$1-$2").to_lowercase();
+    let tasks: BTreeSet<String> = variant.captures_iter(tasks).map(|name| kebab(&name[1])).collect();
+    assert!(tasks.contains("gpu-check") && tasks.len() > 15, "{tasks:?}");
+    let help = said(&["--help"]);
+    let commands = help.split_once("Commands:").unwrap().1.split_once("\n\n").unwrap().0;
+    let commands: BTreeSet<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.contains("doctor") && commands.len() > 8, "{commands:?}");
+
+    let xtask = Regex::new(r"cargo xtask ([a-z]+(?:-[a-z]+)*)").unwrap();
+    let agent = Regex::new(r"(?m)(?:`|^| -- |^\$ )energy-agent ([a-z]+(?:-[a-z]+)*)\b").unwrap();
+    let mut count = 0;
+    for (name, page) in pages() {
+        for found in xtask.captures_iter(&page) {
+            assert!(tasks.contains(&found[1]), "{name}: there is no `{}`", &found[0]);
+            count += 1;
+        }
+        for found in agent.captures_iter(&page) {
+            assert!(commands.contains(&found[1]), "{name}: there is no `{}`", found[0].trim());
+            count += 1;
+        }
+    }
+    assert!(count > 100, "{count} commands");
+}
+
 #[test]
 fn links_between_pages_lead_somewhere() {
     let link = Regex::new(r"\]\(([^)\s]+)\)").unwrap();

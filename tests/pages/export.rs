@@ -462,3 +462,33 @@ proptest! {
         }
     }
 }
+
+/// docs/selection.md counts series by level and by the size of a cluster.
+#[test]
+fn a_pod_and_a_container_have_as_many_series_as_the_documentation_counts() {
+    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/selection.md")).unwrap();
+    assert!(
+        docs.contains("| `pod` | 4 per pod |")
+            && docs.contains("| `container` | 4 per container, sandboxes included |")
+    );
+    assert!(docs.contains("Each further zone (dram, GPUs that were used) adds two series, a cycle counter adds one"));
+    let (without, with) = (page(crowded(0)), page(crowded(1)));
+    let count = |page: &[ParsedSample], level: &str| page.iter().filter(|sample| sample.name.contains(level)).count();
+    let more = |level: &str| count(&with, level) - count(&without, level);
+    // 4 with one zone, 2 for the second one, 1 for cycles; the pod of `crowded` has three containers.
+    assert_eq!((more("_pod_"), more("_container_")), (7, 3 * 7));
+
+    let number = |cell: &str| cell.chars().filter(char::is_ascii_digit).collect::<String>().parse::<u64>().unwrap();
+    let mut sizes = 0;
+    for row in docs.lines().filter(|line| line.ends_with(" a day |")) {
+        let cells: Vec<_> = row.trim_matches(['|', ' ']).split(" | ").collect();
+        let (nodes, pods) = cells[0].split_once(", ").unwrap();
+        let (nodes, pods) = (number(nodes), number(pods));
+        // 80 of the node and the agent, 31 units of 4; pods of a container and a sandbox.
+        let node = nodes * (80 + 31 * 4);
+        let expected = [node, node + nodes * pods * 4, node + nodes * pods * (4 + 2 * 4)];
+        assert_eq!([1, 2, 3].map(|cell| number(cells[cell])), expected, "{row}");
+        sizes += 1;
+    }
+    assert_eq!(sizes, 3);
+}

@@ -1,5 +1,6 @@
 //! The commands that develop energy-agent: `cargo xtask --help` lists them.
 
+mod book;
 mod build;
 mod command;
 mod deb;
@@ -80,6 +81,8 @@ enum Task {
     KubeApi,
     /// Show dashboards, a capped pod and its report on a simulated node: no cluster, GPU or RAPL is needed; needs root.
     Demo,
+    /// Build the documentation as pages that can be searched, by mdBook, and check their links: target/book/html.
+    Book,
     /// Write the dashboards to target/dashboards as Grafana's importer and grafana.com take them.
     Dashboards,
     /// Draw the dashboards over a node that is played for some minutes, for the documentation; needs root and Chromium.
@@ -137,6 +140,7 @@ fn main() -> ExitCode {
         Task::Deny => deny::check(),
         Task::KubeApi => kube_api::build(),
         Task::Demo => demo::run(),
+        Task::Book => book::build(),
         Task::Dashboards => grafana::write(),
         Task::Pictures { seconds, redraw } => pictures::draw(seconds, redraw),
         Task::Bench { arguments } => measure::bench(&arguments),
