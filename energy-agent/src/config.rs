@@ -22,7 +22,7 @@ use energy_model::attribution::method::{IdleMethod, IdlePolicy};
 
 pub use self::choice::{Capping, LogFormat, LogLevel, Resources};
 pub use self::command::{Cli, Command, DoctorArgs, PolicyCommand, ReportFormat, RestoreArgs, TopArgs};
-pub use self::compare::{CompareArgs, CompareFormat, Money, SweepArgs};
+pub use self::compare::{CompareArgs, CompareFormat, Money, NodeLabels, SweepArgs};
 pub use self::controller::ControllerArgs;
 pub use self::login::Login;
 pub use self::measure::{Cooldown, MeasureArgs, WaitFor};

@@ -4,7 +4,8 @@
 
 use std::env;
 use std::fs;
-use std::path::Path;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -19,10 +20,13 @@ use tempfile::TempDir;
 
 use crate::common::agent::{PROGRAM, wait_for};
 use crate::common::nvml::{FakeNvml, Gpu, gpu, process};
+use crate::common::pod_resources::{Kubelet, claim, listed, listed_pod};
 
 const UUID: &str = "GPU-fd585786-3c80-50f9-8a72-731ad8419df6";
 /// Where the child plays: it is the work of a sweep.
 const WORK: &str = "ENERGY_AGENT_TEST_SWEEP";
+/// The plant of a card that works, as JSON.
+const BUSY: &str = "ENERGY_AGENT_TEST_PLANT";
 /// Seconds that the work takes at the highest clock.
 const AT_HIGHEST: f64 = 0.5;
 /// Power that does not depend on the clock, while the card works; watts.
@@ -34,13 +38,30 @@ fn plant(idle_w: f64) -> Plant {
     Plant { idle_w, max_w: idle_w + 490.0, exponent: 3.0, average_s: 0.2, delay_s: 0.0, spacing_s: 0.1 }
 }
 
-fn card() -> FakeNvml {
-    // It sleeps until it works, so that a slow start of a process costs nothing.
-    FakeNvml::new().gpu(Gpu { plant: Some(plant(0.0)), power_mw: Some(0), ..gpu(UUID) })
+/// The same card between two runs: it sleeps until it works, so that a slow start of a process costs nothing.
+fn asleep(busy: &Plant) -> Plant {
+    Plant { idle_w: 0.0, max_w: busy.max_w - busy.idle_w, ..busy.clone() }
 }
 
-/// The work of a sweep: at the clock that the driver holds, for as long as it takes there.
-fn work(folder: &Path) {
+fn card() -> FakeNvml {
+    FakeNvml::new().gpu(Gpu { plant: Some(asleep(&plant(BASE))), power_mw: Some(0), ..gpu(UUID) })
+}
+
+/// A card with ten clocks, 165 MHz apart. 100 W and 500 W * (f / 1980 MHz)^6: a clock two steps beside the best one costs a fifth
+/// more energy, which no noise of a busy machine comes to.
+const STEP: u32 = 165;
+fn steep() -> Plant {
+    Plant { idle_w: 100.0, max_w: 600.0, exponent: 6.0, ..plant(0.0) }
+}
+
+fn steep_card() -> FakeNvml {
+    let clocks = Clocks { min_mhz: 330, step_mhz: STEP, ..Clocks::default() };
+    FakeNvml::new().gpu(Gpu { plant: Some(asleep(&steep())), power_mw: Some(0), clocks, ..gpu(UUID) })
+}
+
+/// The work of a sweep: at the clock that the driver holds, for as long as it takes there. The first run leaves the card hot where a
+/// file asks for that.
+fn work(folder: &Path, busy: &Plant) {
     let folder = Folder::new(folder.to_owned());
     let read = || serde_json::from_slice::<State>(&fs::read(folder.path().join("state.json")).unwrap()).unwrap();
     // Brings the plant up to a time before it changes.
@@ -64,28 +85,40 @@ fn work(folder: &Path) {
     let seconds = AT_HIGHEST * 1980.0 / f64::from(mhz);
     let end = begin + u64::try_from(Duration::from_secs_f64(seconds).as_micros()).unwrap();
     play(begin, &|state| {
-        state.gpus[0].plant = Some(plant(BASE));
+        state.gpus[0].plant = Some(busy.clone());
         let work = fake_nvml::state::Process { steps: vec![(begin, 1.0), (end, 0.0)], ..process(std::process::id()) };
         state.gpus[0].processes = Some(vec![work]);
     });
     thread::sleep(Duration::from_micros(end.saturating_sub(monotonic_us())));
+    let heats = fs::remove_file(folder.path().join("heat")).is_ok();
+    let mut runs = fs::File::options().create(true).append(true).open(folder.path().join("runs")).unwrap();
+    writeln!(runs, "{mhz}").unwrap();
     play(end, &|state| {
-        state.gpus[0].plant = Some(plant(0.0));
+        state.gpus[0].plant = Some(asleep(busy));
         state.gpus[0].processes = Some(Vec::new());
+        if heats {
+            state.gpus[0].temperature_celsius = Some(50);
+        }
     });
 }
 
 /// A node of its own with one card.
 struct Node {
     nvml: FakeNvml,
+    busy: Plant,
     state: TempDir,
     run: TempDir,
 }
 
 impl Node {
     fn new(nvml: FakeNvml) -> Self {
+        Self::with(nvml, plant(BASE))
+    }
+
+    /// `busy` is what the card is while it works.
+    fn with(nvml: FakeNvml, busy: Plant) -> Self {
         nvml.play();
-        Self { nvml, state: TempDir::new().unwrap(), run: TempDir::new().unwrap() }
+        Self { nvml, busy, state: TempDir::new().unwrap(), run: TempDir::new().unwrap() }
     }
 
     fn places(&self) -> [String; 3] {
@@ -98,12 +131,21 @@ impl Node {
 
     /// `compare` with these flags over the work that this test is when it is called as a child.
     fn sweep(&self, flags: &[&str]) -> Command {
-        let folder = self.nvml.library().with_file_name("fake-nvml");
         let mut command = Command::new(PROGRAM);
         command.arg("compare").args(self.places()).args(["--ebpf=off", "--meter.cpu=none"]).args(flags).arg("--");
         command.arg(env::current_exe().unwrap()).args(["compare::work_of_a_sweep", "--exact", "--nocapture"]);
-        command.env(WORK, folder).stdin(Stdio::null());
+        command.env(WORK, self.folder()).env(BUSY, serde_json::to_string(&self.busy).unwrap()).stdin(Stdio::null());
         command
+    }
+
+    /// Where the card is played.
+    fn folder(&self) -> PathBuf {
+        self.nvml.library().with_file_name("fake-nvml")
+    }
+
+    /// How often the work was done.
+    fn runs(&self) -> usize {
+        fs::read_to_string(self.folder().join("runs")).map_or(0, |text| text.lines().count())
     }
 
     fn locked(&self) -> Option<(u32, u32)> {
@@ -124,7 +166,8 @@ fn said(output: &Output) -> (Option<i32>, String, String) {
 #[test]
 fn work_of_a_sweep() {
     if let Some(folder) = env::var_os(WORK) {
-        work(Path::new(&folder));
+        let busy = serde_json::from_str(&env::var(BUSY).unwrap()).unwrap();
+        work(Path::new(&folder), &busy);
     }
 }
 
@@ -138,7 +181,10 @@ fn a_sweep_finds_the_clock_of_least_energy_within_one_step() {
     let node = Node::new(card());
     let file = node.state.path().join("sweep.json");
     let json = format!("--json={}", file.display());
-    let output = node.sweep(&["-r", "1", "--gpu-clocks=600..1980/6", "--seed=7", &json]).output().unwrap();
+    // The kubelet has given another GPU to a pod.
+    let kubelet = Kubelet::start(listed("ml", "train-0", "main", &["GPU-other"]));
+    let socket = format!("--pods.resources-socket={}", kubelet.socket().display());
+    let output = node.sweep(&["-r", "1", "--gpu-clocks=600..1980/6", "--seed=7", &json, &socket]).output().unwrap();
     let (code, text, errors) = said(&output);
     assert_eq!(code, Some(0), "{text}{errors}");
     let best = text.lines().find_map(|line| line.strip_prefix("Best (least energy): ")).unwrap();
@@ -199,8 +245,7 @@ fn a_sweep_that_is_killed_leaves_a_journal_by_which_all_comes_back() {
 }
 
 fn node_is_idle(node: &Node) -> bool {
-    let file = node.nvml.library().with_file_name("fake-nvml").join("state.json");
-    let state: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    let state: Value = serde_json::from_slice(&fs::read(node.folder().join("state.json")).unwrap()).unwrap();
     state["gpus"][0]["processes"].as_array().is_none_or(Vec::is_empty)
 }
 
@@ -229,8 +274,120 @@ fn a_sweep_is_refused_where_the_gpu_is_not_its_own() {
     assert!(errors.contains(&format!("process {} caps", std::process::id())), "{errors}");
     drop(lock);
 
+    // A pod has it, and no process on it yet.
+    let of_claim = listed_pod("ml", "train-1", "main", &claim("gpu.nvidia.com", "worker-1", "gpu-0"));
+    for (told, expected) in [
+        (listed("ml", "train-0", "main", &[UUID]), "GPU 0 was given to pod ml/train-0: a sweep would slow it down"),
+        (listed("ml", "train-0", "main", &["0"]), "GPU 0 was given to pod ml/train-0"),
+        (of_claim, "GPU 0 may have been given by a claim to pod ml/train-1"),
+    ] {
+        let kubelet = Kubelet::start(told);
+        let socket = format!("--pods.resources-socket={}", kubelet.socket().display());
+        let (code, errors) = refused(&node, &[clocks, &socket]);
+        assert!(code == Some(3) && errors.contains(expected), "{errors}");
+    }
+    let mute = node.state.path().join("mute.sock");
+    fs::write(&mute, "").unwrap();
+    let (code, errors) = refused(&node, &[clocks, &format!("--pods.resources-socket={}", mute.display())]);
+    assert!(code == Some(3) && errors.contains("whether a pod has GPU 0 is not known"), "{errors}");
+
     let (code, errors) = refused(&node, &["--on-gpu=3", clocks]);
     assert!(code == Some(3) && errors.contains("there is no GPU \"3\" here"), "{errors}");
+}
+
+/// What the work costs at each clock of the steep card, in joules, by its formula.
+fn table() -> Vec<(u32, f64)> {
+    (495..=1980).step_by(165).map(|mhz| (mhz, joules(&steep(), mhz))).collect()
+}
+
+fn least(table: &[(u32, f64)]) -> u32 {
+    table.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap().0
+}
+
+fn best(text: &str) -> &str {
+    text.lines()
+        .find_map(|line| line.strip_prefix("Best ("))
+        .unwrap_or_else(|| panic!("{text}"))
+        .split_once("): ")
+        .unwrap()
+        .1
+}
+
+fn mhz(setting: &str) -> u32 {
+    setting.split(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("{setting}"))
+}
+
+#[test]
+fn a_sweep_with_measured_runs_is_refined_to_within_one_step_of_the_best_clock() {
+    let node = Node::with(steep_card(), steep());
+    let output = node.sweep(&["-r", "1", "--gpu-clocks=495..1980/2", "--refine"]).output().unwrap();
+    let (code, text, errors) = said(&output);
+    assert_eq!(code, Some(0), "{text}{errors}");
+    let truth = least(&table());
+    assert_eq!(truth, 1155);
+    let found = mhz(best(&text));
+    assert!(found.abs_diff(truth) <= STEP, "{text}");
+    // Both neighbours were tried, and by far not all clocks twice.
+    for beside in [found - STEP, found + STEP] {
+        assert!(text.contains(&format!("\n{beside} MHz ")), "{text}");
+    }
+    assert!(node.runs() <= 10, "{} runs", node.runs());
+    assert_eq!(node.locked(), None);
+}
+
+#[test]
+fn the_best_setting_is_that_of_the_objective_and_saved_runs_are_asked_again() {
+    let node = Node::with(steep_card(), steep());
+    let file = node.state.path().join("sweep.json");
+    let json = format!("--json={}", file.display());
+    let output = node.sweep(&["-r", "1", "--gpu-clocks=495..1980/4", "--best=edp", &json]).output().unwrap();
+    let (code, text, errors) = said(&output);
+    assert_eq!(code, Some(0), "{text}{errors}");
+    let table: Vec<(u32, f64)> = table().into_iter().filter(|(mhz, _)| [495, 990, 1485, 1980].contains(mhz)).collect();
+    // Work takes 1 / f, so energy times time is joules / f.
+    let edp: Vec<(u32, f64)> = table.iter().map(|(mhz, joules)| (*mhz, joules / f64::from(*mhz))).collect();
+    assert_eq!((least(&edp), mhz(best(&text))), (1485, 1485), "{text}");
+
+    let runs: Vec<Value> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let seconds = |setting: &str| {
+        let run = runs.iter().find(|run| run["labels"]["gpu-setting"] == *setting).unwrap();
+        run["end"].as_f64().unwrap() - run["start"].as_f64().unwrap()
+    };
+    // The first group is what the others are compared with.
+    let again = |objective: &str| {
+        let flags = ["compare", "--by=gpu-setting", &format!("--best={objective}")];
+        let output = Command::new(PROGRAM).args(flags).arg(&file).output().unwrap();
+        let (code, text, errors) = said(&output);
+        assert_eq!(code, Some(0), "{text}{errors}");
+        best(&text).to_owned()
+    };
+    assert_eq!((least(&table), mhz(&again("energy"))), (990, 990));
+    assert!(["open", "1980 MHz"].contains(&again("time").as_str()), "{}", again("time"));
+    let allowed: Vec<(u32, f64)> =
+        table.iter().filter(|(mhz, _)| seconds(&format!("{mhz} MHz")) <= 1.6 * seconds("open")).copied().collect();
+    assert_eq!(mhz(&again("slowdown:1.6")), least(&allowed), "of {allowed:?}");
+}
+
+#[test]
+fn a_run_of_a_sweep_waits_until_the_gpu_is_as_cool_as_at_the_first_start() {
+    let mut node = Node::new(card());
+    fs::write(node.folder().join("heat"), "").unwrap();
+    let mut sweep = node
+        .sweep(&["-r", "1", "--gpu-clocks=990..1980/2"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(sweep.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let hot = lines.find(|line| line.contains("°C")).unwrap();
+    assert_eq!(hot, "GPU 0 is at 50 °C; the next run begins at 37 °C, or after 30 s");
+    // Longer than it takes to begin a run that waits for nothing.
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(node.runs(), 1);
+    node.nvml.set(|state| state.gpus[0].temperature_celsius = Some(37));
+    let said: Vec<String> = lines.collect();
+    assert_eq!(sweep.wait().unwrap().code(), Some(0), "{said:?}");
+    assert_eq!(node.runs(), 3);
 }
 
 /// The golden section over the plant's own energies, which have no noise: the device's best step, whatever the plant is.

@@ -1,7 +1,7 @@
 //! `measure --job` against a real API server. The test plays the Job controller, the scheduler, the kubelet and the garbage
 //! collector: it creates pods, writes their status, and takes away the finalizer of what is deleted.
 
-mod world;
+pub mod world;
 
 use std::collections::BTreeSet;
 

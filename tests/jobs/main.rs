@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod accelerators;
 mod compare;
 mod job;
 mod measure;

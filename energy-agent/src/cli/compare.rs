@@ -1,10 +1,12 @@
 //! `energy-agent compare`: runs side by side, and what can be said about the difference. Saved runs, commands that are measured in
-//! turns, or one command at several clocks of a GPU.
+//! turns, one command at several clocks of a GPU, or one job on several kinds of nodes.
 
+mod allocation;
 mod commands;
 mod export;
 mod files;
 mod hold;
+mod jobs;
 mod limiter;
 mod schedule;
 mod sweep;
@@ -13,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -21,12 +23,16 @@ use anyhow::{Context as _, Result};
 use energy_model::attribution::method::IdleMethod;
 use energy_model::printable::printable_lines;
 use energy_report::compare::{CompareOptions, Comparison, RunGroup, chart, compare, render};
-use energy_report::run::Run;
+use energy_report::run::{Run, Work};
+use energy_report::sweep::Objective;
 
 use self::hold::HeldClock;
-use self::sweep::{Sweep, Swept};
+use self::jobs::{JobCut, JobTurns};
+use self::sweep::{Sweep, Swept, costs};
 use crate::cli::measure::CommandMeters;
-use crate::config::{CompareArgs, CompareFormat, Cooldown, JobArgs, Login, MeasureArgs, RunOutput, WaitFor};
+use crate::config::{
+    CompareArgs, CompareFormat, Cooldown, JobArgs, Login, MeasureArgs, NodeLabels, RunOutput, WaitFor,
+};
 use crate::signals;
 
 /// Exit code of wrong usage, as clap has it.
@@ -41,9 +47,18 @@ enum CompareMode {
     Commands(Vec<String>, u32),
     /// How often each setting is measured.
     Sweep(u32),
+    /// The file with the job, and how often it runs on each kind of nodes.
+    Jobs(PathBuf, u32),
 }
 
-/// Measures, compares and prints. Exit code 2: wrong usage. 3: nothing was measured, or the runs cannot be compared.
+/// What came of it: something to print, or an exit code whose reason is printed.
+enum Compared {
+    Text(String),
+    Code(ExitCode),
+}
+
+/// Measures, compares and prints. Exit code 2: wrong usage. 3: nothing was measured, or the runs cannot be compared. A job that
+/// did not complete: as `measure --job`.
 ///
 /// # Errors
 /// When the result cannot be written.
@@ -58,16 +73,29 @@ pub fn run(arguments: &CompareArgs) -> Result<ExitCode> {
             CompareMode::Files => of_files(arguments, &options),
             CompareMode::Commands(lines, runs) => of_commands(arguments, &lines, runs, options),
             CompareMode::Sweep(runs) => of_sweep(arguments, runs, &options),
+            CompareMode::Jobs(file, runs) => return of_jobs(arguments, &file, runs, &options),
         }
+        .map(Compared::Text)
     });
     match compared {
-        Ok(text) => print(&text),
+        Ok(Compared::Text(text)) => print(&text),
+        Ok(Compared::Code(code)) => Ok(code),
         Err(error) => Ok(failed(&format!("{error:#}"), NOT_MEASURED)),
     }
 }
 
 fn wanted(arguments: &CompareArgs) -> Result<CompareMode, String> {
     let CompareArgs { what, runs, sweep, .. } = arguments;
+    if let (Some(file), Some(runs)) = (&arguments.job.job, runs) {
+        let is_double = |(number, labels): (usize, &NodeLabels)| arguments.on[..number].contains(labels);
+        return match arguments.on.iter().enumerate().find(|it| is_double(*it)) {
+            Some((_, double)) => Err(format!("--on {double} is given twice; name other nodes")),
+            None if arguments.on.len() < 2 => {
+                Err("--job needs two --on at least: compare -r 3 --job job.yaml --on LABEL=A --on LABEL=B".to_owned())
+            }
+            None => Ok(CompareMode::Jobs(file.clone(), *runs)),
+        };
+    }
     match (sweep.is_wanted(), runs) {
         (true, Some(_)) if what.is_empty() => {
             Err("a sweep needs a command: compare -r 3 --gpu-clocks 600..1980/8 -- COMMAND".to_owned())
@@ -94,7 +122,12 @@ fn wanted(arguments: &CompareArgs) -> Result<CompareMode, String> {
 fn of_files(arguments: &CompareArgs, options: &CompareOptions) -> Result<String> {
     let groups = files::groups(&arguments.what, arguments.by.as_deref())?;
     export_profile(arguments, groups.iter().flat_map(|group| &group.runs))?;
-    shown(arguments, &groups, options)
+    let mut text = shown(arguments, &groups, options)?;
+    if let Some(objective) = arguments.sweep.best {
+        let best = best(&groups, objective, options)?;
+        add(arguments, &mut text, &best_line(objective, &groups[best]));
+    }
+    Ok(text)
 }
 
 fn of_commands(arguments: &CompareArgs, lines: &[String], runs: u32, options: CompareOptions) -> Result<String> {
@@ -110,16 +143,36 @@ fn of_commands(arguments: &CompareArgs, lines: &[String], runs: u32, options: Co
     shown(arguments, &groups, &options)
 }
 
+fn of_jobs(arguments: &CompareArgs, file: &Path, runs: u32, options: &CompareOptions) -> Result<Compared> {
+    let turns = JobTurns {
+        file,
+        job: &arguments.job,
+        login: &arguments.login,
+        on: &arguments.on,
+        rounds: runs,
+        seed: seed(arguments),
+        work: arguments.work.map(|amount| Work { amount, unit: arguments.work_unit.clone() }),
+    };
+    let groups = match turns.measure_all(&mut |groups| save(arguments, groups)) {
+        Ok(groups) => groups,
+        Err(JobCut::Problem(problem)) => return Ok(Compared::Code(problem.end())),
+        Err(JobCut::Ended(why, code)) => return Ok(Compared::Code(failed(&why, code))),
+    };
+    export_profile(arguments, groups.iter().flat_map(|group| &group.runs))?;
+    shown(arguments, &groups, options).map(Compared::Text)
+}
+
 fn of_sweep(arguments: &CompareArgs, runs: u32, options: &CompareOptions) -> Result<String> {
     let ended = signals::end()?;
     let flags = &arguments.sweep;
     let sweep = Sweep {
         host: &arguments.host,
         gpu: flags.on_gpu.as_deref(),
+        resources_socket: &flags.resources_socket,
         clocks: flags.gpu_clocks,
         power: flags.gpu_power,
         rounds: runs,
-        objective: flags.best,
+        objective: flags.best.unwrap_or(Objective::Energy),
         refine: flags.refine,
         seed: seed(arguments),
         options,
@@ -127,26 +180,35 @@ fn of_sweep(arguments: &CompareArgs, runs: u32, options: &CompareOptions) -> Res
     let mut meters = meters(arguments)?;
     let swept = sweep.run(&ended, &mut |labels| meters.once(&measured(arguments, &arguments.what, labels)))?;
     save(arguments, &swept.groups)?;
-    let costs = sweep.costs(&swept.groups);
-    let known = || costs.iter().enumerate().filter_map(|(place, cost)| Some((place, (*cost)?)));
-    let best = known().min_by(|a, b| a.1.total_cmp(&b.1)).map(|(place, _)| place).context("no energy was measured")?;
+    let best = best(&swept.groups, sweep.objective, options)?;
     export_profile(arguments, &swept.groups[best].runs)?;
     let mut text = shown(arguments, &swept.groups, options)?;
-    let advice = advice(&sweep, &swept, best);
-    // Another format is read by a program.
-    if arguments.format == CompareFormat::Table {
-        text.push_str(&advice)
-    } else {
-        eprint!("{advice}")
-    }
+    add(arguments, &mut text, &advice(&sweep, &swept, best));
     Ok(text)
+}
+
+/// The group that an objective chooses.
+fn best(groups: &[RunGroup], objective: Objective, options: &CompareOptions) -> Result<usize> {
+    let costs = costs(groups, objective, options);
+    let known = costs.iter().enumerate().filter_map(|(place, cost)| Some((place, (*cost)?)));
+    known.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(place, _)| place).context("no energy was measured")
+}
+
+fn best_line(objective: Objective, group: &RunGroup) -> String {
+    format!("\nBest ({}): {}\n", objective.text(), group.name)
+}
+
+/// Adds lines for people; another format is read by a program.
+fn add(arguments: &CompareArgs, text: &mut String, lines: &str) {
+    let lines = format!("{}\n", printable_lines(lines));
+    if arguments.format == CompareFormat::Table { text.push_str(&lines) } else { eprint!("{lines}") }
 }
 
 /// Which setting is best, and how it is held.
 fn advice(sweep: &Sweep<'_>, swept: &Swept, best: usize) -> String {
     let group = &swept.groups[best];
     let setting = swept.settings[best];
-    let mut text = format!("\nBest ({}): {}\n", sweep.objective.text(), group.name);
+    let mut text = best_line(sweep.objective, group);
     let Some(point) = HeldClock::of(setting, &group.runs) else { return text };
     let others = swept.settings.iter().zip(&swept.groups).filter(|(other, _)| other.power_mw == setting.power_mw);
     let points = others.filter_map(|(other, group)| HeldClock::of(*other, &group.runs)).collect();

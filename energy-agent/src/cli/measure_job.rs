@@ -18,7 +18,7 @@ use energy_cluster::kubernetes::{ClusterError, Credentials};
 use energy_files::config_file;
 use energy_model::printable::printable_lines;
 use energy_report::run::{Run, Work};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::direct::Direct;
@@ -54,30 +54,25 @@ pub(crate) fn run(file: &Path, arguments: &MeasureArgs) -> ExitCode {
 }
 
 fn runs(order: &JobOrder<'_>) -> Result<ExitCode, RunProblem> {
-    let plan = Plan::new(order.file, order.job, order.login)?;
-    let runtime = Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    let mut meters = JobMeters::open(order.file, order.job, order.login)?;
+    let document = meters.document().clone();
     let (mut runs, mut ended) = (Vec::new(), Ok(ExitCode::SUCCESS));
-    let mut signals = runtime.block_on(async { EndSignals::listen() })?;
     for number in 1..=order.runs {
         if order.runs > 1 {
             eprintln!("run {number} of {}", order.runs);
         }
-        let done = runtime.block_on(plan.run(number < order.runs, &mut signals));
-        let goes_on = matches!(done, Ok(Done { completed: true, stopped: None, .. }));
-        ended = done.map(|Done { completed, run, stopped }| {
-            runs.extend(run.map(|run| *run));
-            match (stopped, completed) {
-                (Some(number), _) => ExitCode::from(BY_SIGNAL.saturating_add(number)),
-                (None, true) => ExitCode::SUCCESS,
-                (None, false) => ExitCode::from(FAILED),
-            }
+        let done = meters.once(&document, number < order.runs);
+        let goes_on = matches!(&done, Ok(done) if done.is_good());
+        ended = done.map(|done| {
+            let code = done.code();
+            runs.extend(done.run.map(|run| *run));
+            ExitCode::from(code)
         });
         if !goes_on {
             break;
         }
     }
-    // A question to Prometheus may be open.
-    runtime.shutdown_background();
+    drop(meters);
     // What was measured before a problem is not lost.
     for run in &mut runs {
         run.labels.extend(order.labels.iter().cloned());
@@ -112,6 +107,49 @@ fn numbered(file: &Path, number: u32) -> PathBuf {
     file.with_file_name(format!("{stem}-{number}{extension}"))
 }
 
+/// A cluster in which a Job or Pod is measured, one run at a time.
+pub(super) struct JobMeters {
+    plan: Plan,
+    signals: EndSignals,
+    runtime: Option<Runtime>,
+}
+
+impl JobMeters {
+    /// Reads the file, and looks whether the figures can be had, before anything is created. From now on a signal ends a run.
+    ///
+    /// # Errors
+    /// When the file holds no Job or Pod, or there is no cluster or source of figures.
+    pub fn open(file: &Path, args: &JobArgs, login: &Login) -> Result<Self, RunProblem> {
+        let plan = Plan::new(file, args, login)?;
+        let runtime = Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+        let signals = runtime.block_on(async { EndSignals::listen() })?;
+        Ok(Self { plan, signals, runtime: Some(runtime) })
+    }
+
+    /// What the file says.
+    pub const fn document(&self) -> &JobDocument {
+        &self.plan.document
+    }
+
+    /// Runs the document once, to its end and its deletion; `more` runs follow, which may need its name.
+    ///
+    /// # Errors
+    /// When it could not be created, followed or measured. Whatever was created is deleted then too.
+    pub fn once(&mut self, document: &JobDocument, more: bool) -> Result<JobDone, RunProblem> {
+        let runtime = self.runtime.as_ref().context("the runtime has ended")?;
+        runtime.block_on(self.plan.run(document, more, &mut self.signals))
+    }
+}
+
+impl Drop for JobMeters {
+    /// A question to Prometheus may be open; nobody waits for its answer.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 /// What is to be run, and how.
 struct Plan {
     file: PathBuf,
@@ -132,12 +170,28 @@ enum FigureSource {
 
 /// What came of one run.
 #[derive(Default)]
-struct Done {
+pub(super) struct JobDone {
     completed: bool,
     /// There are no figures of what never ran.
-    run: Option<Box<Run>>,
+    pub run: Option<Box<Run>>,
     /// The number of the signal that asked for the end.
     stopped: Option<u8>,
+}
+
+impl JobDone {
+    /// The workload completed, and nobody asked for the end.
+    pub const fn is_good(&self) -> bool {
+        self.completed && self.stopped.is_none()
+    }
+
+    /// The exit code of a command that ends with this run.
+    pub const fn code(&self) -> u8 {
+        match (self.stopped, self.completed) {
+            (Some(number), _) => BY_SIGNAL.saturating_add(number),
+            (None, true) => 0,
+            (None, false) => FAILED,
+        }
+    }
 }
 
 impl Plan {
@@ -187,7 +241,7 @@ impl Plan {
     ///
     /// # Errors
     /// When it could not be created, followed or measured. Whatever was created is deleted then too.
-    async fn run(&self, more: bool, signals: &mut EndSignals) -> Result<Done, RunProblem> {
+    async fn run(&self, document: &JobDocument, more: bool, signals: &mut EndSignals) -> Result<JobDone, RunProblem> {
         let mut direct = match &self.source {
             FigureSource::Agents(namespace) => {
                 Some(Direct::new(&self.credentials, namespace).await.map_err(not_measured)?)
@@ -197,7 +251,7 @@ impl Plan {
         let id = new_id();
         // A signal waits until it is known what was created.
         let credentials = self.credentials.clone();
-        let submitted = Submitted::create(credentials, &self.document, self.namespace.as_deref(), &id).await;
+        let submitted = Submitted::create(credentials, document, self.namespace.as_deref(), &id).await;
         let submitted = submitted.map_err(|error| match error {
             SubmitError::Refused(text) => RunProblem::Usage(format!("{}: {text}", self.file.display())),
             SubmitError::Cluster(error) => not_measured(error),
@@ -207,26 +261,27 @@ impl Plan {
         }
         let mut progress = Progress::new(&submitted);
         let measured = tokio::select! {
-            measured = self.measure(&submitted, &id, &mut progress, &mut direct) => measured,
-            number = signals.any() => Ok(Done { stopped: Some(number), ..Done::default() }),
+            measured = self.measure(document, &submitted, &id, &mut progress, &mut direct) => measured,
+            number = signals.any() => Ok(JobDone { stopped: Some(number), ..JobDone::default() }),
         };
         progress.end();
-        if let Ok(Done { stopped: Some(_), .. }) = measured {
+        if let Ok(JobDone { stopped: Some(_), .. }) = measured {
             eprintln!("stopped by a signal");
         }
-        let goes_on = more && matches!(measured, Ok(Done { completed: true, stopped: None, .. }));
+        let goes_on = more && matches!(&measured, Ok(done) if done.is_good());
         let stopped = self.delete(&submitted, goes_on, signals).await;
-        measured.map(|done| Done { stopped: done.stopped.or(stopped), ..done })
+        measured.map(|done| JobDone { stopped: done.stopped.or(stopped), ..done })
     }
 
     /// Follows it to its end, and gathers the figures.
     async fn measure(
         &self,
+        document: &JobDocument,
         submitted: &Submitted,
         id: &str,
         progress: &mut Progress,
         direct: &mut Option<Direct>,
-    ) -> Result<Done, RunProblem> {
+    ) -> Result<JobDone, RunProblem> {
         let placed = RefCell::new(BTreeMap::new());
         let followed = submitted.follow(self.limits, |sight| {
             let pods = sight.course.pods().into_iter().filter(|pod| !pod.node.is_empty());
@@ -244,22 +299,23 @@ impl Plan {
         progress.ended(&end);
         let completed = end == RunEnd::Complete;
         if course.pods().iter().all(|pod| pod.started.is_none()) {
-            return Ok(Done { completed, ..Done::default() });
+            return Ok(JobDone { completed, ..JobDone::default() });
         }
-        let mut run = self.figures(submitted, id, &course, progress, direct).await?;
+        let mut run = self.figures(document, submitted, id, &course, progress, direct).await?;
         build::complete(&mut run, submitted, &course, &end);
-        Ok(Done { completed, run: Some(Box::new(run)), stopped: None })
+        Ok(JobDone { completed, run: Some(Box::new(run)), stopped: None })
     }
 
     async fn figures(
         &self,
+        document: &JobDocument,
         submitted: &Submitted,
         id: &str,
         course: &Course,
         progress: &mut Progress,
         direct: &mut Option<Direct>,
     ) -> Result<Run, RunProblem> {
-        let ask = build::ask(id, &self.document, submitted, course, direct.is_some());
+        let ask = build::ask(id, document, submitted, course, direct.is_some());
         match (&self.source, direct) {
             (FigureSource::Prometheus(prometheus), _) => scraped::run(prometheus, ask, course, progress).await,
             (FigureSource::Agents(_), Some(direct)) => direct.run(ask, course, progress).await,

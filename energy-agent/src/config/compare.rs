@@ -1,14 +1,22 @@
 //! The flags of `energy-agent compare`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use energy_host::config::HostConfig;
 use energy_report::sweep::{Objective, SweepRange};
 
+use super::{JobArgs, Login};
+
 #[derive(Debug, Args)]
 #[command(
+    mut_arg("job", |flag| {
+        flag.requires_all(["runs", "on"]).conflicts_with_all(["what", "by", "gpu_clocks", "gpu_power", "record_command"]).help(JOB).long_help(JOB_LONG)
+    }),
     mut_arg("interval", |flag| flag.default_value("100ms")),
     mut_arg("run_directory", |flag| flag.hide(true)),
     mut_arg("process_max", |flag| flag.hide(true)),
@@ -16,7 +24,7 @@ use energy_report::sweep::{Objective, SweepRange};
 )]
 pub struct CompareArgs {
     /// Run files (JSON) that `measure`, `report` or `compare` has written; a file may hold one run or a list of runs. With --runs:
-    /// commands, each a line for the shell. With a sweep: one command with its arguments, after --.
+    /// commands, each a line for the shell. With a sweep: one command with its arguments, after --. With --job: nothing.
     #[arg(value_name = "FILE|COMMAND")]
     pub what: Vec<OsString>,
     /// Measure commands, each so many times: one after the other in an order that is shuffled in each round.
@@ -65,6 +73,58 @@ pub struct CompareArgs {
     pub money: Money,
     #[command(flatten)]
     pub host: HostConfig,
+    #[command(flatten)]
+    pub login: Login,
+    /// With --job: nodes that have this label, or several labels with commas between them. The job runs --runs times on each,
+    /// in turns; give it twice or more. The labels are also labels of the runs, for --prices and --by.
+    #[arg(long = "on", requires = "job", value_name = "KEY=VALUE")]
+    pub on: Vec<NodeLabels>,
+    #[command(flatten)]
+    pub job: JobArgs,
+}
+
+/// What `--job` is for here.
+const JOB: &str = "File (YAML or JSON) with one Job or Pod, to compare the nodes of each --on by it";
+const JOB_LONG: &str = "File (YAML or JSON) with one Job or Pod, to compare the nodes of each --on by it.
+
+It runs on the nodes of each --on in turns, with their labels in its nodeSelector, as `measure --job` runs it: created, followed to \
+its end, and deleted, also after Ctrl-C or an error. Exit code 0: all completed. 1: one failed, did not start or end in time, or was \
+deleted; the runs before it are in the file of --json. 2: wrong usage, or the API server refuses the file. 3: not measured.";
+
+/// Labels that a node must have: `KEY=VALUE`, several with commas between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeLabels(pub BTreeMap<String, String>);
+
+impl FromStr for NodeLabels {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let label = |text: &str| -> Result<(String, String), String> {
+            let expected = || "expected KEY=VALUE, such as nvidia.com/gpu.product=NVIDIA-L4".to_owned();
+            let (key, value) = text.split_once('=').ok_or_else(expected)?;
+            let is_valid = |text: &str| {
+                text.chars().all(|letter| letter.is_ascii_alphanumeric() || ['-', '_', '.', '/'].contains(&letter))
+            };
+            if key.is_empty() || !is_valid(key) {
+                return Err(expected());
+            }
+            if value.len() > 63 || value.contains('/') || !is_valid(value) {
+                return Err(format!("{value:?} is no value of a label; kubectl get nodes --show-labels lists them"));
+            }
+            Ok((key.to_owned(), value.to_owned()))
+        };
+        let labels = text.split(',').map(label).collect::<Result<Vec<_>, _>>()?;
+        let count = labels.len();
+        let labels = BTreeMap::from_iter(labels);
+        if labels.len() < count { Err("a label is named twice".to_owned()) } else { Ok(Self(labels)) }
+    }
+}
+
+impl fmt::Display for NodeLabels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let labels: Vec<String> = self.0.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        f.write_str(&labels.join(","))
+    }
 }
 
 /// A command at several clocks or power limits of a GPU.
@@ -73,7 +133,7 @@ pub struct SweepArgs {
     /// Sweep over this many GPU clocks from LOW to HIGH in MHz, such as 600..1980/8.
     ///
     /// The clocks are locked through the agent's journal, so that they are restored after any end (`energy-agent restore` after a
-    /// kill). Refused while an agent caps on this node, another process uses the GPU, or it is in MIG mode.
+    /// kill). Refused while an agent caps on this node, another process uses the GPU, a pod has it, or it is in MIG mode.
     #[arg(long = "gpu-clocks", requires = "runs", value_name = "LOW..HIGH/N")]
     pub gpu_clocks: Option<SweepRange>,
     /// Sweep over this many power limits in watts. With --gpu-clocks: over each with each.
@@ -82,10 +142,18 @@ pub struct SweepArgs {
     /// The GPU to sweep, by UUID or index. Default: the only one.
     #[arg(long = "on-gpu", value_name = "GPU")]
     pub on_gpu: Option<String>,
-    /// What is best: energy, edp (energy times time), time, or slowdown:FACTOR, the least energy at up to FACTOR times the time
-    /// without a limit.
-    #[arg(long = "best", default_value = "energy", value_name = "OBJECTIVE")]
-    pub best: Objective,
+    /// Socket at which the kubelet says which pod has which GPU: a sweep is refused on a pod's GPU.
+    #[arg(
+        long = "pods.resources-socket",
+        env = "ENERGY_AGENT_PODS_RESOURCES_SOCKET",
+        default_value = "/var/lib/kubelet/pod-resources/kubelet.sock",
+        value_name = "FILE"
+    )]
+    pub resources_socket: PathBuf,
+    /// What is best: energy (the default of a sweep), edp (energy times time), time, or slowdown:FACTOR, the least energy at up to
+    /// FACTOR times the time without a limit. Of saved runs: up to FACTOR times the time of the first group.
+    #[arg(long = "best", value_name = "OBJECTIVE")]
+    pub best: Option<Objective>,
     /// Go on between the clocks beside the best one, by the golden section, down to one step of the GPU.
     #[arg(long = "refine", requires = "gpu_clocks")]
     pub refine: bool,
@@ -134,4 +202,22 @@ fn above_zero(text: &str) -> Result<f64, String> {
 fn not_negative(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "expected a number, such as 0.30".to_owned())?;
     if value.is_finite() && value >= 0.0 { Ok(value) } else { Err("expected a number from 0 on".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests panic")]
+
+    use super::*;
+
+    #[test]
+    fn labels_of_nodes_are_read_and_written() {
+        let labels: NodeLabels = "zone=a,nvidia.com/gpu.product=NVIDIA-L4".parse().unwrap();
+        assert_eq!(labels.0["nvidia.com/gpu.product"], "NVIDIA-L4");
+        assert_eq!(labels.to_string(), "nvidia.com/gpu.product=NVIDIA-L4,zone=a");
+        assert_eq!("node-role.kubernetes.io/gpu=".parse::<NodeLabels>().unwrap().0["node-role.kubernetes.io/gpu"], "");
+        for wrong in ["", "a", "=b", "a=b,", "a=b c", "a=b,a=c", "a=x/y", "a b=c"] {
+            assert!(wrong.parse::<NodeLabels>().is_err(), "{wrong}");
+        }
+    }
 }

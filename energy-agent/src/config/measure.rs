@@ -13,6 +13,7 @@ use super::{Login, RunOutput};
 #[derive(Debug, Args)]
 #[command(
     mut_arg("json", |flag| flag.short('o').help(JSON)),
+    mut_arg("job", |flag| flag.conflicts_with_all(["command", "warmups", "prepare", "cooldown", "record_command", "wait"])),
     mut_arg("format", |flag| flag.requires("job").help("How to print the run of --job")),
     mut_arg("html", |flag| flag.requires("job")),
     mut_arg("svg", |flag| flag.requires("job")),

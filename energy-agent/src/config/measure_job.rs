@@ -1,4 +1,4 @@
-//! The flags of `energy-agent measure --job`.
+//! The flags of `--job`, for `energy-agent measure` and `energy-agent compare`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,11 +13,7 @@ pub struct JobArgs {
     /// It is created, followed to its end, and deleted, also after Ctrl-C or an error. The label energy-agent.io/run on it and
     /// its pods names the run. Exit code 0: it completed. 1: it failed, did not start or end in time, or was deleted. 2: wrong usage, or
     /// the API server refuses the file. 3: not measured.
-    #[arg(
-        long = "job",
-        conflicts_with_all = ["command", "warmups", "prepare", "cooldown", "record_command", "wait"],
-        value_name = "FILE"
-    )]
+    #[arg(long = "job", value_name = "FILE")]
     pub job: Option<PathBuf>,
     /// Namespace to create it in. Default: that of the file, else that of the credentials.
     #[arg(short = 'n', long = "namespace", requires = "job", value_name = "NAME")]

@@ -95,14 +95,19 @@ impl World {
 
     /// Starts `measure --job`.
     pub fn measure(&self, file: &Path, flags: &[&str]) -> Measuring {
+        self.start("measure", file, flags)
+    }
+
+    /// Starts a command that has `--job`. What it prints is kept in a file.
+    pub fn start(&self, command: &str, file: &Path, flags: &[&str]) -> Measuring {
         let json = format!("--json={}", self.folder.path().join("run.json").display());
         let kubeconfig = format!("--kubeconfig={}", self.node.kubeconfig.display());
         let job = format!("--job={}", file.display());
         let mut child = Command::new(PROGRAM)
-            .args(["measure", &job, &kubeconfig, &json])
+            .args([command, &job, &kubeconfig, &json])
             .args(flags)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(fs::File::create(self.folder.path().join("stdout")).unwrap())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -111,6 +116,11 @@ impl World {
         let reader =
             thread::spawn(move || lines.map_while(Result::ok).for_each(|line| kept.lock().unwrap().push(line)));
         Measuring { child, said, reader: Some(reader) }
+    }
+
+    /// What the command that ended printed.
+    pub fn printed(&self) -> String {
+        fs::read_to_string(self.folder.path().join("stdout")).unwrap()
     }
 
     pub fn run_files(&self) -> Vec<Run> {
@@ -135,6 +145,15 @@ impl World {
 
     pub fn wait_for_job(&self, name: &str) -> Value {
         wait_for("the Job", || self.node.cluster.get(&format!("{}/{name}", self.jobs_path())))
+    }
+
+    /// A Job of that name that is none of these, and is not being deleted.
+    pub fn wait_for_another_job(&self, name: &str, uids: &BTreeSet<String>) -> Value {
+        wait_for("another Job", || {
+            let job = self.node.cluster.get(&format!("{}/{name}", self.jobs_path()))?;
+            let is_new = !uids.contains(job["metadata"]["uid"].as_str().unwrap());
+            (is_new && job["metadata"]["deletionTimestamp"].is_null()).then_some(job)
+        })
     }
 
     /// The pod that was created.
@@ -163,7 +182,12 @@ impl World {
 
     /// A pod of a Job that runs, and its cgroups.
     pub fn pod_of(&self, job: &Value, name: &str) -> Pod {
-        self.node.adopt(&self.object_of(job, name, &running(&ids().1)))
+        self.pod_on(&self.node, job, name)
+    }
+
+    /// The same on another node.
+    pub fn pod_on(&self, node: &Node, job: &Value, name: &str) -> Pod {
+        node.adopt(&self.object_of(job, name, &running(&ids().1)))
     }
 
     /// A pod of a Job that does not.

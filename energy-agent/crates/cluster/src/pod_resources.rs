@@ -70,19 +70,17 @@ async fn answer(socket: PathBuf, wanted: Arc<Notify>, publish: watch::Sender<Kno
         }
         let before = publish.borrow().clone();
         let was = before.state.as_ref().map(|state| state.reason);
-        // Not a kubelet's node, or the socket is not mounted: no fault, so nothing is said.
-        if !socket.exists() {
-            let detail = format!(
-                "no {}; on a Kubernetes node mount it, or name it with --pods.resources-socket",
-                socket.display()
-            );
-            let state = MeterState::down(MeterName::PodResources, Reason::Absent, detail);
-            publish.send_replace(KnownDevices { resources: Arc::default(), state: Some(state) });
-            continue;
-        }
-        let listed = timeout(DEADLINE, list(&socket)).await.context("no answer in 5 s").flatten();
-        let told = match listed {
-            Ok(resources) => {
+        let told = match ask(&socket).await {
+            // Not a kubelet's node, or the socket is not mounted: no fault, so nothing is said.
+            Ok(None) => {
+                let detail = format!(
+                    "no {}; on a Kubernetes node mount it, or name it with --pods.resources-socket",
+                    socket.display()
+                );
+                let state = MeterState::down(MeterName::PodResources, Reason::Absent, detail);
+                KnownDevices { resources: Arc::default(), state: Some(state) }
+            }
+            Ok(Some(resources)) => {
                 if was.is_some_and(|reason| reason != Reason::Ok) {
                     info!(socket = %socket.display(), "the kubelet reports device allocations");
                 }
@@ -104,6 +102,17 @@ async fn answer(socket: PathBuf, wanted: Arc<Notify>, publish: watch::Sender<Kno
         };
         publish.send_replace(told);
     }
+}
+
+/// What the kubelet says at this moment. `None`: there is no socket, and so no kubelet that could have given anything.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn ask(socket: &Path) -> Result<Option<KubeletResources>> {
+    if !socket.exists() {
+        return Ok(None);
+    }
+    timeout(DEADLINE, list(socket)).await.context("no answer in 5 s").flatten().map(Some)
 }
 
 /// Asks once, over a connection of its own.

@@ -1,6 +1,7 @@
 //! A command at several clocks or power limits of a GPU: which of them is best.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,11 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use energy_host::config::HostConfig;
 use energy_model::capping::observation::KnobNow;
-use energy_model::gpu::GpuEnergy;
+use energy_model::gpu::{GpuEnergy, GpuReading};
 use energy_report::compare::{CompareOptions, RunGroup, means};
 use energy_report::run::{Energy, Part, Run, Warning};
 use energy_report::sweep::{KnobSteps, Objective, SweepRange};
 
+use super::allocation::NodeKubelet;
 use super::limiter::{GpuLimiter, GpuSetting};
 use super::schedule::order;
 
@@ -27,6 +29,8 @@ pub(super) const OPEN: &str = "open";
 pub(super) struct Sweep<'a> {
     pub host: &'a HostConfig,
     pub gpu: Option<&'a str>,
+    /// At which the kubelet says which pod has which GPU.
+    pub resources_socket: &'a Path,
     pub clocks: Option<SweepRange>,
     /// Watts.
     pub power: Option<SweepRange>,
@@ -54,11 +58,20 @@ impl Sweep<'_> {
     /// # Errors
     /// When the GPU is not this command's alone, a limit cannot be set, or nothing can be measured.
     pub fn run(&self, ended: &Receiver<String>, measure: &mut MeasureSetting<'_>) -> Result<Swept> {
+        let kubelet = NodeKubelet::new(self.resources_socket)?;
         let mut limiter = GpuLimiter::open(self.host, self.gpu)?;
         let (settings, steps) = self.settings(&limiter)?;
-        let first_celsius = ready(&mut limiter, None, ended)?;
         let gpu = limiter.gpu.uuid.to_string();
-        let mut bench = SweepBench { limiter: &mut limiter, first_celsius, ended, measure, seed: self.seed, count: 0 };
+        let mut bench = SweepBench {
+            limiter: &mut limiter,
+            kubelet: &kubelet,
+            first_celsius: None,
+            ended,
+            measure,
+            seed: self.seed,
+            count: 0,
+        };
+        bench.first_celsius = bench.ready()?;
         let mut groups: Vec<RunGroup> =
             settings.iter().map(|setting| RunGroup { name: name(*setting), runs: Vec::new() }).collect();
         let mut settings = settings;
@@ -104,21 +117,22 @@ impl Sweep<'_> {
 
     /// What each clock cost.
     fn tried(&self, settings: &[GpuSetting], groups: &[RunGroup]) -> Vec<(u64, f64)> {
-        let costs = self.costs(groups);
+        let costs = costs(groups, self.objective, self.options);
         settings.iter().zip(costs).filter_map(|(setting, cost)| Some((setting.clock_mhz?, cost?))).collect()
     }
+}
 
-    /// By the objective; `None`: not measured.
-    pub fn costs(&self, groups: &[RunGroup]) -> Vec<Option<f64>> {
-        let means = means(groups, self.options);
-        let open = means.first().copied().flatten().map_or(f64::INFINITY, |(seconds, _)| seconds);
-        means.into_iter().map(|mean| mean.map(|(seconds, joules)| self.objective.cost(seconds, joules, open))).collect()
-    }
+/// What each group costs by an objective; `None`: not measured. The first is the one without a limit.
+pub(super) fn costs(groups: &[RunGroup], objective: Objective, options: &CompareOptions) -> Vec<Option<f64>> {
+    let means = means(groups, options);
+    let open = means.first().copied().flatten().map_or(f64::INFINITY, |(seconds, _)| seconds);
+    means.into_iter().map(|mean| mean.map(|(seconds, joules)| objective.cost(seconds, joules, open))).collect()
 }
 
 /// The GPU and the command, ready to be measured once more.
 struct SweepBench<'a, 'm> {
     limiter: &'a mut GpuLimiter,
+    kubelet: &'a NodeKubelet,
     first_celsius: Option<u32>,
     ended: &'a Receiver<String>,
     measure: &'a mut MeasureSetting<'m>,
@@ -129,7 +143,7 @@ struct SweepBench<'a, 'm> {
 impl SweepBench<'_, '_> {
     fn once(&mut self, setting: GpuSetting) -> Result<Run> {
         self.limiter.set(setting)?;
-        ready(self.limiter, self.first_celsius, self.ended)?;
+        self.ready()?;
         self.count += 1;
         let mut labels = BTreeMap::from([
             ("gpu-setting".to_owned(), name(setting)),
@@ -147,6 +161,53 @@ impl SweepBench<'_, '_> {
         charge_whole(&mut run, &self.limiter.gpu.uuid, used);
         Ok(run)
     }
+
+    /// Waits until the GPU is as cool as at the first start. Returns its temperature.
+    ///
+    /// # Errors
+    /// When the GPU is not this command's alone, does not answer, or a signal has come.
+    fn ready(&mut self) -> Result<Option<u32>> {
+        let asked = Instant::now();
+        let mut is_told = false;
+        loop {
+            interrupted(self.ended)?;
+            let reading = self.limiter.reading()?;
+            check_that_it_is_free(&reading)?;
+            self.kubelet.check_that_no_pod_has(&reading.gpu)?;
+            let celsius = reading.state.temperature_celsius;
+            let (Some(now), Some(first)) = (celsius, self.first_celsius) else { return Ok(celsius) };
+            if now <= first + WARMER || asked.elapsed() >= COOLING {
+                return Ok(celsius);
+            }
+            if !is_told {
+                let index = reading.gpu.index;
+                let most = COOLING.as_secs();
+                eprintln!(
+                    "GPU {index} is at {now} °C; the next run begins at {} °C, or after {most} s",
+                    first + WARMER
+                );
+                is_told = true;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+/// # Errors
+/// When others use the GPU.
+fn check_that_it_is_free(reading: &GpuReading) -> Result<()> {
+    let index = reading.gpu.index;
+    if !reading.instances.is_empty() {
+        bail!("GPU {index} is divided into MIG instances, which share its clock; a sweep would slow down all of them");
+    }
+    if !reading.processes.is_empty() {
+        let pids: Vec<String> = reading.processes.iter().map(|process| process.pid.to_string()).collect();
+        bail!(
+            "GPU {index} is used by process {}: a sweep would slow it down, and its work would be measured; stop it first",
+            pids.join(", ")
+        );
+    }
+    Ok(())
 }
 
 /// The GPU was the command's alone, so that all its energy counts: at a low clock, work that takes longer costs more idle power.
@@ -164,37 +225,6 @@ fn charge_whole(run: &mut Run, uuid: &str, used: GpuEnergy) {
     let message =
         "the GPU was this command's alone, so all its energy is the run's, from the reading before to the one after";
     run.warnings.push(Warning { code: "whole_gpu".to_owned(), message: message.to_owned() });
-}
-
-/// Waits until the GPU is as cool as at the first start. Returns its temperature.
-fn ready(limiter: &mut GpuLimiter, first_celsius: Option<u32>, ended: &Receiver<String>) -> Result<Option<u32>> {
-    let asked = Instant::now();
-    loop {
-        interrupted(ended)?;
-        let reading = limiter.reading()?;
-        let index = reading.gpu.index;
-        if !reading.instances.is_empty() {
-            bail!(
-                "GPU {index} is divided into MIG instances, which share its clock; a sweep would slow down all of them"
-            );
-        }
-        if !reading.processes.is_empty() {
-            let pids: Vec<String> = reading.processes.iter().map(|process| process.pid.to_string()).collect();
-            bail!(
-                "GPU {index} is used by process {}: a sweep would slow it down, and its work would be measured; stop it first",
-                pids.join(", ")
-            );
-        }
-        let celsius = reading.state.temperature_celsius;
-        let is_cool = match (celsius, first_celsius) {
-            (Some(now), Some(first)) => now <= first + WARMER,
-            _ => true,
-        };
-        if is_cool || asked.elapsed() >= COOLING {
-            return Ok(celsius);
-        }
-        thread::sleep(LOOK);
-    }
 }
 
 fn interrupted(ended: &Receiver<String>) -> Result<()> {

@@ -1,12 +1,12 @@
 //! Capping with the shipped program: GPUs of the fake driver's plant under budgets, and what really happened to them.
 
 pub mod cpu;
+mod curves;
 pub mod edits;
 mod figures;
 pub mod kubelet;
 mod load;
 mod node;
-mod plot;
 mod runs;
 mod score;
 pub mod ticks;

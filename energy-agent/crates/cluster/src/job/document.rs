@@ -1,5 +1,6 @@
 //! The file of `--job`: one Job or Pod, and what is added to it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -143,6 +144,34 @@ impl JobDocument {
         containers.map(|it| ["name", "image", "command", "args"].map(|key| it[key].clone())).collect()
     }
 
+    /// The same work, on nodes that have these labels too.
+    ///
+    /// # Errors
+    /// When the file itself says where its pods run: one sentence with the remedy.
+    pub fn on_nodes(&self, labels: &BTreeMap<String, String>) -> Result<Self, String> {
+        let mut document = self.clone();
+        let spec = match document.kind {
+            JobKind::Job => &mut document.object["spec"]["template"],
+            JobKind::Pod => &mut document.object,
+        };
+        let spec = map(spec, "spec")?;
+        if spec.get("nodeName").is_some_and(|name| !name.is_null()) {
+            return Err("its nodeName names one node; take that out of the file".to_owned());
+        }
+        let selector = spec.entry("nodeSelector").or_insert(Value::Null);
+        if selector.is_null() {
+            *selector = json!({});
+        }
+        let selector = selector.as_object_mut().ok_or("nodeSelector is not a map; correct it")?;
+        for (key, value) in labels {
+            let before = selector.insert(key.clone(), json!(value));
+            if before.is_some_and(|before| before != *value) {
+                return Err(format!("its nodeSelector has another value for {key}; take that out of the file"));
+            }
+        }
+        Ok(document)
+    }
+
     /// What is sent to the server for one run.
     #[must_use]
     pub(super) fn object_of_run(&self, run: &str, namespace: &str) -> Value {
@@ -229,6 +258,30 @@ mod tests {
         let labels = json!({"app": "a", "energy-agent.io/run": "r"});
         assert_eq!((&metadata["generateName"], &metadata["labels"]), (&json!("x-"), &labels));
         assert!(metadata["uid"].is_null() && metadata["resourceVersion"].is_null());
+    }
+
+    #[test]
+    fn the_nodes_of_a_job_are_chosen_unless_the_file_has_chosen_them() {
+        let labels = BTreeMap::from([("gpu".to_owned(), "L4".to_owned())]);
+        let on = |text: &str| read(text)?.on_nodes(&labels);
+        let chosen = on(JOB).unwrap();
+        assert_eq!(chosen.pod_spec()["nodeSelector"], json!({"gpu": "L4"}));
+        assert_eq!(chosen.containers(), read(JOB).unwrap().containers());
+        let pod = "{apiVersion: v1, kind: Pod, spec: {restartPolicy: Never, nodeSelector: {zone: a, gpu: L4}}}";
+        assert_eq!(on(pod).unwrap().pod_spec()["nodeSelector"], json!({"zone": "a", "gpu": "L4"}));
+        for (text, expected) in [
+            (
+                pod.replace("gpu: L4", "gpu: T4"),
+                "its nodeSelector has another value for gpu; take that out of the file",
+            ),
+            (pod.replace("{zone: a, gpu: L4}", "[1]"), "nodeSelector is not a map; correct it"),
+            (
+                pod.replace("nodeSelector: {zone: a, gpu: L4}", "nodeName: n1"),
+                "its nodeName names one node; take that out of the file",
+            ),
+        ] {
+            assert_eq!(on(&text).unwrap_err(), expected);
+        }
     }
 
     #[test]

@@ -8,11 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use energy_report::chart::{Chart, svg};
 use fake_nvml::units::{count, whole};
 
+use super::curves::{curve, panel};
 use super::figures;
 use super::node::Node;
-use super::plot::{Chart, Line, Panel};
 use crate::bench::page::Page;
 use crate::bench::world::cpu_ns;
 use crate::bench::{Finding, Scale};
@@ -53,7 +54,7 @@ pub fn cpu(scale: Scale, plots: Option<&Path>) -> Result<Vec<Finding>> {
     super::build()?;
     let course = run(scale)?;
     if let Some(folder) = plots {
-        figures::keep(folder, "cpu-quota.svg", &course.chart().svg())?;
+        figures::keep(folder, "cpu-quota.svg", &svg(&course.chart()))?;
     }
     Ok(course.findings())
 }
@@ -205,20 +206,20 @@ impl Course {
         Chart {
             title: format!("{THREADS} busy loops under a CPU quota, a step and bursts"),
             panels: vec![
-                Panel {
-                    axis: "power, W",
-                    height: 190.0,
-                    top: budget * 2.4,
-                    lines: vec![Line::of("", SAMPLE_S, watts, 4)],
-                    rule: Some((budget, format!("budget {budget:.2} W"))),
-                },
-                Panel {
-                    axis: "CPUs allowed by the quota",
-                    height: 130.0,
-                    top: 2.0,
-                    lines: vec![Line::of("", SAMPLE_S, self.quotas.iter().copied(), 4)],
-                    rule: None,
-                },
+                panel(
+                    "power, W",
+                    190,
+                    budget * 2.4,
+                    vec![curve("", SAMPLE_S, watts, 4)],
+                    Some((budget, format!("budget {budget:.2} W"))),
+                ),
+                panel(
+                    "CPUs allowed by the quota",
+                    130,
+                    2.0,
+                    vec![curve("", SAMPLE_S, self.quotas.iter().copied(), 4)],
+                    None,
+                ),
             ],
         }
     }

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use energy_report::chart::{Chart, ChartPanel, Line, svg};
 
-use super::plot::{Chart, Line, Panel};
+use super::curves::{curve, panel};
 use super::runs::{BUDGET_W, EXPONENTS, Kind, MIDDLE, Outcome};
 use super::score::Score;
 use super::truth::Slice;
@@ -117,7 +118,7 @@ pub fn write(folder: &Path, outcomes: &[Outcome], seconds: u32) -> Result<()> {
         );
     }
     keep(folder, "figures.md", &text)?;
-    keep(folder, "steps.svg", &steps(outcomes).svg())?;
+    keep(folder, "steps.svg", &svg(&steps(outcomes)))?;
     for (name, file) in [
         ("bursts 5 of 10 s", "bursts-5-of-10.svg"),
         ("bursts 20 of 40 s", "bursts-20-of-40.svg"),
@@ -128,7 +129,7 @@ pub fn write(folder: &Path, outcomes: &[Outcome], seconds: u32) -> Result<()> {
     ] {
         let middle = |outcome: &&Outcome| outcome.name == name && (outcome.exponent - MIDDLE).abs() < 0.1;
         let outcome = outcomes.iter().find(middle).with_context(|| format!("no run {name}"))?;
-        keep(folder, file, &outcome.chart().svg())?;
+        keep(folder, file, &svg(&outcome.chart()))?;
     }
     Ok(())
 }
@@ -152,7 +153,7 @@ fn steps(outcomes: &[Outcome]) -> Chart {
     let lines = |of: fn(&Slice) -> f64| {
         let line = |outcome: &&Outcome| {
             let slices = outcome.gpus[0].iter().take(3000);
-            Line::of(&format!("e {:.1}", outcome.exponent), SLICE_S, slices.map(of), 5)
+            curve(&format!("e {:.1}", outcome.exponent), SLICE_S, slices.map(of), 5)
         };
         chosen.iter().map(line).collect()
     };
@@ -169,12 +170,12 @@ fn steps(outcomes: &[Outcome]) -> Chart {
     }
 }
 
-fn power_panel(lines: Vec<Line>, budget_w: f64, top: f64) -> Panel {
-    Panel { axis: "power, W", height: 190.0, top, lines, rule: Some((budget_w, format!("budget {budget_w} W"))) }
+fn power_panel(lines: Vec<Line>, budget_w: f64, top: f64) -> ChartPanel {
+    panel("power, W", 190, top, lines, Some((budget_w, format!("budget {budget_w} W"))))
 }
 
-fn clock_panel(lines: Vec<Line>) -> Panel {
-    Panel { axis: "highest clock allowed, MHz", height: 130.0, top: 2000.0, lines, rule: None }
+fn clock_panel(lines: Vec<Line>) -> ChartPanel {
+    panel("highest clock allowed, MHz", 130, 2000.0, lines, None)
 }
 
 impl Outcome {
@@ -186,9 +187,9 @@ impl Outcome {
         let length = self.gpus.iter().map(|slices| slices.len().min(SHOWN)).min().unwrap_or_default();
         let many = 20;
         let sum = |at: usize| self.gpus.iter().map(|slices| slices[at].power_w).sum();
-        let power = Line::of("", SLICE_S, (0..length).map(sum), many);
+        let power = curve("", SLICE_S, (0..length).map(sum), many);
         let ceilings = self.gpus.iter().enumerate().map(|(number, slices)| {
-            Line::of(
+            curve(
                 &format!("GPU {number}"),
                 SLICE_S,
                 slices.iter().take(SHOWN).map(|slice| f64::from(slice.ceiling_mhz)),
