@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::path::PathBuf;
+use std::{env, fs};
 
 use serde_json::{Value, json};
 
@@ -15,8 +16,8 @@ use crate::job::world::{Measuring, World};
 
 const GPU_JOULES: &str = "kepler_pod_gpu_joules_total";
 const LABEL: &str = "nvidia.com/gpu.product";
-/// The models, as the label of a node has them, and what a run uses on each; joules.
-const MODELS: [(&str, u64); 2] = [("NVIDIA-L4", 30), ("Tesla-T4", 90)];
+/// The models, as the label of a node has them, and what a run uses on each, about: joules, and ticks of the agent.
+const MODELS: [(&str, u64, u64); 2] = [("NVIDIA-L4", 120, 2), ("Tesla-T4", 190, 8)];
 
 /// A node's GPU and agent.
 struct Accelerator {
@@ -42,6 +43,8 @@ struct Accelerators {
     all: [Accelerator; 2],
     prometheus: Prometheus,
     uids: BTreeSet<String>,
+    /// What was used on each, run by run; millijoules.
+    used: [Vec<u64>; 2],
 }
 
 impl Accelerators {
@@ -53,12 +56,12 @@ impl Accelerators {
         let prometheus =
             Prometheus::scraping(&format!("[{{job_name: agent, static_configs: [{{targets: {}}}]}}]", json!(targets)));
         wait_for("scrapes of both", || (prometheus.query("energy_agent_ticks_total").len() == 2).then_some(()));
-        Some(Self { world, other, all, prometheus, uids: BTreeSet::new() })
+        Some(Self { world, other, all, prometheus, uids: BTreeSet::new(), used: [Vec::new(), Vec::new()] })
     }
 
     fn compare(&self, flags: &[&str]) -> Measuring {
         let url = format!("--prometheus={}", self.prometheus.url());
-        let on = MODELS.map(|(model, _)| format!("--on={LABEL}={model}"));
+        let on = MODELS.map(|(model, ..)| format!("--on={LABEL}={model}"));
         let flags = [&[&*url, "--seed=5", &on[0], &on[1]], flags].concat();
         self.world.start("compare", &self.world.job("train"), &flags)
     }
@@ -68,10 +71,14 @@ impl Accelerators {
         let job = self.world.wait_for_another_job("train", &self.uids);
         self.uids.insert(job["metadata"]["uid"].as_str().unwrap().to_owned());
         let model = job["spec"]["template"]["spec"]["nodeSelector"][LABEL].as_str().unwrap().to_owned();
-        let index = MODELS.iter().position(|(name, _)| *name == model).unwrap();
+        let index = MODELS.iter().position(|(name, ..)| *name == model).unwrap();
         let node = [&self.world.node, &self.other][index];
         let pod = self.world.pod_on(node, &job, &format!("train-{}", self.uids.len()));
-        pod.wait_for_gpu(&mut self.all[index], MODELS[index].1 * 1000);
+        let (_, joules, ticks) = MODELS[index];
+        // No two runs are alike.
+        let millijoules = joules * 1000 + u64::try_from(self.uids.len() * 700).unwrap();
+        pod.use_gpu(&mut self.all[index], millijoules, ticks);
+        self.used[index].push(millijoules);
         self.world.end(&pod, code);
         let condition = if code == 0 { "Complete" } else { "Failed" };
         self.world.set_job_condition("train", &json!({"type": condition, "status": "True"}));
@@ -81,17 +88,17 @@ impl Accelerators {
 }
 
 trait UsesGpu {
-    fn wait_for_gpu(&self, on: &mut Accelerator, millijoules: u64);
+    fn use_gpu(&self, on: &mut Accelerator, millijoules: u64, ticks: u64);
 }
 
 impl UsesGpu for crate::common::kubernetes::node::Pod {
     /// A process of the pod keeps the GPU busy while it uses so much, and the agent has seen it.
-    fn wait_for_gpu(&self, on: &mut Accelerator, millijoules: u64) {
+    fn use_gpu(&self, on: &mut Accelerator, millijoules: u64, ticks: u64) {
         let load = self.load("main", &["sleep", "0"]);
         let pids = fs::read_to_string(self.cgroup.another(&self.id("main")).join("cgroup.procs")).unwrap();
         let pid: u32 = pids.trim().parse().unwrap();
         on.nvml.set(|state| state.gpus[0].processes = Some(vec![process(pid)]));
-        on.agent.after_ticks(2);
+        on.agent.after_ticks(ticks);
         on.nvml.set(|state| {
             state.gpus[0].samples = Some(vec![sample(pid, 100)]);
             *state.gpus[0].energy_mj.as_mut().unwrap() += millijoules;
@@ -115,9 +122,19 @@ fn one_job_is_compared_on_two_accelerators() {
     let prices = format!("--prices={}", prices.display());
     let profile = cluster.world.folder().join("profile.yaml");
     let exported = format!("--export-profile={}", profile.display());
-    let comparing =
-        cluster.compare(&["-r", "2", "--format=json", "--work=10", "--work-unit=images", &prices, &exported]);
-    let order: Vec<String> = (0..4).map(|_| cluster.play(0)).collect();
+    // For the documentation, runs enough for a claim.
+    let pictures = env::var_os("PICTURES_FOLDER").map(PathBuf::from);
+    let rounds = if pictures.is_some() { 5 } else { 2 };
+    let comparing = cluster.compare(&[
+        "-r",
+        &rounds.to_string(),
+        "--format=json",
+        "--work=10",
+        "--work-unit=images",
+        &prices,
+        &exported,
+    ]);
+    let order: Vec<String> = (0..rounds * 2).map(|_| cluster.play(0)).collect();
     let (code, said) = comparing.ended();
     assert_eq!(code, 0, "{said}");
     for round in order.chunks(2) {
@@ -125,10 +142,10 @@ fn one_job_is_compared_on_two_accelerators() {
     }
     let result: Value = serde_json::from_str(&cluster.world.printed()).unwrap();
     let rows = result["rows"].as_array().unwrap();
-    for (row, (model, joules)) in rows.iter().zip(MODELS) {
-        assert_eq!((&row["name"], &row["n"]), (&json!(model), &json!(2)));
+    for ((row, (model, ..)), used) in rows.iter().zip(MODELS).zip(&cluster.used) {
+        assert_eq!((&row["name"], &row["n"]), (&json!(model), &json!(rounds)));
         let mean = row["gpuJoules"]["mean"].as_f64().unwrap();
-        let truth = f64::from(u32::try_from(joules).unwrap());
+        let truth = f64::from(u32::try_from(used.iter().sum::<u64>()).unwrap()) / 1000.0 / f64::from(rounds);
         assert!((mean / truth - 1.0).abs() < 0.01, "{mean} J of {truth} J on {model}");
         let per_work = row["joulesPerWork"]["mean"].as_f64().unwrap();
         assert!((per_work / (truth / 10.0) - 1.0).abs() < 0.01, "{per_work}");
@@ -136,6 +153,10 @@ fn one_job_is_compared_on_two_accelerators() {
         let (seconds, cost) = (row["seconds"]["mean"].as_f64().unwrap(), row["cost"]["mean"].as_f64().unwrap());
         let each = if model == "NVIDIA-L4" { 0.001 } else { 0.002 };
         assert!((cost / (seconds * each) - 1.0).abs() < 1e-6, "{cost} for {seconds} s");
+    }
+    if let Some(folder) = pictures {
+        fs::copy(cluster.world.folder().join("run.json"), folder.join("accelerators.json")).unwrap();
+        return;
     }
     // Two runs of each are too few for a claim.
     assert!(result["claims"].as_array().unwrap().iter().all(|claim| claim["isShown"] == false), "{result:#}");
@@ -173,6 +194,9 @@ fn a_comparison_of_jobs_ends_with_what_does_not_complete_and_deletes_it() {
     let job = cluster.world.job("train");
     let pinned = cluster.world.job_text("a").replace("restartPolicy", "nodeName: n\n      restartPolicy");
     let pinned = cluster.world.file("pinned.yaml", &pinned);
+    // A server that scrapes no agent.
+    let empty = Prometheus::scraping("[]");
+    let other = format!("--prometheus={}", empty.url());
     let (url, none) = (format!("--prometheus={}", cluster.prometheus.url()), cluster.world.folder().join("none.yaml"));
     for (file, flags, code, expected) in [
         (&job, &["-r", "2", &url, "--on=a=b"][..], 2, "needs two --on at least"),
@@ -182,6 +206,7 @@ fn a_comparison_of_jobs_ends_with_what_does_not_complete_and_deletes_it() {
         (&pinned, &["-r", "2", &url, "--on=a=b", "--on=a=c"], 2, "its nodeName names one node"),
         (&none, &["-r", "2", &url, "--on=a=b", "--on=a=c"], 2, "none.yaml"),
         (&job, &["-r", "2", "--prometheus=http://127.0.0.1:1", "--on=a=b", "--on=a=c"], 3, "no answer from Prometheus"),
+        (&job, &["-r", "2", &other, "--on=a=b", "--on=a=c"], 3, "has no metrics of an energy-agent at the moment"),
     ] {
         let (ended, said) = cluster.world.start("compare", file, flags).ended();
         assert!(ended == code && said.contains(expected), "{ended} {expected:?} is not in {said}");

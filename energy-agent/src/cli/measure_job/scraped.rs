@@ -19,6 +19,8 @@ use crate::cli::run_problem::RunProblem;
 const PAUSE: Duration = Duration::from_secs(1);
 /// An agent keeps ended pods for two minutes by default; a scrape later than that has nothing of them.
 const PATIENCE: Duration = Duration::from_secs(150);
+/// An agent that is not seen for so long is not scraped.
+const UNSEEN: Duration = Duration::from_secs(30);
 /// A pod that has no series so long after its end, while its agent is seen, will not get one.
 const SETTLED_S: f64 = 20.0;
 
@@ -59,7 +61,9 @@ pub(super) async fn run(
             if waiting.is_empty() {
                 break;
             }
-            if let Some((node, _)) = waiting.values().find(|(node, _)| !pages.contains_key(node)) {
+            // One scrape may fail, and its agent is not there then.
+            let unseen = waiting.values().find(|(node, _)| !pages.contains_key(node));
+            if let Some((node, _)) = unseen.filter(|_| began.elapsed() >= UNSEEN) {
                 return Err(RunProblem::NotMeasured(format!(
                     "Prometheus at {} has no energy-agent of node {node}; see that an agent runs there and is scraped",
                     prometheus.url
