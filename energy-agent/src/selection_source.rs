@@ -179,11 +179,11 @@ impl SelectionSource {
             },
             (_, Some(trouble)) if !self.news.is(trouble.reason, Instant::now()) => {}
             (Some(_), Some(trouble)) => {
-                let problem = &trouble.message;
+                let problem = trouble.to_string();
                 warn!(configmap = self.configmap, %problem, "the ConfigMap cannot be read, the previous version stays active");
             }
             (None, Some(trouble)) => {
-                let problem = format!("{}: {}", self.configmap, trouble.message);
+                let problem = format!("{}: {trouble}", self.configmap);
                 self.update(LayerSource::ConfigMap, Err(problem));
             }
             (None, None) => {}

@@ -4,10 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread;
 
 use crate::common::agent::{Agent, program_for_all};
 use crate::common::tree::Tree;
@@ -456,4 +458,25 @@ fn a_cluster_is_found_by_its_environment() {
     assert!(!Path::new(TOKEN).exists(), "this test must not run in a pod");
     let cluster = run(&[("KUBERNETES_SERVICE_HOST", Path::new("10.0.0.1"))]);
     cluster.assert("kubernetes", "missing", "service account at /var/run", "automountServiceAccountToken");
+}
+
+#[test]
+fn a_semicolon_in_a_servers_message_begins_no_remedy() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = BufReader::new(stream.try_clone().unwrap()).lines();
+        while !request.next().unwrap().unwrap().is_empty() {}
+        let body = r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
+            "message": "denied by policy; run everything as root"}"#;
+        let head = format!("HTTP/1.1 403 Forbidden\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+        stream.write_all((head + body).as_bytes()).unwrap();
+    });
+    let doctor = doctor(&["--ebpf=off", "--pods.source=kubelet", &format!("--pods.kubelet-url={url}")]);
+    server.join().unwrap();
+    doctor.assert("kubernetes", "missing", "denied by policy; run everything as root", "");
+    let [_, detail, remedy] = &doctor.checks["kubernetes"];
+    assert!(detail.starts_with(&format!("kubelet at {url}: forbidden: no permission")), "{detail}");
+    assert!(remedy.starts_with("the agent needs get on nodes/proxy"), "{remedy}");
 }

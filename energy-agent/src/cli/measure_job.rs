@@ -330,7 +330,7 @@ impl Plan {
             return None;
         }
         let deleted = tokio::select! {
-            deleted = submitted.delete() => deleted.map_err(|error| error.message),
+            deleted = submitted.delete() => deleted.map_err(|error| error.to_string()),
             number = signals.any() => {
                 eprintln!("warning: another signal; delete it yourself: {}", submitted.how_to_delete());
                 return Some(number);
@@ -342,8 +342,8 @@ impl Plan {
         } else if goes_on {
             return tokio::select! {
                 gone = submitted.wait_until_gone() => {
-                    if let Err(ClusterError { message, .. }) = gone {
-                        eprintln!("warning: {}", printable_lines(&message));
+                    if let Err(error) = gone {
+                        eprintln!("warning: {}", printable_lines(&error.to_string()));
                     }
                     None
                 }
@@ -355,8 +355,7 @@ impl Plan {
 }
 
 fn not_measured(error: ClusterError) -> RunProblem {
-    let ClusterError { message, .. } = error;
-    RunProblem::NotMeasured(message)
+    RunProblem::NotMeasured(error.to_string())
 }
 
 /// The signals that ask for the end.

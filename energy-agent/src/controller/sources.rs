@@ -91,7 +91,7 @@ impl Sources {
             self.nodes.borrow().trouble.clone(),
             self.slices.borrow().trouble.clone(),
         ];
-        troubles.into_iter().flatten().map(|trouble| trouble.message).collect()
+        troubles.into_iter().flatten().map(|trouble| trouble.to_string()).collect()
     }
 
     /// Says once what is in the way, and when it no longer is.
@@ -109,13 +109,13 @@ impl Sources {
                     if news.limit.is(trouble.reason, Instant::now()) {
                         let is_ours = ["ClusterPowerBudgets", "PowerLevels"].contains(&what);
                         let remedy = if is_ours && trouble.reason == Reason::Absent {
-                            "; install the kinds: energy-agent policy crd | kubectl apply --server-side -f -"
+                            "install the kinds: energy-agent policy crd | kubectl apply --server-side -f -"
                         } else {
                             ""
                         };
                         warn!(
                             reason = trouble.reason.as_str(),
-                            problem = trouble.message + remedy,
+                            problem = %trouble.advice.or_remedy(remedy),
                             "{what} cannot be followed; what was told last holds"
                         );
                     }

@@ -309,9 +309,9 @@ impl ClusterWriter {
         self.counts.failed_writes += 1;
         let (ApiError::Failed(trouble) | ApiError::Invalid(trouble)) = error else { return };
         if self.news.is(trouble.reason, Instant::now()) {
-            warn!(object = what, problem = trouble.message, "an object can't be written; the others are");
+            warn!(object = what, problem = %trouble, "an object can't be written; the others are");
         }
-        self.trouble = Some(format!("{what}: {}", trouble.message));
+        self.trouble = Some(format!("{what}: {trouble}"));
     }
 }
 

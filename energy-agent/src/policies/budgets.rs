@@ -239,8 +239,12 @@ impl Watching {
         let bounds = self.bounds(&mut problems);
         self.named.retain(|key, _| wanted.contains(key));
         let sources = vec![
-            source("ClusterPowerBudgets", &known, subjects.len()),
-            source(&format!("Node {}", self.node), &self.of_node.known(), labels.len()),
+            source("ClusterPowerBudgets", &known, |objects| {
+                format!("budgets: {objects}, of this node: {}", subjects.len())
+            }),
+            source(&format!("Node {}", self.node), &self.of_node.known(), |objects| {
+                format!("labels: {}, nodes: {objects}", labels.len())
+            }),
         ];
         KnownBudgets { seen: Seen { subjects, leases, complete }, problems, sources, bounds }
     }
@@ -325,14 +329,12 @@ fn budget_name(name: &str) -> PolicyName {
     PolicyName { authority: Authority::Budget, name: name.into(), ..PolicyName::default() }
 }
 
-fn source(title: &str, known: &KnownObjects, found: usize) -> SourceState {
+/// `found` says what the number of objects means.
+fn source(title: &str, known: &KnownObjects, found: impl Fn(usize) -> String) -> SourceState {
     let (up, reason, detail) = match (&known.trouble, &known.objects) {
-        (Some(ClusterError { reason, message }), _) => (false, *reason, message.clone()),
+        (Some(ClusterError { reason, advice }), _) => (false, *reason, advice.to_string()),
         (None, None) => (false, Reason::Connecting, "no answer yet".to_owned()),
-        (None, Some(objects)) if title.starts_with("Node") => {
-            (true, Reason::Ok, format!("labels: {found}, nodes: {}", objects.len()))
-        }
-        (None, Some(objects)) => (true, Reason::Ok, format!("budgets: {}, of this node: {found}", objects.len())),
+        (None, Some(objects)) => (true, Reason::Ok, found(objects.len())),
     };
     SourceState { source: Arc::from(title), up, reason, detail }
 }

@@ -196,7 +196,7 @@ async fn follow_maps(
             }
         }
         if let Some(trouble) = trouble {
-            let failure = SourceError { reason: trouble.reason, message: trouble.message };
+            let failure = SourceError { reason: trouble.reason, message: trouble.to_string() };
             if tell.send((source, Err(failure))).await.is_err() {
                 return;
             }
@@ -221,14 +221,14 @@ async fn follow_objects(mut told: watch::Receiver<KnownObjects>, source: usize, 
             }
         }
         failing = trouble.is_some();
-        if let Some(ClusterError { reason, message }) = trouble {
-            let message = match reason {
+        if let Some(ClusterError { reason, advice }) = trouble {
+            let advice = match reason {
                 Reason::Absent => {
-                    format!("{message}; install it: energy-agent policy crd | kubectl apply --server-side -f -")
+                    advice.or_remedy("install it: energy-agent policy crd | kubectl apply --server-side -f -")
                 }
-                _ => message,
+                _ => advice,
             };
-            if tell.send((source, Err(SourceError { reason, message }))).await.is_err() {
+            if tell.send((source, Err(SourceError { reason, message: advice.to_string() }))).await.is_err() {
                 return;
             }
         }

@@ -225,7 +225,7 @@ fn the_api_server_takes_the_samples_and_refuses_others_with_what_to_write() {
         (
             "ClusterPowerBudget",
             json!({"nodes": {"matchLabels": null}}),
-            "name labels, or write selectAll true for every node",
+            "give matchLabels, or set selectAll: true to select every node",
         ),
         ("ClusterPowerBudget", json!({"watts": 99}), "should be greater than or equal to 100"),
         ("ClusterPowerBudget", json!({"protect": {}}), "write priorityAtLeast or matchLabels, or remove protect"),

@@ -142,7 +142,7 @@ impl ApiError {
         match self {
             Self::Conflict => "somebody else has written it".to_owned(),
             Self::Absent => "it is not there".to_owned(),
-            Self::Invalid(trouble) | Self::Failed(trouble) => trouble.message.clone(),
+            Self::Invalid(trouble) | Self::Failed(trouble) => trouble.to_string(),
         }
     }
 }

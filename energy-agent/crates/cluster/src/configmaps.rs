@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use energy_model::meter_state::Reason;
 use serde::{Deserialize, Deserializer};
 use tokio::sync::watch as channel;
 
@@ -110,10 +109,7 @@ impl Which {
 pub fn start(credentials: Option<Credentials>, which: &Which) -> channel::Receiver<KnownConfigMaps> {
     let (publish, told) = channel::channel(KnownConfigMaps::default());
     let Some(credentials) = credentials else {
-        let remedy = "run in a pod with a service account, or name a file with --kubeconfig";
-        let trouble =
-            ClusterError { reason: Reason::Config, message: format!("no credentials for a cluster; {remedy}") };
-        publish.send_replace(KnownConfigMaps { maps: None, trouble: Some(trouble) });
+        publish.send_replace(KnownConfigMaps { maps: None, trouble: Some(ClusterError::no_credentials()) });
         return told;
     };
     let mut maps = BTreeMap::new();

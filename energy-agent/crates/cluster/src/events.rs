@@ -122,11 +122,10 @@ impl Poster {
                         PostFailure::Final(trouble) => (trouble, true),
                         PostFailure::Passing(trouble) => (trouble, false),
                     };
-                    let ClusterError { reason, message } = &trouble;
-                    if self.news.is(*reason, Instant::now()) {
+                    if self.news.is(trouble.reason, Instant::now()) {
                         warn!(
-                            reason = reason.as_str(),
-                            problem = message,
+                            reason = trouble.reason.as_str(),
+                            problem = %trouble,
                             "events cannot be posted; everything else goes on"
                         );
                         self.failing = true;

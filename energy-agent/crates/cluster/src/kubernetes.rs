@@ -14,6 +14,7 @@ use std::{env, fmt, io, mem};
 
 use energy_files::config_file::{self, FileError};
 use energy_files::reader::FileReader;
+use energy_model::advice::Advice;
 use energy_model::json_fault::json_fault;
 use energy_model::meter_state::Reason;
 use hyper::http::{Request, header};
@@ -44,14 +45,31 @@ static READER: LazyLock<FileReader> = LazyLock::new(FileReader::default);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterError {
     pub reason: Reason,
-    pub message: String,
+    pub advice: Advice,
 }
 
 impl ClusterError {
+    #[must_use]
+    pub fn new(reason: Reason, advice: impl Into<Advice>) -> Self {
+        Self { reason, advice: advice.into() }
+    }
+
+    /// Neither a service account nor a kubeconfig was found.
+    pub(crate) fn no_credentials() -> Self {
+        let remedy = "run in a pod with a service account, or name a file with --kubeconfig";
+        Self::new(Reason::Config, Advice::new("no credentials for a cluster", remedy))
+    }
+
     /// Whether another client may be what helps: its token, its certificates or the files they are in may have been renewed.
     #[must_use]
     pub(crate) const fn needs_new_client(&self) -> bool {
         !matches!(self.reason, Reason::Unreachable | Reason::Error | Reason::Forbidden | Reason::Absent)
+    }
+}
+
+impl fmt::Display for ClusterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.advice.fmt(f)
     }
 }
 
@@ -92,7 +110,7 @@ impl Credentials {
         let mut config = match self {
             Self::ServiceAccount => self.read(Config::incluster).await?.map_err(|error| {
                 let remedy = "set automountServiceAccountToken: true in the agent's pod";
-                unusable(format!("service account at {SERVICE_ACCOUNT}: {}; {remedy}", chain(&error)))
+                unusable(Advice::new(format!("service account at {SERVICE_ACCOUNT}: {}", chain(&error)), remedy))
             })?,
             Self::Kubeconfig(files) => {
                 // kubectl leaves out files of `KUBECONFIG` that are not there, as long as one is.
@@ -103,16 +121,16 @@ impl Credentials {
                 };
                 let (read, there) = self.read(read).await?;
                 let Some(first) = there.first() else {
-                    return Err(unusable(format!("{self}: no such file; correct --kubeconfig or KUBECONFIG")));
+                    return Err(unusable(Advice::new("no such file", "correct --kubeconfig or KUBECONFIG").of(self)));
                 };
                 kubeconfig::config(read.map_err(unusable)?, first).await.map_err(unusable)?
             }
         };
         if config.accept_invalid_certs {
-            return Err(unusable(format!(
-                "{self} has insecure-skip-tls-verify, but the agent sends its credentials only to servers that it can \
-                 verify; name the cluster's certificate-authority instead"
-            )));
+            let what = format!(
+                "{self} has insecure-skip-tls-verify, but the agent sends its credentials only to servers that it can verify"
+            );
+            return Err(unusable(Advice::new(what, "name the cluster's certificate-authority instead")));
         }
         // kube would read this again and again, and wait for it. A certificate that is refused leads to another client.
         config.root_cert_file = None;
@@ -181,8 +199,8 @@ impl Server {
         address: String,
         authority: String,
     ) -> Result<Self, ClusterError> {
-        let unusable = |problem: String| {
-            unusable(format!("{origin}: {problem}; correct the certificates, key or token that it names"))
+        let unusable = |advice: Advice| {
+            unusable(advice.or_remedy("correct the certificates, key or token that it names").of(origin))
         };
         let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let account = &mut config.auth_info;
@@ -194,28 +212,27 @@ impl Server {
                 let named = file.clone();
                 let token = READER.read(move || TokenFile::open(file.into())).await;
                 let token = token.unwrap_or_else(|_| Err(format!("token file {named}: {}", FileError::Hangs)));
-                Some(token.map_err(unusable)?)
+                Some(token.map_err(|problem| unusable(problem.into()))?)
             }
             None => None,
         };
         if account.auth_provider.as_ref().is_some_and(|provider| provider.config.contains_key("cmd-path")) {
-            return Err(unusable(
-                "auth-provider with cmd-path, which Kubernetes no longer supports; name the plugin with exec".into(),
-            ));
+            let what = "auth-provider with cmd-path, which Kubernetes no longer supports";
+            return Err(unusable(Advice::new(what, "name the plugin with exec")));
         }
         let mut expires = None;
         if token.is_none() && !other && account.exec.is_some() {
             let mut own = mem::take(account);
             // Nothing else may wait for it.
             let ran = spawn_blocking(move || plugin::run(&mut own).map(|expires| (own, expires))).await;
-            (*account, expires) = ran.map_err(|error| unusable(error.to_string()))?.map_err(unusable)?;
+            (*account, expires) = ran.map_err(|error| unusable(error.to_string().into()))?.map_err(unusable)?;
         }
         if config.cluster_url.scheme_str() == Some("http") {
             // Nothing is verified then. Without an authority the system's would be read, and an image made from scratch has
             // none, which is an error.
             config.root_cert.get_or_insert_default();
         }
-        let builder = ClientBuilder::try_from(config).map_err(|error| unusable(unfit(&error).to_owned()))?;
+        let builder = ClientBuilder::try_from(config).map_err(|error| unusable(unfit(&error).into()))?;
         let client = match token.clone() {
             None => builder.build(),
             Some(token) => {
@@ -251,9 +268,8 @@ impl Server {
     /// A request that was not answered in time.
     #[must_use]
     pub fn silence(&self, verb: &str, object: &str, after: Duration) -> ClusterError {
-        let (Self { url, .. }, remedy, after) = (self, self.reach(), after.as_secs());
-        let message = format!("{verb} {object}: no answer from {url} within {after} s; {remedy}");
-        ClusterError { reason: Reason::Unreachable, message }
+        let what = format!("{verb} {object}: no answer from {} within {} s", self.url, after.as_secs());
+        ClusterError::new(Reason::Unreachable, Advice::new(what, self.reach()))
     }
 
     fn reach(&self) -> String {
@@ -266,46 +282,51 @@ impl Server {
     pub fn trouble(&self, error: &Error, verb: &str, object: &str) -> ClusterError {
         let (text, url) = (chain(error), &self.url);
         let text = text.strip_prefix("ServiceError: ").unwrap_or(&text);
-        let (reason, message) = match error {
+        let (reason, what, remedy) = match error {
             Error::Api(status) => match status.code {
                 401 => (
                     Reason::Unauthorized,
-                    format!(
-                        "{verb} {object}: credentials refused (401 {}); renew the token or certificate",
-                        status.message
-                    ),
+                    format!("{verb} {object}: credentials refused (401 {})", status.message),
+                    "renew the token or certificate".to_owned(),
                 ),
-                403 => (
-                    Reason::Forbidden,
-                    format!(
-                        "no permission to {verb} {object} (403 {}); the agent needs {needed} on {object}: add \
-                         that to its role and bind it to the agent's account",
-                        status.message,
-                        needed = if ["list", "watch"].contains(&verb) { "list and watch" } else { verb },
-                    ),
-                ),
-                404 => (Reason::Absent, format!("{verb} {object}: the API server at {url} has no such kind")),
-                code => (Reason::Error, format!("{verb} {object}: {code} {} {}", status.reason, status.message)),
+                403 => {
+                    let needed = if ["list", "watch"].contains(&verb) { "list and watch" } else { verb };
+                    (
+                        Reason::Forbidden,
+                        format!("no permission to {verb} {object} (403 {})", status.message),
+                        format!(
+                            "the agent needs {needed} on {object}: add that to its role and bind it to the agent's account"
+                        ),
+                    )
+                }
+                404 => {
+                    let what = format!("{verb} {object}: the API server at {url} has no such kind");
+                    (Reason::Absent, what, String::new())
+                }
+                code => {
+                    let what = format!("{verb} {object}: {code} {} {}", status.reason, status.message);
+                    (Reason::Error, what, String::new())
+                }
             },
-            Error::Auth(_) | Error::RustlsTls(_) => (Reason::Config, format!("credentials: {text}")),
+            Error::Auth(_) | Error::RustlsTls(_) => (Reason::Config, format!("credentials: {text}"), String::new()),
             Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) if is_tls(error) => (
                 Reason::Tls,
+                format!("{verb} {object} at {url}: {text}"),
                 format!(
-                    "{verb} {object} at {url}: {text}; the server's certificate must be signed by the configured authority \
-                     and name this address: correct {}",
+                    "the server's certificate must be signed by the configured authority and name this address: correct {}",
                     self.authority
                 ),
             ),
             Error::HyperError(_) | Error::Service(_) | Error::ReadEvents(_) => {
-                (Reason::Unreachable, format!("{verb} {object} at {url}: {text}; {}", self.reach()))
+                (Reason::Unreachable, format!("{verb} {object} at {url}: {text}"), self.reach())
             }
-            Error::SerdeError(error) => (
-                Reason::Error,
-                format!("{verb} {object}: this is not the answer of an API server: {}", json_fault(error)),
-            ),
-            _ => (Reason::Error, format!("{verb} {object}: {text}")),
+            Error::SerdeError(error) => {
+                let what = format!("{verb} {object}: this is not the answer of an API server: {}", json_fault(error));
+                (Reason::Error, what, String::new())
+            }
+            _ => (Reason::Error, format!("{verb} {object}: {text}"), String::new()),
         };
-        ClusterError { reason, message }
+        ClusterError::new(reason, Advice::new(what, remedy))
     }
 }
 
@@ -335,8 +356,8 @@ const fn unfit(error: &Error) -> &'static str {
     }
 }
 
-fn unusable(message: String) -> ClusterError {
-    ClusterError { reason: Reason::Config, message }
+fn unusable(advice: impl Into<Advice>) -> ClusterError {
+    ClusterError::new(Reason::Config, advice)
 }
 
 /// Whether a certificate or the handshake failed. An I/O error wraps what rustls says, and hyper-rustls wraps that error in

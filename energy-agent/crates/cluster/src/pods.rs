@@ -16,6 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use energy_model::advice::Advice;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::workload::names::{Pod, Pods};
 use tokio::sync::{Notify, watch as channel};
@@ -43,7 +44,7 @@ pub enum PodSource {
     /// The pod list of the node's kubelet, asked for now and then.
     Kubelet(Kubelet),
     /// Pods are known by uid: it was wanted so, or there is no cluster.
-    None { reason: Reason, detail: String },
+    None { reason: Reason, detail: Advice },
 }
 
 impl PodSource {
@@ -53,17 +54,18 @@ impl PodSource {
         let credentials = Credentials::find(config.kubeconfig.as_deref());
         match (config.pods_source, credentials) {
             (PodsSource::None, _) => {
-                Self::None { reason: Reason::Off, detail: "switched off by --pods.source=none".to_owned() }
+                Self::None { reason: Reason::Off, detail: "switched off by --pods.source=none".into() }
             }
             (PodsSource::Auto | PodsSource::Api, Some(credentials)) => Self::Api(credentials),
             (PodsSource::Auto, None) => {
-                Self::None { reason: Reason::Absent, detail: "not in a cluster, and no kubeconfig".to_owned() }
+                Self::None { reason: Reason::Absent, detail: "not in a cluster, and no kubeconfig".into() }
             }
             (PodsSource::Api, None) => Self::None {
                 reason: Reason::Config,
-                detail: "--pods.source=api finds neither a service account nor a kubeconfig; run the agent as a \
-                         DaemonSet, or name a file with --kubeconfig"
-                    .to_owned(),
+                detail: Advice::new(
+                    "--pods.source=api finds neither a service account nor a kubeconfig",
+                    "run the agent as a DaemonSet, or name a file with --kubeconfig",
+                ),
             },
             (PodsSource::Kubelet, credentials) => Self::Kubelet(Kubelet::new(config, credentials)),
         }
@@ -85,7 +87,7 @@ impl PodSource {
                 let answer = timeout(patience, kubelet.list(&server)).await;
                 Ok(answer.map_err(|_| server.silence("get", kubelet::OBJECT, patience))??.len())
             }
-            Self::None { reason, detail } => Err(ClusterError { reason: *reason, message: detail.clone() }),
+            Self::None { reason, detail } => Err(ClusterError::new(*reason, detail.clone())),
         }
     }
 }
@@ -108,10 +110,10 @@ pub fn start(source: PodSource, node: &str) -> (channel::Receiver<KnownPods>, Op
     let state = match &source {
         PodSource::None { reason, detail } => {
             match reason {
-                Reason::Config => warn!(problem = detail, "pods stay without names"),
-                _ => info!(why = detail, "pods are shown by uid and containers by id, without names"),
+                Reason::Config => warn!(problem = %detail, "pods stay without names"),
+                _ => info!(why = %detail, "pods are shown by uid and containers by id, without names"),
             }
-            MeterState::down(MeterName::Pods, *reason, &**detail)
+            MeterState::down(MeterName::Pods, *reason, detail.clone())
         }
         source => {
             info!(%source, node, "asking for the pods of this node");
@@ -160,13 +162,13 @@ impl PodPublisher {
 
     /// It does not; said once for each reason in a row.
     fn failed(&self, trouble: &ClusterError) {
-        let ClusterError { reason, message } = trouble;
-        let state = MeterState::down(MeterName::Pods, *reason, &**message);
+        let ClusterError { reason, advice } = trouble;
+        let state = MeterState::down(MeterName::Pods, *reason, advice.clone());
         let before = self.told.send_replace(KnownPods { pods: self.book.pods(), state });
         if before.state.reason != *reason {
             warn!(
                 reason = reason.as_str(),
-                problem = message,
+                problem = %advice,
                 "pods cannot be read, the previous names stay; metering goes on"
             );
         }

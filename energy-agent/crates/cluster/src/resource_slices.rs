@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use energy_model::advice::Advice;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::workload::device_id::{Claimed, is_nvidias, is_uuid};
 use energy_model::workload::holder::Uuids;
@@ -52,17 +53,10 @@ impl ResourceSlices {
     #[must_use]
     pub fn start(config: &ClusterConfig, node: &str) -> Self {
         let credentials = match config.pods_source {
-            PodsSource::None => {
-                Err(ClusterError { reason: Reason::Off, message: "switched off by --pods.source=none".to_owned() })
+            PodsSource::None => Err(ClusterError::new(Reason::Off, "switched off by --pods.source=none")),
+            PodsSource::Auto | PodsSource::Api | PodsSource::Kubelet => {
+                Credentials::find(config.kubeconfig.as_deref()).ok_or_else(ClusterError::no_credentials)
             }
-            PodsSource::Auto | PodsSource::Api | PodsSource::Kubelet => Credentials::find(config.kubeconfig.as_deref())
-                .ok_or_else(|| {
-                    let remedy = "run in a pod with a service account, or name a file with --kubeconfig";
-                    ClusterError {
-                        reason: Reason::Config,
-                        message: format!("no credentials for the cluster; {remedy}"),
-                    }
-                }),
         };
         let (publish, told) = channel::channel(KnownSlices::default());
         let wanted = Arc::new(Notify::new());
@@ -141,12 +135,8 @@ async fn version(credentials: &Credentials, node: &str) -> Result<&'static str, 
             Err(error) => return Err(trouble(&error)),
         }
     }
-    let message = format!(
-        "the API server at {} has no resource.k8s.io in {}; serve one of them",
-        server.url,
-        VERSIONS.join(", ")
-    );
-    Err(ClusterError { reason: Reason::Absent, message })
+    let what = format!("the API server at {} has no resource.k8s.io in {}", server.url, VERSIONS.join(", "));
+    Err(ClusterError::new(Reason::Absent, Advice::new(what, "serve one of them")))
 }
 
 /// As far as it is used. Source: <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-slice-v1/>.
@@ -294,16 +284,16 @@ impl SlicePublisher {
     }
 
     /// Said once for each reason in a row.
-    fn failed(&self, ClusterError { reason, message }: &ClusterError) {
+    fn failed(&self, ClusterError { reason, advice }: &ClusterError) {
         let before = self.publish.borrow().clone();
         if before.state.is_none_or(|state| state.reason != *reason) {
             warn!(
                 reason = reason.as_str(),
-                problem = message,
+                problem = %advice,
                 "claimed GPUs cannot be identified by the cluster's resource slices; their processes still show who uses them"
             );
         }
-        let now = MeterState::down(MeterName::ResourceSlices, *reason, &**message);
+        let now = MeterState::down(MeterName::ResourceSlices, *reason, advice.clone());
         self.publish.send_replace(KnownSlices { uuids: before.uuids, state: Some(now) });
     }
 }

@@ -78,10 +78,7 @@ impl Followable {
 pub fn start(credentials: Option<Credentials>, which: &Followable) -> channel::Receiver<KnownObjects> {
     let (publish, told) = channel::channel(KnownObjects::default());
     let Some(credentials) = credentials else {
-        let remedy = "run in a pod with a service account, or name a file with --kubeconfig";
-        let trouble =
-            ClusterError { reason: Reason::Config, message: format!("no credentials for a cluster; {remedy}") };
-        publish.send_replace(KnownObjects { objects: None, trouble: Some(trouble) });
+        publish.send_replace(KnownObjects { objects: None, trouble: Some(ClusterError::no_credentials()) });
         return told;
     };
     let query = which.query();

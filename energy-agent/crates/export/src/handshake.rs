@@ -10,6 +10,8 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tracing::debug;
 
+use crate::SERVER_NAME;
+
 /// A handshake that takes longer is given up.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that TLS keeps for a client that does not read, beside what the kernel keeps.
@@ -53,7 +55,8 @@ async fn accept(mut stream: TcpStream, tls: &Arc<ServerConfig>) -> Option<TlsStr
 async fn answer_plain_http(stream: &mut TcpStream) {
     let body = "Client sent an HTTP request to an HTTPS server.\n";
     let answer = format!(
-        "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        "HTTP/1.1 400 Bad Request\r\nServer: {SERVER_NAME}\r\nContent-Type: text/plain; charset=utf-8\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     );
     if stream.write_all(answer.as_bytes()).await.is_ok() && stream.shutdown().await.is_ok() {

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Request, State};
-use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
+use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, SERVER, VARY};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tower::Service as _;
 
+use crate::SERVER_NAME;
 use crate::answer::tracked;
 use crate::connections::{self, Connection, Connections};
 use crate::encoding::Encoding;
@@ -243,6 +244,7 @@ async fn guard(
         Some(refusal) => refusal,
         None => next.run(request).await,
     };
+    response.headers_mut().insert(SERVER, HeaderValue::from_static(SERVER_NAME));
     response.headers_mut().extend(web_config.headers.clone());
     response
 }

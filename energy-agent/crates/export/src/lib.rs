@@ -30,3 +30,6 @@ pub mod settings;
 pub mod settings_file;
 pub mod text;
 pub mod web_config;
+
+/// The header `Server` of every answer, also of those that ask for a login or for TLS.
+pub const SERVER_NAME: &str = "energy-agent";

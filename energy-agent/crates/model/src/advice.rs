@@ -17,6 +17,22 @@ impl Advice {
         Self { what: what.into(), remedy: remedy.into() }
     }
 
+    /// With this remedy, if it has none.
+    #[must_use]
+    pub fn or_remedy(self, remedy: &str) -> Self {
+        if self.remedy.is_empty() { Self { remedy: remedy.to_owned(), ..self } } else { self }
+    }
+
+    /// With one more thing to do.
+    #[must_use]
+    pub fn and_remedy(mut self, remedy: &str) -> Self {
+        if !self.remedy.is_empty() {
+            self.remedy += "; ";
+        }
+        self.remedy += remedy;
+        self
+    }
+
     /// The same, with the object that it is about.
     #[must_use]
     pub fn of(self, object: impl fmt::Display) -> Self {

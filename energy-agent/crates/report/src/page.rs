@@ -3,7 +3,7 @@
 use crate::chart::{Chart, ChartPanel, Line, Shape, round_top, svg};
 use crate::figures::{facts, heading, rows};
 use crate::markup::escaped;
-use crate::run::{self, Run, Series};
+use crate::run::{self, Run, Series, SeriesKind};
 use crate::table::cells;
 
 /// The panels in their order: title, factor to the unit that is shown, and the top of the axis where it is fixed.
@@ -44,12 +44,10 @@ pub fn plots(run: &Run) -> Option<String> {
 fn line(run: &Run, series: &Series, factor: f64) -> Line {
     let points = series.points.iter().map(|(at, value)| ((at - run.start).max(0.0), value * factor)).collect();
     let name = if series.node.is_empty() { series.label.clone() } else { format!("{} {}", series.node, series.label) };
-    // Power from counters is a mean since the reading before; gauges are readings.
-    let shape = match series.panel {
-        _ if series.label.contains("limit") => Shape::Limit,
-        run::Panel::CpuPower => Shape::Steps,
-        run::Panel::GpuPower if !series.label.starts_with("GPU ") => Shape::Steps,
-        _ => Shape::Line,
+    let shape = match series.kind {
+        SeriesKind::Reading => Shape::Line,
+        SeriesKind::Mean => Shape::Steps,
+        SeriesKind::Limit => Shape::Limit,
     };
     Line { name, points, shape }
 }

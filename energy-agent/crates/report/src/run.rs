@@ -40,7 +40,7 @@ pub struct Run {
     pub node_energy: Vec<Energy>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuUse>,
-    /// Limits that were in force, and the policies that set them.
+    /// Limits that were active, and the policies that set them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -224,7 +224,7 @@ pub struct MeanMax {
     pub max: f64,
 }
 
-/// A limit in force during the run.
+/// A limit that was active during the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -248,8 +248,25 @@ pub struct Series {
     pub label: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub node: String,
+    /// What a value says of the time before it.
+    #[serde(default)]
+    pub kind: SeriesKind,
     /// Seconds since the Unix epoch, and the value in the panel's unit.
     pub points: Vec<(f64, f64)>,
+}
+
+/// How the values of a curve are meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum SeriesKind {
+    /// Readings of an instant.
+    #[default]
+    Reading,
+    /// Means since the reading before.
+    Mean,
+    /// A limit that was active.
+    Limit,
 }
 
 /// The panels of the page, in their order.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use energy_cluster::kubernetes::ClusterError;
 use energy_cluster::pods::PodSource;
-use energy_model::advice::Advice;
 use energy_model::meter_state::Reason;
 
 use super::{CheckRow, CheckStatus, Machine, plural};
@@ -18,7 +17,9 @@ pub fn kubernetes(machine: &Machine<'_>) -> CheckRow {
     let source = PodSource::choose(&machine.config.cluster);
     let pods = machine.found.as_ref().map_or(0, |found| found.pods);
     match &source {
-        PodSource::None { reason: Reason::Off, detail } => return CheckRow::new(name, CheckStatus::Off, detail, ""),
+        PodSource::None { reason: Reason::Off, detail } => {
+            return CheckRow::new(name, CheckStatus::Off, detail.to_string(), "");
+        }
         PodSource::None { reason: Reason::Absent, .. } if pods > 0 => {
             let detail =
                 format!("not in a cluster, but {} by cgroup: known by uid, without names", plural(pods, "pod"));
@@ -37,7 +38,8 @@ pub fn kubernetes(machine: &Machine<'_>) -> CheckRow {
                 "",
             );
         }
-        _ => {}
+        PodSource::None { detail, .. } => return CheckRow::missing(name, detail.clone()),
+        PodSource::Api(_) | PodSource::Kubelet(_) => {}
     }
     let node = node_name(machine.config);
     match ask(&source, &node) {
@@ -47,20 +49,15 @@ pub fn kubernetes(machine: &Machine<'_>) -> CheckRow {
             CheckRow::new(name, CheckStatus::Fallback, detail, remedy)
         }
         Ok(told) => CheckRow::ok(name, format!("{source}: {} on node {node}", plural(told, "pod"))),
-        Err(ClusterError { reason, message }) => {
-            let names_source = message.contains(&source.to_string());
-            let detail = if names_source { message } else { format!("{source}: {}: {message}", reason.as_str()) };
-            // The cluster's messages end with the remedy.
-            let (what, remedy) = detail.rsplit_once("; ").unwrap_or((&detail, ""));
-            CheckRow::missing(name, Advice::new(what, remedy))
+        Err(ClusterError { reason, advice }) => {
+            CheckRow::missing(name, advice.of(format_args!("{source}: {}", reason.as_str())))
         }
     }
 }
 
 fn ask(source: &PodSource, node: &str) -> Result<usize, ClusterError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime =
-        runtime.map_err(|error| ClusterError { reason: Reason::Error, message: format!("tokio: {error}") })?;
+    let runtime = runtime.map_err(|error| ClusterError::new(Reason::Error, format!("tokio: {error}")))?;
     let outcome = runtime.block_on(source.probe(node, PATIENCE));
     // A name server that is silent is not waited for.
     runtime.shutdown_background();

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use energy_host::advice::advice_of;
 
+use energy_export::SERVER_NAME;
 use energy_export::web_config::{self, Validity, WebConfigError};
 use energy_files::config_file::FileError;
 use k8s_openapi::jiff::Timestamp;
@@ -81,12 +82,10 @@ fn listen_address(config: &Config) -> CheckRow {
     };
     match (bound, config.web_config.is_some()) {
         (Ok(()), _) => CheckRow::ok(name, format!("{address} is free")),
-        (Err(error), protected) => match answer(address).as_deref() {
-            Some(page) if page.contains("<h1>energy-agent</h1>") => {
-                CheckRow::ok(name, format!("{address}: an energy-agent answers there"))
-            }
-            // What an agent with this file says to who asks by plain HTTP and without a password.
-            Some(page) if protected && REFUSALS.contains(&page.trim_end()) => CheckRow::ok(
+        (Err(error), protected) => match agent_status(address) {
+            Some(200) => CheckRow::ok(name, format!("{address}: an energy-agent answers there")),
+            // What an agent with this file answers to plain HTTP, and to a request without a password.
+            Some(400 | 401) if protected => CheckRow::ok(
                 name,
                 format!("{address}: an agent with the protection of --web.config.file answers there"),
             ),
@@ -95,17 +94,15 @@ fn listen_address(config: &Config) -> CheckRow {
     }
 }
 
-/// Answers of a protected agent.
-const REFUSALS: [&str; 2] = ["Client sent an HTTP request to an HTTPS server.", "401 unauthorized"];
-
-/// The landing page at an address, or what stands in for it.
-fn answer(address: SocketAddr) -> Option<String> {
+/// The status of the landing page, if an agent answers at the address.
+fn agent_status(address: SocketAddr) -> Option<u16> {
     let ip = if address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { address.ip() };
     let config = ureq::Agent::config_builder()
         .timeout_global(Some(Duration::from_secs(1)))
         .http_status_as_error(false)
         .proxy(None)
         .build();
-    let mut page = config.new_agent().get(format!("http://{}/", SocketAddr::new(ip, address.port()))).call().ok()?;
-    page.body_mut().with_config().limit(1 << 20).read_to_string().ok()
+    let answer = config.new_agent().get(format!("http://{}/", SocketAddr::new(ip, address.port()))).call().ok()?;
+    let server = answer.headers().get("server")?;
+    (server == SERVER_NAME).then(|| answer.status().as_u16())
 }

@@ -9,7 +9,7 @@ use energy_model::snapshot::{EnergyKey, GpuNow, Snapshot, WorkloadRow, ZoneTotal
 use energy_model::units::{Microjoules, Watts, ratio};
 use energy_model::workload::Workload;
 use energy_model::zone::{Source, ZoneKind};
-use energy_report::run::{Energy, Gpu, GpuUse, MeanMax, Panel, Part, Series};
+use energy_report::run::{Energy, Gpu, GpuUse, MeanMax, Panel, Part, Series, SeriesKind};
 
 use super::curve::RunCurve;
 
@@ -126,6 +126,7 @@ impl RunRecorder {
                 .find(|gpu| *gpu.gpu.uuid == *label)
                 .map_or(label, |gpu| format!("GPU {}", gpu.gpu.index)),
             node: last.node.to_string(),
+            kind: if panel == Panel::CpuPower { SeriesKind::Mean } else { SeriesKind::Reading },
             points: curve.into_points(),
         });
         RunFigures {

@@ -89,7 +89,7 @@ impl Direct {
     async fn read(&mut self, pods: &BTreeMap<String, String>) {
         let nodes: BTreeSet<&String> = pods.values().collect();
         for node in nodes {
-            let page = self.agents.page(node).await.map_err(|error| error.message);
+            let page = self.agents.page(node).await.map_err(|error| error.to_string());
             let page = page.and_then(|text| {
                 let samples = parse::samples(&text);
                 samples.map_err(|_| format!("what answers on node {node} is no energy-agent"))

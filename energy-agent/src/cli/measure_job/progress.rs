@@ -35,7 +35,7 @@ impl Progress {
         }
         let mut text = state(sight.phase, &sight.course.pods().iter().map(|pod| pod.node.as_str()).collect::<Vec<_>>());
         if let Some(outage) = sight.outage {
-            text = format!("{text} when last heard of; {}", cut(&outage.message));
+            text = format!("{text} when last heard of; {}", cut(&outage.to_string()));
         }
         self.write(&text, Some(sight.elapsed));
     }

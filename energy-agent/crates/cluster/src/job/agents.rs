@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use energy_model::advice::Advice;
 use energy_model::meter_state::Reason;
 use hyper::http;
 use k8s_openapi::api::core::v1::Pod;
@@ -75,7 +76,8 @@ impl AgentProxies {
             .map_err(|error| {
                 let mut trouble = self.server.trouble(&error, "get", &object);
                 if trouble.reason == Reason::Error {
-                    trouble.message += "; an agent with TLS or users cannot be read in this way: use --prometheus";
+                    trouble.advice.remedy =
+                        "an agent with TLS or users cannot be read in this way: use --prometheus".to_owned();
                 }
                 trouble
             });
@@ -102,13 +104,10 @@ impl AgentProxies {
             .map_err(|_| self.server.silence("list", &object, ANSWER))?
             .map_err(|error| self.server.trouble(&error, "list", &object))?;
         let pod = list.items.into_iter().find_map(|pod| Some((pod.metadata.name.clone()?, port(&pod))));
-        pod.ok_or_else(|| ClusterError {
-            reason: Reason::Absent,
-            message: format!(
-                "no agent{}: no pod with the label {SELECTOR} in namespace {}; --agents.namespace names another one",
-                node.map(|node| format!(" on node {node}")).unwrap_or_default(),
-                self.namespace
-            ),
+        pod.ok_or_else(|| {
+            let place = node.map(|node| format!(" on node {node}")).unwrap_or_default();
+            let what = format!("no agent{place}: no pod with the label {SELECTOR} in namespace {}", self.namespace);
+            ClusterError::new(Reason::Absent, Advice::new(what, "--agents.namespace names another one"))
         })
     }
 }

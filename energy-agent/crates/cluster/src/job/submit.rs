@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use energy_model::advice::Advice;
 use energy_model::meter_state::Reason;
 use hyper::http::{self, header};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -93,8 +94,8 @@ impl Submitted {
             Some(made) => Ok(Self::of(made, kind, namespace, run, credentials, server)),
             None => {
                 let look = format!("kubectl delete {kind}s --namespace {namespace} --selector {RUN_LABEL}={run}");
-                let message = format!("{}; if it was created all the same, delete it: {look}", trouble.message);
-                Err(SubmitError::Cluster(ClusterError { message, ..trouble }))
+                let remedy = format!("if it was created all the same, delete it: {look}");
+                Err(SubmitError::Cluster(ClusterError { advice: trouble.advice.and_remedy(&remedy), ..trouble }))
             }
         }
     }
@@ -172,15 +173,11 @@ impl Submitted {
             let trouble = match timeout(ANSWER, self.server.client.request::<RunObject>(request)).await {
                 Ok(Err(Error::Api(status))) if status.code == 404 => return Ok(()),
                 Ok(Ok(other)) if other.metadata.uid.as_deref() != Some(&self.uid) => return Ok(()),
-                Ok(Ok(_)) => ClusterError {
-                    reason: Reason::Error,
-                    message: format!(
-                        "{} {} is deleted and still there after {} s; `kubectl get` shows what it waits for",
-                        self.kind,
-                        self.name,
-                        REMOVAL.as_secs()
-                    ),
-                },
+                Ok(Ok(_)) => {
+                    let (kind, name, seconds) = (self.kind, &self.name, REMOVAL.as_secs());
+                    let what = format!("{kind} {name} is deleted and still there after {seconds} s");
+                    ClusterError::new(Reason::Error, Advice::new(what, "`kubectl get` shows what it waits for"))
+                }
                 Ok(Err(error)) => self.server.trouble(&error, "get", &object),
                 Err(_) => self.server.silence("get", &object, ANSWER),
             };

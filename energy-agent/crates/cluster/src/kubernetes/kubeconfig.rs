@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use energy_files::config_file;
+use energy_model::advice::Advice;
 use kube::Config;
 use kube::config::{AuthInfo, Cluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
@@ -16,8 +17,8 @@ const MAX_BYTES: usize = 4 << 20;
 /// The current context of the files, merged as kubectl does.
 ///
 /// # Errors
-/// One line with the file and what is wrong with it.
-pub async fn config(read: Kubeconfig, first: &Path) -> Result<Config, String> {
+/// The file and what is wrong with it.
+pub async fn config(read: Kubeconfig, first: &Path) -> Result<Config, Advice> {
     // It names no file any more that has to be read, and waits for nothing.
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
     config.map_err(|error| problem(first, &error))
@@ -27,7 +28,7 @@ pub async fn config(read: Kubeconfig, first: &Path) -> Result<Config, String> {
 ///
 /// # Errors
 /// As [`config`].
-pub fn read(files: &[PathBuf]) -> Result<Kubeconfig, String> {
+pub fn read(files: &[PathBuf]) -> Result<Kubeconfig, Advice> {
     let mut merged = Kubeconfig::default();
     for file in files {
         let text = config_file::text(file, MAX_BYTES).map_err(|fault| named(file, &fault.to_string()))?;
@@ -63,7 +64,7 @@ fn make_absolute(kubeconfig: &mut Kubeconfig, folder: &Path) {
 }
 
 /// Puts the files that the current context names in their place: certificates and a key, which kube has in base64.
-fn take_in(kubeconfig: &mut Kubeconfig) -> Result<(), String> {
+fn take_in(kubeconfig: &mut Kubeconfig) -> Result<(), Advice> {
     let current = kubeconfig.current_context.clone();
     let context = kubeconfig.contexts.iter().find(|context| Some(&context.name) == current.as_ref());
     let Some(context) = context.and_then(|context| context.context.clone()) else { return Ok(()) };
@@ -88,14 +89,15 @@ fn take_in(kubeconfig: &mut Kubeconfig) -> Result<(), String> {
     Ok(())
 }
 
-fn encoded(key: &str, path: Option<String>) -> Result<Option<String>, String> {
+fn encoded(key: &str, path: Option<String>) -> Result<Option<String>, Advice> {
     let Some(path) = path else { return Ok(None) };
     let bytes = config_file::bytes(Path::new(&path), config_file::MAX_BYTES);
-    let bytes = bytes.map_err(|fault| format!("{key} {path}: {fault}; correct the kubeconfig that names it"))?;
+    let remedy = "correct the kubeconfig that names it";
+    let bytes = bytes.map_err(|fault| Advice::new(format!("{key} {path}: {fault}"), remedy))?;
     Ok(Some(STANDARD.encode(bytes)))
 }
 
-fn problem(file: &Path, error: &KubeconfigError) -> String {
+fn problem(file: &Path, error: &KubeconfigError) -> Advice {
     let line = match error {
         KubeconfigError::Parse(error) => error.location().map(|at| format!(" (line {})", at.line())),
         _ => None,
@@ -120,6 +122,7 @@ fn problem(file: &Path, error: &KubeconfigError) -> String {
     named(file, &(kind.to_owned() + &line.unwrap_or_default()))
 }
 
-fn named(file: &Path, problem: &str) -> String {
-    format!("kubeconfig {}: {problem}; correct it, or name another with --kubeconfig", file.display())
+fn named(file: &Path, problem: &str) -> Advice {
+    Advice::new(problem, "correct it, or name another with --kubeconfig")
+        .of(format_args!("kubeconfig {}", file.display()))
 }

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use energy_model::advice::Advice;
 use k8s_openapi::jiff::Timestamp;
 use kube::config::{AuthInfo, ExecConfig};
 use serde::Deserialize;
@@ -37,21 +38,21 @@ struct CredentialStatus {
 /// # Errors
 /// When it cannot be run, fails, takes too long, or hands out nothing. The text has its name and status, and nothing of
 /// its arguments, environment and output, which may hold secrets.
-pub fn run(account: &mut AuthInfo) -> Result<Option<Timestamp>, String> {
+pub fn run(account: &mut AuthInfo) -> Result<Option<Timestamp>, Advice> {
     let Some(exec) = account.exec.take() else { return Ok(None) };
     run_within(account, &exec, LIMIT)
 }
 
-fn run_within(account: &mut AuthInfo, exec: &ExecConfig, limit: Duration) -> Result<Option<Timestamp>, String> {
+fn run_within(account: &mut AuthInfo, exec: &ExecConfig, limit: Duration) -> Result<Option<Timestamp>, Advice> {
     let name = exec.command.as_deref().ok_or("exec names no command")?;
-    let problem = |problem: String| format!("credential plugin {name}: {problem}");
+    let problem = |advice: Advice| advice.of(format_args!("credential plugin {name}"));
     let output = output(exec, name, limit).map_err(problem)?;
-    let none = || problem("its output is not an ExecCredential with a status; run it by hand to see it".to_owned());
+    let none = || problem(Advice::new("its output is not an ExecCredential with a status", "run it by hand to see it"));
     let status = serde_json::from_slice::<Credential>(&output).ok().and_then(|credential| credential.status);
     let CredentialStatus { expiration_timestamp, token, client_certificate_data, client_key_data } =
         status.ok_or_else(none)?;
     if token.is_none() && client_key_data.is_none() {
-        return Err(problem("returns neither a token nor a certificate".to_owned()));
+        return Err(problem("returns neither a token nor a certificate".into()));
     }
     if let Some(token) = token {
         account.token = Some(token.into());
@@ -62,10 +63,10 @@ fn run_within(account: &mut AuthInfo, exec: &ExecConfig, limit: Duration) -> Res
             (Some(base64(&certificate)), Some(base64(&key).into()));
     }
     let expires = expiration_timestamp.map(|text| text.parse()).transpose();
-    expires.map_err(|_| problem("its expirationTimestamp is not a time".to_owned()))
+    expires.map_err(|_| problem("its expirationTimestamp is not a time".into()))
 }
 
-fn output(exec: &ExecConfig, name: &str, limit: Duration) -> Result<Vec<u8>, String> {
+fn output(exec: &ExecConfig, name: &str, limit: Duration) -> Result<Vec<u8>, Advice> {
     let mut spec = json!({"interactive": false});
     if exec.provide_cluster_info {
         spec["cluster"] = serde_json::to_value(&exec.cluster).map_err(|error| error.to_string())?;
@@ -81,7 +82,7 @@ fn output(exec: &ExecConfig, name: &str, limit: Duration) -> Result<Vec<u8>, Str
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| {
         let hint = exec.install_hint.as_deref().map(|hint| format!("; {}", hint.trim())).unwrap_or_default();
-        format!("{error}; install it where the agent runs, or name another kubeconfig{hint}")
+        Advice::new(error.to_string(), format!("install it where the agent runs, or name another kubeconfig{hint}"))
     })?;
     // What it has started may hold the pipe open after its end.
     let (read, stdout) = (std::sync::mpsc::channel(), child.stdout.take());
@@ -92,24 +93,25 @@ fn output(exec: &ExecConfig, name: &str, limit: Duration) -> Result<Vec<u8>, Str
         let _ = sender.send(whole.and_then(Result::ok).map(|_| output));
     });
     let deadline = Instant::now() + limit;
-    let ended = reader.map_err(|error| error.to_string()).and_then(|_| end(&mut child, deadline, limit));
+    let ended = reader.map_err(|error| error.to_string().into()).and_then(|_| end(&mut child, deadline, limit));
     if ended.is_err() {
         let _ = child.kill();
         let _ = child.wait();
     }
     ended?;
     let output = read.1.recv_timeout(deadline.saturating_duration_since(Instant::now()).max(POLL));
-    output.ok().flatten().ok_or_else(|| "its output does not end".to_owned())
+    output.ok().flatten().ok_or_else(|| "its output does not end".into())
 }
 
-fn end(child: &mut Child, deadline: Instant, limit: Duration) -> Result<(), String> {
+fn end(child: &mut Child, deadline: Instant, limit: Duration) -> Result<(), Advice> {
+    let remedy = "run it by hand to see why";
     loop {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => return Err(format!("failed with {status}; run it by hand to see why")),
+            Ok(Some(status)) => return Err(Advice::new(format!("failed with {status}"), remedy)),
             Ok(None) if Instant::now() < deadline => thread::sleep(POLL),
-            Ok(None) => return Err(format!("has not ended after {} s; run it by hand to see why", limit.as_secs())),
-            Err(error) => return Err(error.to_string()),
+            Ok(None) => return Err(Advice::new(format!("has not ended after {} s", limit.as_secs()), remedy)),
+            Err(error) => return Err(error.to_string().into()),
         }
     }
 }
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     /// What a shell script makes of an account.
-    fn run_script(script: &str, limit: Duration) -> (AuthInfo, Result<Option<Timestamp>, String>) {
+    fn run_script(script: &str, limit: Duration) -> (AuthInfo, Result<Option<Timestamp>, Advice>) {
         let exec: ExecConfig = serde_json::from_value(json!({
             "apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script, "--secret=S3CRET"],
             "env": [{"name": "PASSWORD", "value": "S3CRET"}], "interactiveMode": "IfAvailable",
@@ -175,7 +177,7 @@ mod tests {
             ("sleep 60 & exit 0", "its output does not end"),
         ] {
             let began = Instant::now();
-            let problem = run_script(script, Duration::from_secs(1)).1.unwrap_err();
+            let problem = run_script(script, Duration::from_secs(1)).1.unwrap_err().to_string();
             assert!(problem.starts_with("credential plugin sh: ") && problem.contains(told), "{problem}");
             assert!(!problem.contains("S3CRET") && !problem.contains("PASSWORD"), "{problem}");
             // Long before either sleep is over.
@@ -183,7 +185,7 @@ mod tests {
         }
         let exec: ExecConfig =
             serde_json::from_value(json!({"command": "/nonexistent", "installHint": "brew it"})).unwrap();
-        let problem = run_within(&mut AuthInfo::default(), &exec, LIMIT).unwrap_err();
+        let problem = run_within(&mut AuthInfo::default(), &exec, LIMIT).unwrap_err().to_string();
         assert!(problem.contains("/nonexistent: No such file") && problem.contains("brew it"), "{problem}");
     }
 }

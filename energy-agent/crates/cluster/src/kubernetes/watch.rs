@@ -4,6 +4,7 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use energy_model::advice::Advice;
 use energy_model::meter_state::Reason;
 use futures_util::{FutureExt as _, StreamExt as _};
 use kube::Error;
@@ -239,11 +240,9 @@ async fn watch<T: Watched>(
             return if heard || began.elapsed() >= SHORT_WATCH {
                 End::Resume
             } else {
-                let message = format!(
-                    "watch at {} ended at once, without an event; does a proxy in front of the API server cut it?",
-                    server.url
-                );
-                End::Failed(ClusterError { reason: Reason::Unreachable, message })
+                let what = format!("watch at {} ended at once, without an event", server.url);
+                let remedy = "does a proxy in front of the API server cut it?";
+                End::Failed(ClusterError::new(Reason::Unreachable, Advice::new(what, remedy)))
             };
         }
         // What has arrived together is reported together.

@@ -68,7 +68,7 @@ impl Kubelet {
     /// # Errors
     /// When the address, the token or the authority's certificate cannot be used.
     pub async fn client(&self) -> Result<Server, ClusterError> {
-        let unusable = |message: String| ClusterError { reason: Reason::Config, message };
+        let unusable = |problem: String| ClusterError::new(Reason::Config, problem);
         let url: http::Uri =
             self.url.parse().map_err(|error| unusable(format!("--pods.kubelet-url={}: {error}", self.url)))?;
         let plain = url.scheme_str() == Some("http");
@@ -81,7 +81,7 @@ impl Kubelet {
         config.proxy_url = None;
         config.default_retry = false;
         if let Some(ca) = &self.ca {
-            let named = |trouble: ClusterError| unusable(format!("--pods.kubelet-ca={}", trouble.message));
+            let named = |trouble: ClusterError| unusable(format!("--pods.kubelet-ca={trouble}"));
             config.root_cert = Some(authority(ca).await.map_err(named)?);
         }
         let signer = match &self.ca {
@@ -91,7 +91,8 @@ impl Kubelet {
                 .to_owned(),
         };
         let address = format!("--pods.kubelet-url={}", self.url);
-        Server::new(config, &format!("kubelet at {}", self.url), address, signer).await
+        let origin = self.credentials.as_ref().map_or_else(|| address.clone(), Credentials::to_string);
+        Server::new(config, &origin, address, signer).await
     }
 
     /// All pods that the kubelet runs.
@@ -115,13 +116,13 @@ impl Kubelet {
             Ok(PodList { items, kind }) if kind == "PodList" => {
                 Ok(items.unwrap_or_default().into_iter().map(Pod::from).collect())
             }
-            Ok(PodList { kind, .. }) => Err(ClusterError {
-                reason: Reason::Error,
-                message: format!("{}/pods: a {} instead of a PodList", self.url, cut(&kind)),
-            }),
+            Ok(PodList { kind, .. }) => {
+                let what = format!("{}/pods: a {} instead of a PodList", self.url, cut(&kind));
+                Err(ClusterError::new(Reason::Error, what))
+            }
             Err(error) => {
-                let message = format!("{}/pods: no list of pods: {}", self.url, json_fault(&error));
-                Err(ClusterError { reason: Reason::Error, message })
+                let what = format!("{}/pods: no list of pods: {}", self.url, json_fault(&error));
+                Err(ClusterError::new(Reason::Error, what))
             }
         }
     }

@@ -4,7 +4,7 @@ use super::gpus::{self, Held, PolicyLimit};
 use super::{Ask, Times, Used};
 use crate::energy::Sum;
 use crate::number::count;
-use crate::run::{Panel, Series, SubjectKind};
+use crate::run::{Panel, Series, SeriesKind, SubjectKind};
 use crate::samples::Samples;
 
 /// Points that a curve has at most.
@@ -20,10 +20,10 @@ pub(super) fn curves(
     nodes: &[String],
 ) -> Vec<Series> {
     let mut curves = Vec::new();
-    let mut add = |panel: Panel, label: String, node: &str, points: Vec<(f64, f64)>| {
+    let mut add = |panel: Panel, kind: SeriesKind, label: String, node: &str, points: Vec<(f64, f64)>| {
         if !points.is_empty() {
             let node = if nodes.len() > 1 { node.to_owned() } else { String::new() };
-            curves.push(Series { panel, label, node, points: thinned(&points) });
+            curves.push(Series { panel, label, node, kind, points: thinned(&points) });
         }
     };
     let gauges = [
@@ -36,12 +36,12 @@ pub(super) fn curves(
     for (panel, metric) in gauges {
         for held in held {
             let points = gpus::gauge(samples, metric, &held.used.uuid, held.from, held.to);
-            add(panel, format!("GPU {}", held.index), &held.used.node, points);
+            add(panel, SeriesKind::Reading, format!("GPU {}", held.index), &held.used.node, points);
         }
     }
     if ask.subject.kind != SubjectKind::Node {
         let share = Sum { counted: gpu.iter().map(|used| &used.counted).collect() };
-        add(Panel::GpuPower, "charged to it".to_owned(), "", watts(&share));
+        add(Panel::GpuPower, SeriesKind::Mean, "charged to it".to_owned(), "", watts(&share));
     }
     for zone in ["package", "dram"] {
         for estimated in [false, true] {
@@ -50,7 +50,7 @@ pub(super) fn curves(
             });
             let sum = Sum { counted: of_zone.map(|used| &used.counted).collect() };
             let label = if estimated { format!("{zone} (estimated)") } else { zone.to_owned() };
-            add(Panel::CpuPower, label, "", watts(&sum));
+            add(Panel::CpuPower, SeriesKind::Mean, label, "", watts(&sum));
         }
     }
     for (panel, metric) in [(Panel::GpuPower, gpus::LIMIT_WATTS), (Panel::Clock, gpus::LIMIT_HERTZ)] {
@@ -62,7 +62,8 @@ pub(super) fn curves(
             let device = label("device");
             let index = held.iter().find(|held| held.used.uuid == device).map(|held| format!("GPU {}", held.index));
             let device = index.unwrap_or_else(|| format!("CPU {device}"));
-            add(panel, format!("{device} limit ({})", label("policy")), &label("node_name"), points);
+            let name = format!("{device} limit ({})", label("policy"));
+            add(panel, SeriesKind::Limit, name, &label("node_name"), points);
         }
     }
     curves

@@ -92,7 +92,7 @@ fn nodes() -> Schema {
     ];
     object(fields, &[]).doc("Which nodes.").rule(
         "(has(self.selectAll) && self.selectAll) != has(self.matchLabels)",
-        "name labels, or write selectAll true for every node",
+        "give matchLabels, or set selectAll: true to select every node",
     )
 }
 
