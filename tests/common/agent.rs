@@ -171,7 +171,7 @@ impl Drop for Agent {
     }
 }
 
-/// Runs the program with arguments that it should end by itself with; its exit code and standard error.
+/// Runs the program with arguments after which it ends by itself; its exit code and standard error.
 pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let state = TempDir::new().unwrap();
     let errors = state.path().join("stderr");

@@ -27,7 +27,7 @@ pub struct World {
     coefficients: PathBuf,
 }
 
-/// A pod of the API whose quota can be set.
+/// A pod of the API. Its quota can be set.
 pub struct CpuPod {
     pub object: Value,
     pub quota: QuotaPod,
@@ -111,7 +111,7 @@ impl World {
         ]
     }
 
-    /// Text of the journal; empty where there is none.
+    /// Text of the journal; empty without a journal.
     pub fn journal(&self) -> String {
         fs::read_to_string(self.state.path().join("capping-journal.jsonl")).unwrap_or_default()
     }

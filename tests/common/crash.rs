@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::tree::Tree;
 
-/// Whose power limit is one of the four.
+/// The GPU with a power limit that is one of the four knobs.
 pub const GPU: &str = "GPU-fd585786-3c80-50f9-8a72-731ad8419df6";
 pub const CPUFREQ: &str = "sys/devices/system/cpu/cpufreq";
 pub const ZONE: &str = "sys/devices/virtual/powercap/intel-rapl/intel-rapl:0";

@@ -155,7 +155,7 @@ impl State {
         let (error, body) = body.map_or_else(|error| (error, Vec::new()), |body| (0, body));
         let length = u32::try_from(16 + body.len()).unwrap();
         let head = [&length.to_ne_bytes()[..], &i32::to_ne_bytes(error), &request.unique.to_ne_bytes()].concat();
-        // One that was interrupted meanwhile is not waited for any more.
+        // A call that was interrupted meanwhile needs no answer.
         let _ = self.device.write(&[head, body].concat());
     }
 

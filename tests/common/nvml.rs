@@ -18,7 +18,7 @@ pub struct FakeNvml {
 }
 
 impl FakeNvml {
-    /// A machine whose driver is not loaded until the first [`Self::play`].
+    /// A machine without a loaded driver until the first [`Self::play`].
     pub fn new() -> Self {
         let dir = TempDir::with_prefix("nvml-").unwrap();
         let folder = Folder::new(dir.path().join("fake-nvml"));
@@ -50,7 +50,7 @@ impl FakeNvml {
         self
     }
 
-    /// Makes the state the one that the library sees.
+    /// Gives this state to the library.
     pub fn play(&self) {
         self.folder.play(&self.state);
     }

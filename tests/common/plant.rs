@@ -55,7 +55,7 @@ impl Machine {
         Self { tree, packages, lost: Arc::default() }
     }
 
-    /// One whose tree has its packages already.
+    /// For a tree that has its packages already.
     pub fn made(tree: Tree) -> Self {
         tree.write("sys/devices/system/cpu/online", fs::read_to_string("/sys/devices/system/cpu/online").unwrap());
         tree.link(

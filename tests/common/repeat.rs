@@ -12,7 +12,7 @@ pub enum Cause {
     /// A kernel that keeps BPF programs off some tasks hides a scheduler switch now and then, and with it up to a whole
     /// short-lived task.
     HiddenSwitch,
-    /// The machine is too busy: a tick comes late, and with it a reading of a GPU whose load goes on in real time.
+    /// The machine is too busy: a tick is late, so a GPU is read late while its load goes on in real time.
     LateTick,
 }
 

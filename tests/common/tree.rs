@@ -86,7 +86,7 @@ impl Tree {
         self.root().join("proc")
     }
 
-    /// Makes the next moment happen; the time since the one before, or `None` when there is none left.
+    /// Applies the next moment; the time since the one before, or `None` after the last.
     pub fn advance(&mut self) -> Option<Duration> {
         let (moment, lines) = self.later.pop_front()?;
         for line in lines {

@@ -117,7 +117,7 @@ impl Api {
         wait_for(&format!("{budget}: {what}"), || Some(self.status(budget)).filter(|status| check(status)))
     }
 
-    /// `None`: there is none.
+    /// `None`: the object does not exist.
     pub fn level(&self, budget: &str) -> Option<Value> {
         self.ask(Method::GET, &self.level_path(budget), None).ok()
     }

@@ -95,7 +95,7 @@ impl Node {
 }
 
 impl State {
-    /// The lowest, and whose it is.
+    /// The lowest value, and its node.
     fn limit(&self) -> Option<(f64, &str)> {
         let limits = self.levels.iter().filter(|(_, permille, _)| *permille < 1000);
         limits

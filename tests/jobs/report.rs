@@ -24,7 +24,7 @@ fn jobs_are_counted_whole_across_scrapes_gaps_restarts_and_two_scrapers() {
     let short_truth = world.end(&short);
     let (long, long_cpu_ns) = world.job("long", 2500);
     let long_truth = world.end(&long);
-    // One that runs and ends while nobody scrapes.
+    // A pod that runs and ends while nobody scrapes.
     world.stop_scraping();
     let (hidden, hidden_cpu_ns) = world.job("hidden-x7k2p", 1000);
     let hidden_truth = world.end(&hidden);

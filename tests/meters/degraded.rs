@@ -319,7 +319,7 @@ fn a_sysfs_full_of_nonsense_starts_and_keeps_what_makes_sense() {
     agent.assert_well();
 }
 
-/// A board's controller (ACPI, IPMI) that does not answer blocks whoever reads its file, as a pipe does that nobody writes to.
+/// A board's controller (ACPI, IPMI) that does not answer blocks the reader of its file, as a pipe without a writer does.
 #[test]
 fn a_board_sensor_that_does_not_answer_holds_up_no_tick() {
     const JOULES: &str = "kepler_node_cpu_joules_total";

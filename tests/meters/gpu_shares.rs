@@ -57,7 +57,7 @@ fn pods_and_services_share_a_gpu_by_sm_time_and_every_microjoule_is_somebodys() 
     });
 
     let first = pod_joules(&page, &pods[0]);
-    // Below a folder that is none of systemd's, its unit is called by both.
+    // Below a folder that systemd did not make, the unit's name has both parts.
     let service_joules =
         page.microjoules("energy_agent_system_gpu_joules_total", &[("unit", &service.path), ("source", "nvml")]);
     // 6 : 1 but for rounding to whole percents and microjoules.

@@ -1,4 +1,4 @@
-//! Idle energy handed to pods: under each policy the parts are the whole on the text of every page, whoever dies.
+//! Idle energy divided among pods: under each policy the parts add up to the whole on every page, whichever pods end.
 
 #![expect(clippy::unwrap_used, reason = "a test panics, its helpers too")]
 

@@ -68,7 +68,7 @@ fn sockets_that_sensors_count_otherwise_are_matched_in_order_fc_115() {
         tree.write(&format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"), socket);
     }
     let pod = Pod::new();
-    // One that is always on the lower socket, so that what it gets is of that sensor's.
+    // A process that is always on the lower socket, so that its energy comes from that sensor.
     let _load = pod.load(&["spin", "0"]);
     let mut agent = start(&tree);
     let uid = [("pod_id", pod.uid.as_str()), ("zone", "package")];

@@ -149,7 +149,7 @@ fn counters_are_rated_over_ranges_that_hold_enough_scrapes_and_gauges_are_not_fc
                 let wanted = if function == "rate" { "$__rate_interval" } else { whole };
                 assert!(["rate", "increase"].contains(&function) && range == wanted, "{expr}");
             }
-            // What is left once rates are taken out, and groups, whose values do not matter.
+            // What is left without rates, and without groups: their values do not matter.
             let rest = call.replace_all(expr, "");
             for metric in metrics(&group.replace_all(&rest, "")) {
                 assert_ne!(types[&metric], "counter", "{metric} as it is: {expr}");

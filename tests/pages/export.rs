@@ -162,7 +162,7 @@ fn instances_of_a_named_container_are_one_series_under_the_current_id() {
             [it.label("container_name"), it.label("container_id"), it.label("state"), it.label("runtime"), &it.value]
         })
         .collect();
-    // 30.000001 J of c1, 2 J of c2, 0.5 J of instances whose rows have ended.
+    // 30.000001 J of c1, 2 J of c2, 0.5 J of instances that have no row any more.
     let main = ["main", "c2", "running", "containerd", "32.500001"];
     assert_eq!(shown, [["POD", "POD", "running", "unknown", "10.000003"], main]);
     let pods = package("kepler_pod_cpu_joules_total");

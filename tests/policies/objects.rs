@@ -31,7 +31,7 @@ fn printed() -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether there is a real API server; says so where there is none.
+/// Whether there is a real API server. If there is none, a line says so.
 fn has_api_server() -> bool {
     let has = env::var_os("TEST_KUBE_API").is_some();
     if !has {

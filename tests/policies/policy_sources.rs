@@ -21,7 +21,7 @@ use energy_model::capping::source::{ActivePolicies, Sourced};
 use energy_model::capping::status::SourceState;
 use tokio::sync::{oneshot, watch};
 
-/// A document of policies `NAME=WATTS`; a number that is none is refused.
+/// A document of policies `NAME=WATTS`; a word in place of a number is refused.
 fn yaml(policies: &str) -> String {
     let policy = |word: &str| {
         let (name, watts) = word.split_once('=').unwrap();

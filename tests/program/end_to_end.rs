@@ -67,7 +67,7 @@ fn pods_are_named_metered_capped_by_an_edit_released_by_a_deletion_and_counted_a
     let edited = world.agent.scrape().ticks();
     wait_for("a lock of the clocks", || world.lock());
     let ticks = world.agent.scrape().ticks() - edited;
-    // The one that may have begun before it, the one that takes it up, and one that passes until it is seen here.
+    // A tick that may have begun before it, the tick that sees it, and one until it is seen here.
     assert!(ticks <= 3, "capped {ticks} ticks after the edit");
     world.wait_for_one(&state("capping"));
     let within = format!("{} <= 400", train("energy_agent_policy_power_watts"));

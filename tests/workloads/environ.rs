@@ -11,7 +11,7 @@ use crate::common::agent::{Agent, wait_for};
 use crate::common::cgroup::Pod;
 use tempfile::TempDir;
 
-/// `/proc` by links, but for one process whose `environ` is a pipe without a writer.
+/// Links into `/proc`. Only the `environ` of one process is a pipe without a writer.
 fn procfs(root: &Path, pid: u32) {
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         if entry.file_name() != pid.to_string().as_str() {

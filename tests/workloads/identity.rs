@@ -130,7 +130,7 @@ fn energy_is_conserved_and_no_counter_falls_while_pods_come_and_go_and_zones_fai
         powercap.zones.each_ref().map(shown),
         powercap.zones.each_ref().map(|zone| zone.used.get())
     );
-    // A counter that wraps, and one that can't be read for a while but went on counting, lose nothing.
+    // A counter may wrap, or be unreadable for a while and go on counting: no energy is lost.
     for zone in [wraps, fails, nonsense] {
         assert_eq!(shown(zone), zone.used.get(), "{}", zone.path);
     }

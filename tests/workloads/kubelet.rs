@@ -29,7 +29,7 @@ fn kubelet_flags(node: &Node, kubelet: &Kubelet, authority: &Path) -> [String; 5
     ]
 }
 
-/// Pods of the kubelet, whose uids and everything else the cluster has made up.
+/// Pods of the kubelet; the test's cluster invents their uids and the rest.
 #[test]
 fn the_kubelet_tells_names_and_is_asked_early_for_a_new_pod_alone() {
     let _alone = alone();
@@ -97,7 +97,7 @@ fn a_kubelet_with_another_certificate_is_refused_before_it_sees_the_token() {
     node.cluster.delete(&pod.object);
 }
 
-/// As kubelets do unless told otherwise; seen with 1.20.
+/// As kubelets do by default; seen with 1.20.
 #[test]
 fn a_kubelet_that_signs_its_own_certificate_is_told_how_to_get_one() {
     let _alone = alone();

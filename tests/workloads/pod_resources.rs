@@ -62,7 +62,7 @@ fn agent(kubelet: &Kubelet, listed: &[(&str, &Pod)], nvml: &FakeNvml, more: &[&s
     Agent::start(&flags.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// A GPU that works for somebody whose process it does not show.
+/// A busy GPU that does not show the process which uses it.
 fn veiled(uuid: &str) -> Gpu {
     Gpu { power_mw: Some(70_000), utilization: Some((50, 10)), processes: None, samples: None, ..gpu(uuid) }
 }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const SECONDS: &str = "energy_agent_system_cpu_seconds_total";
 
-/// Most units outside pods whose rows are kept after their end, and most living ones below one holder.
+/// The maximum of ended units outside pods that keep their rows, and of living units below one holder.
 const BOUND: usize = 500;
 
 /// The units that have any series on the page.
@@ -23,7 +23,7 @@ fn units(page: &Page) -> BTreeSet<&str> {
     page.samples.iter().map(|sample| sample.label("unit")).filter(|unit| !unit.is_empty()).collect()
 }
 
-/// Those whose name says that they were made below the cgroup.
+/// The units whose names say that they were made below the cgroup.
 fn units_of<'a>(page: &'a Page, mark: &str) -> BTreeSet<&'a str> {
     units(page).into_iter().filter(|unit| unit.contains(mark)).collect()
 }

@@ -46,7 +46,7 @@ impl Drop for Ended {
 }
 
 impl Cluster {
-    /// The one that other tests of this program use at the moment, else a new one.
+    /// The cluster that other tests of this program use at the moment, else a new one.
     pub fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);

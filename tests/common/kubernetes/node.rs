@@ -94,7 +94,7 @@ impl Node {
         object
     }
 
-    /// Creates the object on this node; what a real server sets by itself is left to it.
+    /// Creates the object on this node. A real server sets its own fields itself.
     pub fn create(&self, object: &Value) -> Value {
         let mut object = object.clone();
         let metadata = object["metadata"].as_object_mut().unwrap();

@@ -73,9 +73,9 @@ pub struct Faults {
     pub delay: Duration,
     /// Type of the watch events that are swallowed, such as `DELETED`.
     pub swallowed: Option<&'static str>,
-    /// What requests whose path has this text are answered with, in place of both.
+    /// The answer to requests with this text in their path, in place of both.
     pub of_path: Vec<(&'static str, Answer)>,
-    /// Tokens that are taken; every one if there is none.
+    /// Tokens that are accepted; all tokens if it is empty.
     pub tokens: BTreeSet<String>,
     /// Address of the web server that the proxies of all pods lead to; the tests' API server has none.
     pub pods_lead_to: Option<String>,

@@ -43,7 +43,7 @@ pub fn put_text(to: *mut c_char, length: c_uint, text: &str) -> Answer {
     Ok(())
 }
 
-/// Writes a list whose size the caller passes in `size`, and which then says how long the list is.
+/// Writes a list of at most `size` entries; `size` then holds the length of the list.
 pub fn put_list<T: Copy>(size: *mut c_uint, to: *mut T, values: &[T]) -> Answer {
     let room = take(size)?;
     put(size, count(values.len()))?;

@@ -96,7 +96,7 @@ impl Plant {
 }
 
 impl Clocks {
-    /// The highest supported clock that is not above `mhz`, and the lowest where there is none.
+    /// The highest supported clock up to `mhz`, else the lowest.
     #[must_use]
     pub fn at_most(&self, mhz: u32) -> u32 {
         let mhz = mhz.clamp(self.min_mhz, self.max_mhz);

@@ -46,7 +46,7 @@ pub struct Gpu {
     pub power_mw: Option<u32>,
     /// What a field value for the power of the moment shows; `power_mw` where it is absent.
     pub power_instant_mw: Option<u32>,
-    /// Power of the superchip's module that the GPU is part of; a GPU that is part of none has no such scope.
+    /// Power of the superchip's module that the GPU is part of. Other GPUs have no such scope.
     pub module_power_mw: Option<u32>,
     /// The driver's buffer of power samples: microseconds since 1970, milliwatts.
     pub power_samples: Option<Vec<(u64, u32)>>,
@@ -71,7 +71,7 @@ pub struct Gpu {
     pub ignore_last_seen: bool,
     /// `None`: the GPU has no MIG.
     pub mig: Option<Mig>,
-    /// Critical errors so far, oldest first. A program is told those that come while it listens.
+    /// Critical errors so far, oldest first. A program gets those that come while it listens.
     pub xids: Vec<u64>,
     /// 0 none, 1 pass-through, 2 vGPU guest, 3 and 4 hosts of vGPUs.
     pub virtualization: u32,

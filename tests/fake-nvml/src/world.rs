@@ -26,7 +26,7 @@ pub struct World {
     generation: u64,
     /// A handle is one more than the index here: the UUID of a GPU or MIG device.
     handles: Vec<String>,
-    /// An event set is one more than the index here: how many XIDs of each GPU it has told.
+    /// An event set is one more than the index here: how many XIDs of each GPU it has reported.
     pub event_sets: Vec<Option<BTreeMap<String, usize>>>,
 }
 
@@ -70,7 +70,7 @@ pub fn device(symbol: &'static str, handle: nvmlDevice_t) -> Result<Device, Retu
     world.folder.called(symbol, found.map(|(gpu, _)| gpu));
     let mut call = call.obey(symbol, found.map(|(gpu, _)| gpu))?;
     call.world().check()?;
-    // The device may have gone during a hang, or be one that has gone.
+    // The device may have gone during a hang, or before.
     match (found, uuid) {
         (_, None) => Err(Return::InvalidArgument),
         (_, Some(uuid)) => {

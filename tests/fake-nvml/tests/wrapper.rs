@@ -15,7 +15,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
 use tempfile::TempDir;
 
-/// A copy of the library in a folder of its own, as one that is loaded twice is loaded once.
+/// A copy of the library in a folder of its own, because a file that is loaded twice is loaded once.
 struct Machine {
     dir: TempDir,
     folder: Folder,

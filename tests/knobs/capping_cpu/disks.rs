@@ -147,7 +147,7 @@ fn a_crash_and_a_full_disk_are_restored_by_the_next_start() {
     assert_eq!(node.limit(), OPEN);
 }
 
-/// As an agent of before there was a record of the boot left it.
+/// As an older agent left it, which had no record of the boot.
 #[test]
 fn a_deleted_journal_is_written_anew_by_the_agent_that_caps() {
     let (node, _disk) = capped();

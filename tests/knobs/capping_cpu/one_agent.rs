@@ -81,7 +81,7 @@ fn of_two_agents_in_different_namespaces_one_caps_and_the_other_takes_over() {
         format!("--kubeconfig={}", world.node.kubeconfig.display()),
         format!("--node.name={}", world.node.name),
     ];
-    // One that has the network of a pod too, in which this API server is not; and one that knows pods.
+    // An agent in the network of a pod, which cannot reach this API server; and an agent that knows pods.
     let isolated =
         Container::start(world.run.path(), &["--net"], &[&own[..], &["--pods.source=none".to_owned()]].concat());
     let mut second = Container::start(world.run.path(), &[], &[&own[..], &api].concat());
@@ -143,7 +143,7 @@ fn the_command_refuses_while_any_agent_of_the_node_caps() {
 fn no_other_user_can_lock_out_an_agent_or_the_command() {
     let node = Package::new(OPEN_UW, WATTS);
     let world = &node.world;
-    // As open as folders can be found, with the lock file of a version that had it beside the journal.
+    // A folder open to all, with the lock file of an older version beside the journal.
     for folder in [world.state.path(), world.run.path()] {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
     }

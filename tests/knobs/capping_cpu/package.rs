@@ -28,7 +28,7 @@ pub fn policy(watts: u32) -> String {
 }
 
 impl Package {
-    /// One that draws 140 W under this limit, in microwatts, and has a budget of so many watts.
+    /// A node that draws 140 W under this limit in microwatts, with this budget in watts.
     pub fn new(limit_uw: u64, watts: u32) -> Self {
         let machine = Machine::of(Tree::new(), 1, limit_uw, limit_uw);
         let plant = machine.draw(|| 140.0);

@@ -1,4 +1,4 @@
-//! What the service manager is told, by a socket of the test's own in its place, and its unit.
+//! What the agent reports to the service manager, read from a socket of the test in its place; and the unit.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};

@@ -157,7 +157,7 @@ fn an_agent_under_nohup_goes_on_ignoring_sighup() {
     assert_eq!(agent.end("TERM").0.code(), Some(0));
 }
 
-/// `script`, whose end closes the terminal.
+/// `script`. When it ends, the terminal closes.
 struct Terminal(Child);
 
 impl Drop for Terminal {

@@ -42,7 +42,7 @@ fn a_write_that_hangs_delays_no_tick_and_no_other_gpu() {
     assert!(!world.meter.write(&clock("GPU-a"), KnobValue::Restore(String::new())), "no queue behind a hang");
     let began = Instant::now();
     world.meter.settle(began + Duration::from_millis(300));
-    // As long as it was told to wait, and not until the hang is over.
+    // It waited for the time it was given, and not until the end of the hang.
     assert!(began.elapsed() >= Duration::from_millis(300) && began.elapsed() < Duration::from_secs(60));
 
     world.nvml.heal();

@@ -42,7 +42,7 @@ impl World {
         readings
     }
 
-    /// A reading of each GPU. One that takes longer than a tick waits for comes with a later one.
+    /// A reading of each GPU. A reading that takes longer than the tick waits comes with a later tick.
     pub fn read_each(&mut self) -> Vec<GpuReading> {
         let deadline = Instant::now() + PATIENCE;
         let mut readings = Vec::new();

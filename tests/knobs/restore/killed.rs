@@ -13,7 +13,7 @@ use energy_model::capping::knob::{Knob, Limits};
 use super::node::{Driver, Node, config, limits};
 use crate::common::agent::wait_for;
 
-/// What the child is told by: root, state and run directory, and knobs.
+/// Variables for the child: root, state and run directory, and knobs.
 const CHILD: &str = "ENERGY_AGENT_TEST_CAPS";
 const KILLS: u32 = 100;
 

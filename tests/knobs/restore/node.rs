@@ -95,7 +95,7 @@ impl Node {
         })
     }
 
-    /// The command, whoever else runs.
+    /// The command, even while an agent runs.
     pub fn command(&self, flags: &[&str]) -> Outcome {
         let output = Command::new(PROGRAM)
             .arg("restore")

@@ -127,7 +127,7 @@ fn each_sample_is_used_once_fc_053() {
     assert!(seven > 0 && near(4 * seven, eight), "{seven} {eight}");
     assert_eq!(gone, 0, "an exited process gets no share");
 
-    // The same samples again, with more energy: nobody's.
+    // The same samples again, with more energy: it is charged to nobody.
     world.nvml.add_energy(0, 50_000);
     assert_eq!(shares(&world.page()), used, "a share from a replayed sample");
 

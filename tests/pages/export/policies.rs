@@ -86,7 +86,7 @@ fn a_browser_gets_a_page_on_which_nothing_is_taken_for_markup() {
     for markup in ["<night>", "<no>", "<policies>", "\"<b>", "&quot;<b>", "<script", "http://", "https://"] {
         assert!(!page.contains(markup), "{markup} is on {page}");
     }
-    // Whoever asks by hand decides.
+    // A person who asks by hand decides.
     let json = server.get("/policies?format=json", &accept);
     assert_eq!(json.headers["content-type"], "application/json");
     let landing = String::from_utf8(server.get("/", &[]).body).unwrap();

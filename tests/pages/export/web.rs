@@ -132,7 +132,7 @@ fn probes_are_answered_while_a_large_page_is_encoded_once_for_all_who_ask() {
         }
         (scrapers.map(|scraper| scraper.join().unwrap()), probes)
     });
-    // One that came before the scrapers, and one that waited for the page, would be two.
+    // A client before the scrapers and one that waits for the page would be two.
     assert!(probes > 4, "{probes} probes were answered before the page");
     // A page says how much CPU time the agent has used so far: encoded twice it would differ.
     assert!(bodies.iter().all(|body| *body == bodies[0]), "{:?}", bodies.map(|body| body.len()));

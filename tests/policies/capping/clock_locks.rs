@@ -155,7 +155,7 @@ fn clocks_that_are_stated_come_back_however_a_cap_ends() {
     let mut agent = capped(&world, &[flag]);
     let (status, _) = agent.end("TERM");
     assert!(status.success() && is_back(&world), "{status} {:?}", world.nvml.held());
-    // A crash, and the next start, which is not told any more: the journal knows.
+    // A crash and a start without the flag: the journal has kept it.
     let mut agent = capped(&world, &[flag]);
     agent.end("KILL");
     assert!(!is_back(&world));

@@ -7,7 +7,7 @@ use super::world::{World, assert_shows, policy, reason, state};
 /// `by-label` has the higher priority; `other-control` is about the CPU.
 const OVERLAP: &str = include_str!("../../cases/FC-091-overlap.yaml");
 
-/// The policies of FC-091 in another order, in mode Enforce and by the power limit, whose value is then the budget's.
+/// The policies of FC-091 in another order, in mode Enforce. They set the power limit, so its value shows which budget counts.
 fn overlap(order: [usize; 3]) -> String {
     let (_, text) = OVERLAP.split_once("    policies:\n").unwrap();
     let text: String =

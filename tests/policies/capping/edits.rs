@@ -39,7 +39,7 @@ fn edits(by_api: bool) {
         assert!(page.ticks() - ticks < 30, "{watts} W after {} ticks", page.ticks() - ticks);
     }
 
-    // One that cannot be read as a policy, and one that is no YAML: the previous version stays active.
+    // A document with a fault, and one that is not YAML: the previous version stays active.
     let before = world.nvml.writes().len();
     for (bad, message) in [
         (policy("train", "Enforce", "watts: 350000", ""), "milliwatts"),

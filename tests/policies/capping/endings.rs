@@ -6,7 +6,7 @@ use super::world::{GpuPod, LIMIT, LOCK, RESET, World, enforce, limit, state};
 use crate::common::agent::Agent;
 use crate::common::kubernetes::case;
 
-/// The GPU of the case, whose limit of 500 W is an administrator's and which is capped to 250 W.
+/// The GPU of the case. An administrator set its limit to 500 W; a policy caps it to 250 W.
 const LIMITED: &str = "GPU-fd585786-3c80-50f9-8a72-731ad8419df6";
 const LOCKED: &str = "GPU-locked";
 

@@ -1,4 +1,4 @@
-//! What the cluster is told.
+//! The Events that the agent posts.
 
 use fake_nvml::clock::monotonic_us;
 use fake_nvml::returns::Return;

@@ -197,7 +197,7 @@ fn clocks_that_cannot_be_locked_are_told_and_the_limit_goes_on() {
             });
             assert_eq!((world.lock(uuid).unwrap().1 - 345) % 15, 0);
         }
-        // Memory clocks are nobody's business here.
+        // Memory clocks do not matter here.
         assert_eq!(world.nvml.calls("nvmlDeviceSetMemoryLockedClocks"), 0);
         world.no_policies();
         for uuid in &uuids {

@@ -20,7 +20,7 @@ fn counted(page: &Page, actuator: &str) -> [f64; 4] {
     })
 }
 
-/// A pod whose GPU draws 700 W until something is lowered, and the agent that has a policy for it.
+/// A pod whose GPU draws 700 W until it is limited, and an agent with a policy for it.
 struct Train {
     world: World,
     agent: Agent,

@@ -17,7 +17,7 @@ pub struct Map {
 }
 
 impl Map {
-    /// One that is not there yet.
+    /// A ConfigMap that does not exist yet.
     pub fn new(world: &World, name: &str) -> Self {
         let api = Api::namespaced(world.node.cluster.client.clone(), "default");
         Self { api, name: format!("{name}-{}", world.node.name), label: world.node.name.clone() }

@@ -1,4 +1,4 @@
-//! Documents that are refused while others are in force: what they ask for reaches no hardware, and who wrote them is told.
+//! Documents that are refused while others are active: they change no hardware, and their author gets an Event.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +13,7 @@ use super::world::{GpuPod, World, assert_shows, document, limit};
 use crate::common::agent::{Agent, PROGRAM, wait_for};
 use crate::common::page::Page;
 
-/// The document of a case, whose policies would be enforced.
+/// The document of a case, with its policies in mode Enforce.
 fn case(text: &str) -> String {
     let (_, text) = text.split_once("  policies.yaml: |\n").unwrap();
     let lines = text.lines().map_while(|line| line.strip_prefix("    "));

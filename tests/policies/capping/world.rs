@@ -274,7 +274,7 @@ pub fn document(policies: &str) -> String {
     }
 }
 
-/// A policy of this name for the pods whose label `app` is the name; `more` are further keys.
+/// A policy for the pods with the label `app=NAME`; `more` are further keys.
 pub fn policy(name: &str, mode: &str, budget: &str, more: &str) -> String {
     let selector = format!("{{matchLabels: {{app: {name}}}}}");
     format!("- {{name: {name}, mode: {mode}, selector: {selector}, budget: {{{budget}, components: [gpu]}}{more}}}\n")

@@ -160,7 +160,7 @@ fn a_policy_of_the_whole_cluster_and_clocks_from_elsewhere_are_followed_on_the_n
     let level = object("PowerLevel", Some(&name), &name_for_policy("total"), &level);
     apply(cluster, &level);
     world.wait_for_lock("GPU-total");
-    // A clock that has expired is none, whatever it says; one that holds is the upper end.
+    // An expired clock does not count. A valid clock is the upper end.
     let frequencies = |time: &str| {
         let spec =
             format!("{{gpuFrequencies: [{{uuid: GPU-clocks, graphicsFrequency: 1200, expirationTime: '{time}'}}]}}");

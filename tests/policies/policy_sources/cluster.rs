@@ -170,7 +170,7 @@ fn what_a_key_loses_without_being_deleted_stays_in_force_fc_135() {
     let all = follower.published.lock().unwrap();
     assert!(all.iter().skip_while(|now| now.policies.is_empty()).all(|now| now.policies.len() == 2), "{all:#?}");
     drop(all);
-    // One that cannot be changed is replaced by deleting it: that is a deletion, and what comes is new.
+    // An immutable ConfigMap is replaced by deleting it. So its policies are deleted, and the next ones are new.
     maps.delete("p");
     follower.wait_for(&[]);
     maps.create("p", &[], "version: 1\npolicies: {");
@@ -318,7 +318,7 @@ fn configmaps_are_chosen_by_labels_and_stand_below_a_file() {
     }
 }
 
-/// A kubeconfig whose user is what a shell script hands out.
+/// A kubeconfig whose user's credentials come from a shell script.
 fn plugin(node: &Node, script: &str) {
     let user = json!({"exec": {
         "apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script], "interactiveMode": "Never",

@@ -25,7 +25,7 @@ fn lost(page: &Page) -> [u64; 3] {
     STATES.map(|(file, _)| page.one("energy_agent_lost_readings_total", &[("file", file)]).value.parse().unwrap())
 }
 
-/// An agent, and the file system of what it follows. That goes first: a process whose thread waits in it cannot end.
+/// An agent, and the file system with the files that it follows. The file system ends first: a process cannot end while a thread waits in it.
 struct World {
     files: SlowFiles,
     agent: Agent,

@@ -167,7 +167,7 @@ fn commands_repeat_nothing_of_a_file_that_they_cannot_use() {
             let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
             assert_silent(&text, &printed(&[&["top", "https://127.0.0.1:1", "--iterations=1"], &flags[..]].concat()));
         }
-        // Some of them are a web configuration that can be used: the port is one that nobody may have.
+        // Some of them are valid web configurations: the port is one that cannot be bound.
         for web in [&web, &tls] {
             let start = ["run", "--ebpf=off", "--gpu=off", "--web.listen-address=192.0.2.1:1", web, &state];
             assert_silent(&text, &printed(&start));

@@ -32,7 +32,7 @@ fn rendered(base: &str, components: &[&str]) -> Vec<Value> {
     parsed(&String::from_utf8(output.stdout).unwrap())
 }
 
-/// The same objects whose lists of variables, mounts and volumes mean the same in any order; the text of each.
+/// The text of each object, with its lists of variables, mounts and volumes sorted: their order means nothing.
 fn in_any_order(mut objects: Vec<Value>) -> BTreeSet<String> {
     for object in objects.iter_mut().filter(|object| object["kind"] == "DaemonSet") {
         let pod = &mut object["spec"]["template"]["spec"];

@@ -12,7 +12,7 @@ use crate::common::kubernetes::cluster::{Cluster, TOKEN, kubeconfig};
 use crate::common::manifests::{deploy, parsed, text};
 use crate::common::skip;
 
-/// Not that of the other tests, whose objects would be in the way; the chart may be installed in any.
+/// Another namespace than the other tests', so that their objects are not in the way. The chart may be installed in any.
 const NAMESPACE: &str = "measurements";
 
 struct Admin {

@@ -64,7 +64,7 @@ impl World {
         self.node.cluster.delete(&self.web.object);
     }
 
-    /// The clocks that the driver is told to keep to; MHz.
+    /// The clocks that the driver was asked to keep; MHz.
     pub fn lock(&self) -> Option<(u32, u32)> {
         self.nvml.held().gpus.get(GPU).and_then(|held| held.locked_mhz)
     }

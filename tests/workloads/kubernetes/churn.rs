@@ -162,7 +162,7 @@ fn finish(mut agent: Agent, seen: &Seen, pods: u32) {
     let named = seen.named.values().filter(|named| **named).count();
     println!("{pods} pods, {} of {} seen with their names, on {} pages", named, seen.named.len(), seen.pages);
     assert!(seen.pages > 60, "only {} pages", seen.pages);
-    // Even a pod that came and went while the API was away is told afterwards: the watch goes on where it was cut.
+    // Even a pod that came and went while the API was away is reported later: the watch goes on where it was cut.
     assert!(seen.named.len() - named <= seen.named.len() / 50, "{named} of {} have a name", seen.named.len());
     let page = agent.scrape();
     for energy in ["retired_cpu", "retired_gpu"] {

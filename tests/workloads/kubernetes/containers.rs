@@ -92,7 +92,7 @@ fn containers_of_every_kind_have_their_names() {
                 remove_ended(&pod.cgroup.another(id));
             }
         }
-        // The sandbox, whose id no status tells, and which is made before all others.
+        // The sandbox, which is made before the others and whose id is in no status.
         Load::start(&pod.cgroup.container, &["burn", "50000"]).wait();
         pod.wait_for_name(&agent);
         let page = agent.after_ticks(6);

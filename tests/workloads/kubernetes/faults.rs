@@ -22,7 +22,7 @@ pub fn warnings(agent: &Agent) -> Vec<String> {
     agent.log().into_iter().filter(|line| of_level(line) && !of_meters(line)).collect()
 }
 
-/// Waits until the pods' names are told again; the agent may ask as seldom as every half minute.
+/// Waits until the pods have names again; the agent may ask only once in half a minute.
 pub fn wait_for_names(agent: &Agent) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !agent.scrape().has("energy_agent_meter_up", &[("meter", "pods"), ("reason", "ok")]) {
@@ -204,7 +204,7 @@ fn without_meters_and_without_an_api_the_agent_stays_up_and_says_so() {
     let page = agent.after_ticks(4);
     assert!(!page.has("kepler_node_cpu_joules_total", &[]));
     agent.assert_well();
-    // A file that is no kubeconfig is told, and can be repaired.
+    // A file that is not a kubeconfig gives an error, and can be repaired.
     fs::write(&node.kubeconfig, "clusters: 7").unwrap();
     let agent = node.agent_without_names(&[]);
     assert_eq!(wait_for_source(&agent, "0"), "config");

@@ -144,7 +144,7 @@ fn two_labels_that_would_have_one_name_are_both_exported() {
     node.cluster.delete(&pod.object);
 }
 
-/// FC-030, and its variant in which the agent is not told of the end.
+/// FC-030, and its variant in which no event reports the end.
 fn a_deleted_pod_ends(is_missed: bool) {
     let case = case("FC-030");
     let node = Node::new();
@@ -244,7 +244,7 @@ fn a_completed_job_ends_like_a_deleted_pod_although_its_object_stays() {
     });
 }
 
-/// Fault 11: whoever scrapes sees the last part of a pod that came and went between two scrapes.
+/// Fault 11: a scrape shows the last energy of a pod that came and went between two scrapes.
 #[test]
 fn a_pod_that_lived_a_second_has_its_name_and_its_energy() {
     one_of_three(|| {
@@ -356,7 +356,7 @@ fn a_new_agent_counts_from_nothing_and_knows_the_names_at_once() {
     let before = pod.used(&first.after_ticks(2));
     let first_start = start(&first);
     assert!(first.end("TERM").0.success());
-    // The start is told in hundredths of a second.
+    // The start has hundredths of a second.
     std::thread::sleep(Duration::from_millis(20));
     let second = node.agent(&[]);
     pod.burn("main", 20);

@@ -17,7 +17,7 @@ use crate::common::kubernetes::node::{Node, wait_for_source};
 use crate::common::kubernetes::proxy::Answer;
 use crate::common::tree::Tree;
 
-/// A refused token is left for the one that its file holds by then, long before the next try would be due.
+/// After a refusal the agent uses the new token in the file at once, long before the next try is due.
 #[test]
 fn after_a_refusal_a_new_token_in_the_file_is_tried_at_once() {
     let node = Node::new();
@@ -79,7 +79,7 @@ fn a_missing_right_to_watch_is_called_so() {
     let told = wait_for("a warning", || warnings(&agent).pop());
     assert!(told.contains("no permission to watch pods") && told.contains("role"), "{told}");
     assert_eq!(wait_for_source(&agent, "0"), "forbidden");
-    // What the list told is known all the same.
+    // What the list said is known all the same.
     let pod = node.pod("later", &["main"]);
     pod.burn("main", 20);
     assert!(pod.used(&agent.after_ticks(2)).0 > 0);

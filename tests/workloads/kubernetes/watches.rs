@@ -26,7 +26,7 @@ fn in_steady_state_nothing_is_asked_beside_the_watch() {
     let (mut short, first) = (0, agent.scrape().ticks());
     while short < 40 || agent.scrape().ticks() < first + 120 {
         let pod = node.pod(&format!("short-{short}"), &["step"]);
-        // The sandbox, which no status names, and one that the API never tells of.
+        // The sandbox, which no status names, and a container that the API never reports.
         Load::start(&pod.cgroup.container, &["burn", "2000"]).wait();
         pod.burn("step", 5);
         let stranger = cgroup::Pod::new();

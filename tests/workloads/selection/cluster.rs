@@ -76,7 +76,7 @@ fn an_edit_of_the_configmap_counts_within_two_ticks() {
     let node = Node::new();
     let map = Map::of(&node);
     map.create(&[("EXPORT_METRICS", "pod"), ("ENABLE_GPU", "true")]);
-    // Ticks at the default pace, of a second; the ConfigMap goes over the flag.
+    // Ticks at the default interval, a second; the ConfigMap overrides the flag.
     let agent = map.agent(&node, &["--export.levels=container"]);
     wait_until(&agent, "the ConfigMap", |names| !names.contains(&CONTAINER));
     for (metrics, wanted) in [("node", true), ("container", false), ("node, pod", true)] {
@@ -207,7 +207,7 @@ fn a_bad_configmap_keeps_what_was_and_names_the_key() {
     }
     assert!(is_watts(&leveled(&agent.after_ticks(2))));
     wait_valid(&agent, 0);
-    // Whoever repairs it by a patch need not repeat the rest.
+    // A patch repairs it without repeating the rest.
     let patch = Patch::Merge(json!({"data": {"SOURCE.GPU": null}}));
     if runtime().block_on(map.api.patch(&map.name, &PatchParams::default(), &patch)).is_err() {
         // The stub knows no patches.

@@ -135,7 +135,7 @@ fn a_capped_pod_is_not_freed_by_helpers_that_claim_its_uid() {
     capped.wait_until_capped();
     // No label that the policy selects.
     let helpers = claim(&world, "helper", "none", uid);
-    // One that runs, so that the page shows when all are told.
+    // A pod that runs, so that the page shows when all have been reported.
     let id = ids().1;
     let running = with_hash(object(&world, "running", "none", Some(&id)), uid);
     let running = world.node.adopt(&running);
@@ -170,7 +170,7 @@ fn a_static_pod_is_its_mirror_pods_and_nobody_elses() {
         let folder = pod.quota.pod.another(&id);
         let open = pod.quota.quota();
         let _load = Load::start(&folder, &["spin", "0"]);
-        // Before its mirror pod is told, others claim it.
+        // Before its mirror pod is reported, others claim it.
         let forged = claim(&world, &format!("forged-{name}"), "evil", &hash);
         world.policies(&format!("{}{}", enforced("evil", 15.0), enforced("control", 15.0)));
         let agent = world.agent(&[]);

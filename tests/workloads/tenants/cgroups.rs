@@ -83,7 +83,7 @@ fn a_cgroup_called_like_another_pods_is_the_pods_that_made_it_and_so_is_the_limi
     assert_eq!(victim.quota.quota(), own);
 }
 
-/// Where no pod is told, a uid has one place all the same: the outermost.
+/// Without any reported pod a uid has one place too: the outermost.
 #[test]
 fn without_names_a_cgroup_called_like_a_pods_is_its_makers() {
     let _alone = alone();

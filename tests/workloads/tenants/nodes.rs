@@ -97,7 +97,7 @@ fn a_cgroup_that_lies_deeper_than_an_event_holds_is_the_nearest_pods() {
     assert_eq!(page.count("energy_agent_unknown_cgroups_total"), 0);
 }
 
-/// The outer pod is another cluster's, and this one's pods are told when they run already.
+/// The outer pod belongs to another cluster. This cluster's pods are reported after they have started.
 #[test]
 fn pods_of_a_node_in_a_pod_are_the_outer_pods_until_they_are_told() {
     let _alone = alone();
@@ -115,7 +115,7 @@ fn pods_of_a_node_in_a_pod_are_the_outer_pods_until_they_are_told() {
     page.assert_conserved();
     node.cluster.delete(&object);
 
-    // And one that works before it is told; its uid is the API server's choice, so the pod exists first, elsewhere.
+    // And a pod that works before it is reported. The API server chooses its uid, so the pod exists first, on another node.
     let elsewhere = Node::new();
     let outer = Pod::systemd();
     let (object, uid) = told(&elsewhere, "early", &id);

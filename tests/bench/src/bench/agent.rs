@@ -76,7 +76,7 @@ impl Agent {
         Scraper::connect(&self.address)
     }
 
-    /// A page whose tick began after this was called.
+    /// A page of a tick that began after this was called.
     ///
     /// # Errors
     /// When the agent is gone or has stopped ticking.
@@ -115,7 +115,7 @@ impl Agent {
     /// CPU time of the threads of these names, nanoseconds. A thread that ends meanwhile is no longer in it.
     ///
     /// # Errors
-    /// When there is none.
+    /// When it does not exist.
     pub fn thread_cpu_ns(&self, named: impl Fn(&str) -> bool) -> Result<u64> {
         let mut sum_ns = None;
         for task in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {

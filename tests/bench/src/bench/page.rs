@@ -35,7 +35,7 @@ impl Page {
         })
     }
 
-    /// The value of the first series of this name that has this label, with `digits` decimals; 0 when there is none.
+    /// The value of the first series of this name with this label, with `digits` decimals; 0 without such a series.
     ///
     /// # Errors
     /// When the value is no plain decimal number.

@@ -79,7 +79,7 @@ fn churning(scale: Scale, policy: &str, time: Duration) -> Result<Vec<Finding>> 
     Ok(seen.findings(&crowd, policy, time))
 }
 
-/// Replaces the oldest pod so many times a second; says how many were replaced, and how many a second that was.
+/// Replaces the oldest pod [`CHURN`] times a second; the number of pods replaced, and how many a second that was.
 fn churn(world: &World, crowd: &Crowd, pods: &mut VecDeque<Pod>, stop: &AtomicBool) -> Result<(u32, f64)> {
     let began = Instant::now();
     let mut replaced = 0;
@@ -159,7 +159,7 @@ impl Seen {
         self.cpu.push(used.as_secs_f64() / began.elapsed().as_secs_f64() * 100.0);
         let page = scraper.page()?;
         (self.plain, self.series, self.pages) = (page.bytes(), page.count(), self.pages + 1);
-        // A page that can't be checked is none that adds up.
+        // A page that cannot be checked counts as one that does not add up.
         self.violations.extend(conserved(&page).unwrap_or_else(|error| Some(format!("{error:#}"))));
         if page.pods() < pods / 20 * 19 {
             self.violations.push(format!("{} pods on the page, of {pods}", page.pods()));

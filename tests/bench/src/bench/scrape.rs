@@ -68,7 +68,7 @@ pub fn scrapes(
     // One after the other of the same tick or the next, so that sizes and counts are of the same page.
     let (page, zipped) = (scraper.page()?, scraper.get(true)?.body.len());
     let (series, pods) = (page.count(), page.pods());
-    // Whoever else makes pods on this machine is on the page as well.
+    // Pods of other programs on this machine are on the page as well.
     let others = format!("{} to {} pods on the page, {} to {series} series", before.pods(), pods, before.count());
     let all = |waits: &Waits| [&waits.first[..], &waits.again].concat();
     let everything = [all(&plain), all(&gzipped)].concat();

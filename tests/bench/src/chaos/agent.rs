@@ -29,7 +29,7 @@ impl Agent {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let log = folder.join(format!("agent-{}.log", COUNT.fetch_add(1, Ordering::Relaxed)));
         let process = Command::new("sh")
-            // Without the terminal that this command may have, whose end would be the agent's.
+            // Without the terminal of this command: if it closed, the agent would end.
             .args(["-c", r#"echo $$ > "$1/cgroup.procs" && shift && exec setsid "$@""#, "agent"])
             .arg(cgroup)
             .arg(programs.join("energy-agent"))
@@ -74,7 +74,7 @@ impl Agent {
         })
     }
 
-    /// A page whose tick began after the call.
+    /// A page of a tick that began after the call.
     ///
     /// # Errors
     /// When it does not tick, or ends.

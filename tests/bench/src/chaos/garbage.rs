@@ -192,7 +192,7 @@ fn number(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// A GPU whose driver says anything.
+/// A GPU whose driver answers at random.
 fn absurd(rng: &mut Rng, gpu: &mut Gpu) {
     let mut any = |most: u64| match rng.u32(..4) {
         0 => None,

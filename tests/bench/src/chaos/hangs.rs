@@ -86,7 +86,7 @@ pub fn round(place: &Place, rng: &mut Rng) -> Result<Tally> {
     Ok(tally)
 }
 
-/// A pipe in the place of a file: whoever opens it waits for the other end.
+/// A pipe in the place of a file: an open waits for the other end.
 struct Pipe {
     file: PathBuf,
     content: Vec<u8>,

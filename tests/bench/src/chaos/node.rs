@@ -250,7 +250,7 @@ fn set_quota(dir: &std::path::Path, quota_us: u32) -> Result<()> {
     fs::write(dir.join("cpu.max"), format!("{quota_us} 100000")).context("setting a quota")
 }
 
-/// Policies of which each lowers something of this node: GPUs by these means, and CPUs by one that is drawn.
+/// Policies that each limit something of this node: GPUs by these means, and CPUs by a means chosen at random.
 pub fn policies(rng: &mut Rng) -> String {
     let gpu = ["LockedClocks", "PowerLimit", "LockedClocks, PowerLimit"][rng.usize(..3)];
     let cpu = ["Quota", "Frequency", "RaplLimit"][rng.usize(..3)];

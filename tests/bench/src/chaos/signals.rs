@@ -13,7 +13,7 @@ use super::patience::until;
 use super::tally::Tally;
 
 const STARTS: u32 = 5;
-/// Whose default action ends a process; two of the real-time signals by their numbers.
+/// Signals whose default action ends a process; two of the real-time signals by their numbers.
 const ENDS: [&str; 15] = [
     "TERM", "INT", "QUIT", "USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO", "PWR", "XCPU", "XFSZ", "STKFLT", "37", "62",
 ];

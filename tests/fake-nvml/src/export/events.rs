@@ -71,7 +71,7 @@ fn told_by(sets: &mut [Option<Told>], set: nvmlEventSet_t) -> Result<&mut Told, 
     slot.and_then(Option::as_mut).ok_or(Return::InvalidArgument)
 }
 
-/// The next error that the set has not told.
+/// The next error that the set has not reported.
 fn next_xid(call: &mut Call, set: nvmlEventSet_t) -> Result<Option<(String, u64)>, Return> {
     let xids: Vec<_> = call.state().gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.xids.clone())).collect();
     let told = told_by(&mut call.world().event_sets, set)?;

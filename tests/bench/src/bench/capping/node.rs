@@ -134,7 +134,7 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until the policies have so many budgets, each compared with a power.
+    /// Waits until the policies have this many budgets, each compared with a power.
     ///
     /// # Errors
     /// When that takes over half a minute.

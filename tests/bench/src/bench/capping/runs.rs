@@ -56,7 +56,7 @@ struct Running {
     before: Vec<Vec<(f64, u64)>>,
 }
 
-/// Lets them run for so many seconds.
+/// Lets them run for this many seconds.
 ///
 /// # Errors
 /// When a node cannot be made, an agent does not run, or replay and driver differ.
