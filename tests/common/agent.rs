@@ -128,6 +128,23 @@ impl Agent {
         self.log().into_iter().filter(|line| line.contains(text)).collect()
     }
 
+    /// Waits until `count` lines of its log contain `text`; panics if there are more. A line comes after the state on disk or
+    /// page that it tells of.
+    #[track_caller]
+    pub fn assert_logged(&self, text: &str, count: usize) -> Vec<String> {
+        self.assert_all_logged(&[text], count)
+    }
+
+    /// The same for lines that contain all of `texts`.
+    #[track_caller]
+    pub fn assert_all_logged(&self, texts: &[&str], count: usize) -> Vec<String> {
+        let lines = wait_for_lines(count, || {
+            self.log().into_iter().filter(|line| texts.iter().all(|text| line.contains(text))).collect()
+        });
+        assert_eq!(lines.len(), count, "lines with {texts:?}: {lines:#?} in {:#?}", self.log());
+        lines
+    }
+
     /// Sends the signal, which should not end it.
     pub fn send(&self, signal: &str) {
         let sent = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
@@ -211,6 +228,18 @@ pub fn program_for_all(folder: &Path) -> PathBuf {
 /// Looks every 20 ms until there is something; panics after [`PATIENCE`].
 pub fn wait_for<T>(what: &str, check: impl FnMut() -> Option<T>) -> T {
     wait_until(what, Duration::from_millis(20), check)
+}
+
+/// The lines, as soon as there are `count`; those there are after [`PATIENCE`].
+pub fn wait_for_lines(count: usize, mut lines: impl FnMut() -> Vec<String>) -> Vec<String> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let found = lines();
+        if found.len() >= count || Instant::now() > deadline {
+            return found;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn wait_until<T>(what: &str, pause: Duration, mut check: impl FnMut() -> Option<T>) -> T {

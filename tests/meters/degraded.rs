@@ -53,8 +53,7 @@ fn counters_that_only_root_may_read_are_told_with_both_remedies() {
     // Loading a program is not for every user either.
     assert_eq!(reason(&page, "ebpf"), "permission");
     assert_eq!(page.one("energy_agent_attribution_info", &[]).label("meter"), "cgroupfs");
-    let told = agent.logged("energy_uj");
-    assert_eq!(told.len(), 1, "{told:#?}");
+    let told = agent.assert_logged("energy_uj", 1);
     for part in [" WARN ", "intel-rapl:0/energy_uj", "run as root", "CAP_DAC_READ_SEARCH"] {
         assert!(told[0].contains(part), "{part} is not in {}", told[0]);
     }
@@ -68,8 +67,7 @@ fn root_that_is_denied_is_told_who_denies_and_not_to_become_root() {
     let mut agent = Agent::spawn(&command, &["--interval=200ms", "--meter.cpu=none"]);
     let page = agent.after_ticks(2);
     assert_eq!(reason(&page, "ebpf"), "permission");
-    let told = agent.logged("eBPF is not available");
-    assert_eq!(told.len(), 1, "{told:#?}");
+    let told = agent.assert_logged("eBPF is not available", 1);
     for part in [" WARN ", "CAP_BPF and CAP_PERFMON (CapEff ", "user namespace", "Operation not permitted (os error 1)"]
     {
         assert!(told[0].contains(part), "{part} is not in {}", told[0]);
@@ -91,8 +89,7 @@ fn a_zone_without_a_range_is_named_once_however_often_it_comes_back() {
         zone.add(1_000_000);
         agent.after_ticks(2);
     }
-    let told = agent.logged("range of the zone unknown");
-    assert_eq!(told.len(), 2, "{told:#?}");
+    let told = agent.assert_logged("range of the zone unknown", 2);
     for (line, zone, why) in [
         (&told[0], "/sys/class/powercap/intel-rapl:0", "max_energy_range_uj: No such file"),
         (&told[1], "/sys/class/powercap/intel-rapl:1", "max_energy_range_uj is 0"),
@@ -116,8 +113,7 @@ fn a_zone_that_flaps_has_a_line_for_each_state_and_not_for_each_tick() {
         agent.after_ticks(2);
     }
     for (text, level) in [("zone unreadable", " WARN "), ("zone readable again", " INFO ")] {
-        let told = agent.logged(text);
-        assert_eq!(told.len(), 1, "{told:#?}");
+        let told = agent.assert_logged(text, 1);
         assert!(told[0].contains(level) && told[0].contains(&flaps.path), "{told:?}");
     }
     healthy.add(5_000);
@@ -135,8 +131,7 @@ fn without_powercap_cpu_time_is_attributed_and_the_module_named() {
     let page = page_with_a_busy_pod(&agent);
     assert_eq!(reason(&page, "rapl"), "absent");
     assert_eq!(page.energy_names(), Vec::<&str>::new());
-    let told = agent.logged("intel_rapl_msr");
-    assert_eq!(told.len(), 1, "{told:#?}");
+    agent.assert_logged("intel_rapl_msr", 1);
     assert_eq!(complaints(&agent).len(), 1, "{:#?}", agent.log());
     agent.assert_well();
 }
@@ -151,8 +146,7 @@ fn an_estimate_is_never_called_a_measurement_and_can_be_turned_off() {
     assert_eq!(page.divided().into_iter().collect::<Vec<_>>(), [("package", "estimate")]);
     let energies = page.samples.iter().filter(|it| it.name.contains("joules") || it.name.contains("watts"));
     assert!(energies.clone().all(|it| it.label("source") == "estimate"), "{:#?}", energies.collect::<Vec<_>>());
-    let told = agent.logged("an estimate from CPU load, not a measurement");
-    assert_eq!(told.len(), 1, "{told:#?}");
+    let told = agent.assert_logged("an estimate from CPU load, not a measurement", 1);
     assert!(told[0].contains(" WARN ") && told[0].contains("--meter.cpu=none"), "{told:?}");
 
     let agent = Agent::start(&["--interval=200ms", "--meter.cpu=none", &sysfs(&tree)]);
@@ -198,8 +192,7 @@ fn a_board_with_nothing_still_attributes_cpu_time() {
     let page = page_with_a_busy_pod(&agent);
     assert_eq!(page.energy_names(), Vec::<&str>::new());
     assert_eq!(page.one("energy_agent_attribution_info", &[]).label("meter"), "cgroupfs");
-    let told = agent.logged("CPU busy time cannot be read");
-    assert_eq!(told.len(), 1, "{told:#?}");
+    let told = agent.assert_logged("CPU busy time cannot be read", 1);
     assert!(told[0].contains(tree.procfs().join("stat").to_str().unwrap()), "{told:?}");
     agent.assert_well();
 }
@@ -212,7 +205,7 @@ fn without_cgroups_all_energy_is_one_running_unit_or_unattributed() {
     let unknown = [("unit", "unknown"), ("state", "running")];
     assert!(page.microjoules("energy_agent_system_cpu_joules_total", &unknown) > 0);
     page.one("energy_agent_system_cpu_watts", &unknown);
-    assert_eq!(agent.logged("/nonexistent").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("/nonexistent", 1);
     agent.assert_well();
 
     // Without eBPF nothing is known of who ran.
@@ -284,8 +277,7 @@ fn nonsense_in_a_counter_is_counted_and_told_once() {
         "what was measured stays"
     );
     assert_eq!(later.microjoules("kepler_node_cpu_joules_total", &good.labels()), 2_000_000, "the others go on");
-    let told = agent.logged("12 apples");
-    assert_eq!(told.len(), 1, "{told:#?}");
+    let told = agent.assert_logged("12 apples", 1);
     assert!(told[0].contains("intel-rapl:0/energy_uj"), "{told:?}");
     spoilt.add(3_000_000);
     let page = agent.after_ticks(2);
@@ -349,8 +341,7 @@ fn a_board_sensor_that_does_not_answer_holds_up_no_tick() {
     assert_eq!(page.microjoules(JOULES, &board), stands);
     assert!(!page.has("kepler_node_cpu_watts", &board), "power that is not measured is not exported");
     page.assert_conserved();
-    let told = agent.logged("power1_average");
-    assert_eq!(told.len(), 1, "{told:#?}");
+    let told = agent.assert_logged("power1_average", 1);
     assert!(told[0].contains(" WARN ") && told[0].contains("no answer for 2.9 s"), "{told:?}");
 
     fs::write(chip.join("answers"), "50000000\n").unwrap();
@@ -360,6 +351,6 @@ fn a_board_sensor_that_does_not_answer_holds_up_no_tick() {
     let grows = |page: &Page| page.microjoules(JOULES, &board) > stands;
     let page = wait_for("energy of the board again", || Some(agent.scrape()).filter(grows));
     assert_eq!(page.one("energy_agent_meter_up", &[("meter", "board")]).label("reason"), "ok");
-    assert_eq!(agent.logged("readable again").len(), 1);
+    agent.assert_logged("readable again", 1);
     agent.assert_well();
 }

@@ -181,8 +181,7 @@ fn by_requests_without_anybody_to_ask_all_of_it_is_unassigned_and_said_so_once()
     assert_eq!(page.microjoules(UNASSIGNED, &[]), page.microjoules(NODE_IDLE, &[]));
     assert!(page.microjoules(UNASSIGNED, &[]) > 0);
     assert_eq!(page.one("energy_agent_meter_up", &[("meter", "idle_policy"), ("reason", "absent")]).value, "0");
-    let told = node.agent.logged("idle-policy");
-    assert_eq!(told.len(), 1, "{told:#?}");
+    let told = node.agent.assert_logged("idle-policy", 1);
     assert!(told[0].contains(" WARN ") && told[0].contains("--pods.source"), "{told:?}");
 }
 

@@ -343,7 +343,7 @@ fn without_ebpf_there_are_no_processes_and_one_line_says_so() {
     page.assert_conserved();
     assert!(!page.text.contains("kepler_process_"), "{}", page.text);
     assert_eq!(page.one("energy_agent_meter_up", &[("meter", "processes"), ("reason", "absent")]).value, "0");
-    assert_eq!(agent.logged("the level process is selected").len(), 1, "{:?}", agent.log());
+    agent.assert_logged("the level process is selected", 1);
 }
 
 #[test]

@@ -78,8 +78,8 @@ fn sockets_that_sensors_count_otherwise_are_matched_in_order_fc_115() {
     let expected = [("0", "22.0"), ("1", "23.0")];
     let expected = expected.map(|(socket, watts)| ("package".to_owned(), socket.to_owned(), watts.to_owned()));
     assert_eq!(watts(&page), expected);
-    let told = agent.logged("matched in order");
-    assert!(told.len() == 1 && told[0].contains("0 is 36, 1 is 3180"), "{:#?}", agent.log());
+    let told = agent.assert_logged("matched in order", 1);
+    assert!(told[0].contains("0 is 36, 1 is 3180"), "{:#?}", agent.log());
     agent.assert_well();
 }
 
@@ -99,8 +99,8 @@ fn each_socket_has_its_psys_and_no_sum_changes_fc_116() {
     assert_eq!((joules("package", "0"), joules("package", "1")), (70, 30));
     assert_eq!(page.select(JOULES, &[("zone", "psys")]).len(), 2);
     page.assert_conserved();
-    let told = agent.logged("unknown kind");
-    assert!(told.len() == 1 && told[0].contains(" INFO ") && told[0].contains("mystery"), "{told:#?}");
+    let told = agent.assert_logged("unknown kind", 1);
+    assert!(told[0].contains(" INFO ") && told[0].contains("mystery"), "{told:#?}");
 }
 
 /// FC-132, its kind: a hypervisor that shows zones and never counts.
@@ -117,8 +117,7 @@ fn zones_that_stand_still_are_no_measurement_of_nothing() {
     assert_eq!(state(&page).1, "frozen");
     let page = agent.after_ticks(3);
     assert_eq!(watts(&page), [], "nothing was measured");
-    let told = agent.logged("gained nothing for");
-    assert_eq!(told.len(), 4, "{told:#?}");
+    let told = agent.assert_logged("gained nothing for", 4);
     for zone in &powercap.zones {
         let line = told.iter().find(|line| line.contains(&format!("zone={} ", zone.path))).unwrap();
         for part in [" WARN ", "frozen", "--meter.trust-guest"] {
@@ -192,6 +191,6 @@ fn a_meter_that_comes_late_takes_the_place_of_the_estimate() {
     assert!(!page.has(WATTS, &[("source", "estimate")]), "{:?}", watts(&page));
     assert_eq!(page.one(UP, &[("meter", "estimate")]).label("reason"), "unused");
     page.assert_conserved();
-    assert_eq!(agent.logged("a CPU energy meter became available").len(), 1);
+    agent.assert_logged("a CPU energy meter became available", 1);
     agent.assert_well();
 }

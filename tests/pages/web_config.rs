@@ -130,8 +130,7 @@ fn a_certificate_is_rotated_without_a_restart_and_a_bad_pair_changes_nothing() {
     wait_for("the second warning", || agent.logged(stays).into_iter().nth(1));
     is_valid("0");
     assert_eq!(serial(), 3);
-    let warnings = agent.logged(stays);
-    assert_eq!(warnings.len(), 2, "each said once: {warnings:#?}");
+    let warnings = agent.assert_logged(stays, 2);
     assert!(warnings.iter().all(|line| line.contains("tls.crt") && line.contains("WARN")), "{warnings:#?}");
     agent.assert_well();
 }

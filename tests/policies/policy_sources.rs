@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::agent::wait_for;
+use crate::common::agent::{wait_for, wait_for_lines};
 use clap::Parser as _;
 use energy_agent::config::Cli;
 use energy_agent::policies::start;
@@ -124,6 +124,13 @@ impl Follower {
 
     fn publications(&self) -> usize {
         self.published.lock().unwrap().len()
+    }
+
+    /// Waits until `count` lines of the log contain `text`; panics if there are more.
+    #[track_caller]
+    fn assert_logged(&self, text: &str, count: usize) {
+        let lines = wait_for_lines(count, || self.logged(text));
+        assert_eq!(lines.len(), count, "lines with {text:?}: {lines:#?} in {:#?}", self.logged(""));
     }
 
     fn logged(&self, text: &str) -> Vec<String> {

@@ -58,7 +58,7 @@ fn a_root_that_is_not_there_is_named_and_costs_only_what_it_would_hold() {
     let page = agent.after_ticks(2);
     assert!(page.has("energy_agent_system_cpu_seconds_total", &[("unit", "kernel")]));
     for root in ["--path.procfs=/nonexistent is not a folder", "--path.sysfs=/proc/version is not a folder"] {
-        assert_eq!(agent.logged(root).len(), 1, "{:#?}", agent.log());
+        agent.assert_logged(root, 1);
     }
 }
 
@@ -97,7 +97,7 @@ fn sigterm_waits_for_no_client() {
     slow.write_all(b"GET /metrics HTTP/1.1\r\nHost: ").unwrap();
     let (status, taken) = agent.end("TERM");
     assert_eq!(status.code(), Some(0), "{:?}", agent.log());
-    assert_eq!(agent.logged("SIGTERM").len(), 1);
+    agent.assert_logged("SIGTERM", 1);
     // Clients have 75 s for a request.
     assert!(taken < 30 * SECOND, "{taken:?}");
 }
@@ -198,15 +198,14 @@ fn what_was_learned_is_kept_and_a_spoilt_file_costs_one_warning() {
     let flag = format!("--state.directory={}", first.state.path().display());
     assert!(file.exists(), "{:?}", first.log());
     let second = Agent::start(&["--interval=200ms", &flag]);
-    assert_eq!(second.logged("learned idle power loaded").len(), 1);
+    second.assert_logged("learned idle power loaded", 1);
     drop(second);
 
     for spoilt in ["", "{\"version\": 1", "null", "\u{0}\u{1}\u{2}"] {
         fs::write(&file, spoilt).unwrap();
         let third = Agent::start(&["--interval=200ms", &flag]);
         third.after_ticks(2);
-        let told = third.logged(file.to_str().unwrap());
-        assert_eq!(told.len(), 1, "{spoilt:?}: {told:#?}");
+        let told = third.assert_logged(file.to_str().unwrap(), 1);
         assert!(told[0].contains(" WARN "), "{told:?}");
     }
 }

@@ -114,8 +114,7 @@ fn a_driver_that_is_loaded_is_missed_aloud_and_once() {
     let page = agent.after_ticks(25);
     let up = page.one("energy_agent_meter_up", &[("meter", "nvml")]);
     assert_eq!((up.value.as_str(), up.label("reason")), ("0", "static_build"));
-    let lines = agent.logged("this is the static build");
-    assert_eq!(lines.len(), 1, "{lines:#?}");
+    let lines = agent.assert_logged("this is the static build", 1);
     assert!(lines[0].contains(" WARN ") && lines[0].contains("run the package or the image"), "{lines:#?}");
 
     let doctor = Command::new(program()).args(["doctor", "--format=json", &flag]).output().unwrap();

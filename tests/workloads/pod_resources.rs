@@ -154,8 +154,7 @@ fn without_the_hosts_processes_a_gpu_is_whose_the_kubelet_says_and_else_nobodys(
     assert_eq!((joules(&page, &unrelated), unattributed(&page, "GPU-b")), (0, all(&page, "GPU-b")));
     let row = page.one("energy_agent_meter_up", &[("meter", "host_pid")]);
     assert_eq!((row.label("reason"), row.value.as_str()), ("restricted", "0"));
-    let said = agent.logged("hostPID: true");
-    assert_eq!(said.len(), 1, "{said:#?}");
+    agent.assert_logged("hostPID: true", 1);
 }
 
 /// As a container that has the host's /proc mounted: its own ids are others, and those that it reads are the host's.
@@ -266,5 +265,5 @@ fn no_socket_is_no_fault_and_a_broken_one_is_said_once() {
     // Unattributed energy brings the next question forward.
     std::fs::write(&socket, "").unwrap();
     reason("error");
-    assert_eq!(agent.logged("device allocations").len(), 1);
+    agent.assert_logged("device allocations", 1);
 }

@@ -277,9 +277,9 @@ fn a_limit_that_the_firmware_keeps_is_shown_as_it_is_and_not_written_for_ever_fc
     assert!((1..=2).contains(&written.len()), "{written:?}");
     // Once of the limit, and once of the policy that has no other.
     for said in ["cannot be limited", "rapl_limit of intel-rapl:0 is not_effective"] {
-        assert_eq!(agent.logged(said).len(), 1, "{:#?}", agent.log());
+        agent.assert_logged(said, 1);
     }
-    assert_eq!(agent.logged("WARN").iter().filter(|line| line.contains("intel-rapl:0")).count(), 2);
+    agent.assert_all_logged(&["WARN", "intel-rapl:0"], 2);
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn a_package_whose_limit_somebody_else_raises_is_shown_and_held_again_after_a_mi
     assert!(taken.elapsed() >= Duration::from_secs(59), "{:?}", taken.elapsed());
     wait_for_state(&agent, "node", "capping");
     wait_for("the budget to be kept", || shows(&agent, 40.0));
-    assert_eq!(agent.logged("another program writes it").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("another program writes it", 1);
     assert_eq!(writes(&agent.scrape(), "intel-rapl:0", "ok"), 2);
     // What they set is what comes back.
     let (status, _) = agent.end("TERM");

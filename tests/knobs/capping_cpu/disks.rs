@@ -104,11 +104,11 @@ fn a_crash_and_a_read_only_disk_are_restored_by_command_and_next_start() {
     node.world.policies(&policy(90));
     wait_for_state(&agent, "package", "no_actuator");
     assert_eq!(node.limit(), OPEN);
-    assert_eq!(agent.logged("no new limits are set").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("no new limits are set", 1);
     disk.read_only(false);
     node.wait_until_capped();
     wait_for("the line about the journal", || agent.logged("the capping journal can be written").pop());
-    assert_eq!(agent.logged("the capping journal can be written").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("the capping journal can be written", 1);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_deleted_journal_is_written_anew_by_the_agent_that_caps() {
     assert!(node.world.journal().contains("\"original_raw\":\"200000000\""), "{}", node.world.journal());
     let page = agent.after_ticks(2);
     assert_eq!(page.count("energy_agent_capping_journal_repairs_total"), 1);
-    assert_eq!(agent.logged("removed or changed the capping journal").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("removed or changed the capping journal", 1);
     agent.end("KILL");
     fs::remove_file(&path).unwrap();
     let (code, said) = node.restore();

@@ -194,8 +194,8 @@ fn in_a_pod_a_folder_that_is_not_the_nodes_is_refused_with_the_remedy() {
     let agent = Agent::spawn(&["env", "KUBERNETES_SERVICE_HOST=127.0.0.1", PROGRAM], &flags);
     let page = agent.after_ticks(2);
     assert_eq!(page.one("energy_agent_meter_up", &[("meter", "capping")]).label("reason"), "run_directory");
-    let told = agent.logged("is not a volume of the node");
-    assert!(told.len() == 1 && told[0].contains("deploy/components/capping"), "{:#?}", agent.log());
+    let told = agent.assert_logged("is not a volume of the node", 1);
+    assert!(told[0].contains("deploy/components/capping"), "{:#?}", agent.log());
     drop(agent);
     let own: Vec<String> =
         flags.iter().filter(|flag| **flag != run && **flag != state).map(|flag| (*flag).to_owned()).collect();
@@ -219,5 +219,5 @@ fn an_agent_that_is_not_root_goes_on_without_capping() {
     let page = agent.after_ticks(2);
     let state = page.one("energy_agent_meter_up", &[("meter", "capping")]);
     assert_eq!((state.value.as_str(), state.label("reason")), ("0", "journal"));
-    assert_eq!(agent.logged("--run.directory").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("--run.directory", 1);
 }

@@ -156,8 +156,8 @@ fn a_pod_that_is_resized_while_it_is_capped_is_held_again_and_gets_its_new_limit
     });
     assert!(held.is_some(), "{} after 40 ticks: {:#?}", pod.quota.quota(), agent.log());
     assert!(world.journal().contains("\"original_raw\":\"200000 100000\""), "{}", world.journal());
-    let said = agent.logged("the pod was resized");
-    assert!(said.len() == 1 && said[0].contains("it is 2 CPUs, but"), "{said:#?}");
+    let said = agent.assert_logged("the pod was resized", 1);
+    assert!(said[0].contains("it is 2 CPUs, but"), "{said:#?}");
     assert_eq!(agent.logged("neither cores of its own nor a writable quota"), Vec::<String>::new());
     world.no_policies();
     pod.wait_until_quota_is(&resized);

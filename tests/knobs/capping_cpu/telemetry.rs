@@ -57,7 +57,7 @@ fn one_package_of_two_that_is_lost_does_not_open_what_holds_the_power() {
         machine.found(1);
         wait_for_state(&agent, "quiet", "unreachable");
     }
-    assert_eq!(agent.logged("change=\"TelemetryLost\"").len(), 2);
+    agent.assert_logged("change=\"TelemetryLost\"", 2);
 }
 
 #[test]

@@ -139,8 +139,7 @@ fn a_tick_that_hangs_shows_nothing_old_as_new_and_ends_with_everything_restored(
     let (status, _) = agent.end("TERM");
     assert_eq!(status.code(), Some(0), "{:#?}", agent.log());
     capped.assert_restored("SIGTERM");
-    let said = agent.logged("the tick thread hangs");
-    assert_eq!(said.len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("the tick thread hangs", 1);
     hanging.end("0-1");
 }
 

@@ -85,7 +85,6 @@ fn a_panic_of_a_part_ends_the_agent_with_everything_restored() {
     let status = agent.wait();
     assert_eq!(status.code(), Some(1), "{:#?}", agent.log());
     capped.assert_restored("a panic");
-    let said = agent.logged("panicked; this is a bug");
-    assert_eq!(said.len(), 1, "{:#?}", agent.log());
+    let said = agent.assert_logged("panicked; this is a bug", 1);
     assert!(said[0].contains("spawn"), "{said:?}");
 }

@@ -23,8 +23,7 @@ fn every_signal_that_ends_a_process_ends_the_agent_in_order() {
         assert_eq!(status.code(), Some(0), "{signal}: {:?}", agent.log());
         // POLL is another name of IO.
         let name = if signal == "POLL" { "IO" } else { signal };
-        let lines = agent.logged("the agent ends");
-        assert!(lines.iter().any(|line| line.contains(&format!("SIG{name}, the agent ends"))), "{signal}: {lines:?}");
+        agent.assert_logged(&format!("SIG{name}, the agent ends"), 1);
     }
 }
 

@@ -57,8 +57,8 @@ fn a_gpu_that_tells_nothing_has_an_info_series_only_fc_049() {
     let energies = page.energy_names();
     assert!(!energies.iter().any(|name| name.contains("gpu")), "{energies:?}");
     assert!(!page.has("energy_agent_node_gpu_utilization_ratio", &[]));
-    let said = world.agent.logged("not supported");
-    assert!(said.len() == 1 && said[0].contains("nvmlDeviceGetTotalEnergyConsumption"), "{said:#?}");
+    let said = world.agent.assert_logged("not supported", 1);
+    assert!(said[0].contains("nvmlDeviceGetTotalEnergyConsumption"), "{said:#?}");
     assert!(said[0].contains("nvmlDeviceGetPowerUsage"), "{said:#?}");
     world.agent.assert_well();
 }

@@ -27,8 +27,8 @@ fn without_a_library_gpus_are_absent_and_said_so_once_fc_044() {
     assert_eq!(World::meter(&page), (0.0, "absent".to_owned()));
     let gpu_series: Vec<_> = page.names().into_iter().filter(|name| name.contains("gpu")).collect();
     assert!(gpu_series.is_empty(), "{gpu_series:?}");
-    let lines = world.agent.logged("/nowhere/libnvidia-ml.so.1");
-    assert!(lines.len() == 1 && lines[0].contains("INFO"), "{lines:#?}");
+    let lines = world.agent.assert_logged("/nowhere/libnvidia-ml.so.1", 1);
+    assert!(lines[0].contains("INFO"), "{lines:#?}");
     world.agent.assert_well();
 }
 
@@ -37,7 +37,7 @@ fn a_late_driver_is_picked_up() {
     let mut world = World::start(FakeNvml::new());
     let page = world.pass(RETRY_TICKS + 2);
     assert_eq!(World::meter(&page), (0.0, "absent".to_owned()));
-    assert_eq!(world.agent.logged("no NVIDIA GPU").len(), 1);
+    world.agent.assert_logged("no NVIDIA GPU", 1);
     assert_eq!(world.nvml.calls("nvmlShutdown"), 0, "what was not initialised is not shut down (FC-044)");
     world.nvml.state.gpus.push(Gpu { energy_mj: Some(5_000_000), ..gpu("GPU-a") });
     world.nvml.play();
@@ -45,7 +45,7 @@ fn a_late_driver_is_picked_up() {
     world.agent.after_ticks(3);
     world.nvml.add_energy(0, 7_000);
     assert_eq!(of_gpu(&world.page(), NODE_JOULES, "GPU-a"), 7_000_000);
-    assert_eq!(world.agent.logged("NVML is open").len(), 1);
+    world.agent.assert_logged("NVML is open", 1);
 }
 
 #[test]
@@ -75,9 +75,8 @@ fn a_version_mismatch_ends_power_keeps_totals_and_passes_fc_046() {
     world.pass(3 * RETRY_TICKS);
     let again = world.nvml.calls("nvmlInit_v2") - asked;
     assert!((2..=4).contains(&again), "{again} tries in {} ticks", 3 * RETRY_TICKS);
-    let warnings = world.agent.logged("WARN").into_iter().filter(|line| line.contains("mismatch"));
-    let warnings: Vec<_> = warnings.collect();
-    assert!(warnings.len() == 1 && warnings[0].contains("reload the kernel module"), "{warnings:#?}");
+    let warnings = world.agent.assert_all_logged(&["WARN", "mismatch"], 1);
+    assert!(warnings[0].contains("reload the kernel module"), "{warnings:#?}");
 
     world.nvml.heal();
     world.when("the driver to be read again", |page| up(page, uuid).0 > 0.5 && World::meter(page).0 > 0.5);
@@ -101,8 +100,8 @@ fn after_an_upgrade_of_the_driver_the_remedy_is_a_new_pod_and_the_agent_holds_no
     world.when("the mismatch to show", |page| World::meter(page) == (0.0, "version_mismatch".to_owned()));
     assert_eq!(world.nvml.calls("nvmlShutdown"), 1, "the old driver is let go");
     world.pass(3 * RETRY_TICKS);
-    let said = world.agent.logged("delete the pod");
-    assert!(said.len() == 1 && said[0].contains("reload the kernel module"), "{said:#?}");
+    let said = world.agent.assert_logged("delete the pod", 1);
+    assert!(said[0].contains("reload the kernel module"), "{said:#?}");
     // As from a library that fits again.
     world.nvml.heal();
     world.when("the driver to be read again", |page| up(page, "GPU-a").0 > 0.5 && World::meter(page).0 > 0.5);
@@ -137,8 +136,7 @@ fn one_of_eight_gpus_is_lost_and_comes_back_fc_047() {
     let expected = case["expect"]["node_gpu_watts_after"].as_f64().unwrap();
     assert!((sum - expected).abs() < 0.1 * expected, "{sum}");
     assert!(of_gpu(&page, NODE_JOULES, uuids[index]) >= before, "its total stands");
-    let lines: Vec<_> = world.agent.logged("WARN").into_iter().filter(|line| line.contains(uuids[index])).collect();
-    assert_eq!(lines.len(), 1, "{lines:#?}");
+    world.agent.assert_all_logged(&["WARN", uuids[index]], 1);
 
     world.nvml.heal();
     let page = world.when("the GPU to be back", |page| page.select(NODE_WATTS, &[]).len() == 8);
@@ -208,8 +206,7 @@ fn an_older_library_gives_what_it_has() {
     assert!(of_gpu(&page, NODE_JOULES, "GPU-a") > 0);
     assert!(!page.has("energy_agent_node_gpu_memory_used_bytes", &[]));
     assert!(page.has("energy_agent_node_gpu_temperature_celsius", &[]));
-    let said = world.agent.logged("not supported");
-    assert_eq!(said.len(), 1, "{said:#?}");
+    let said = world.agent.assert_logged("not supported", 1);
     for symbol in ["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetMemoryInfo_v2"] {
         assert!(said[0].contains(symbol), "{said:#?}");
     }
@@ -223,8 +220,8 @@ fn without_a_symbol_that_all_needs_nvml_is_down_and_says_so() {
     let mut world = World::start(nvml);
     let page = world.pass(2 * RETRY_TICKS);
     assert_eq!(World::meter(&page), (0.0, "symbol".to_owned()));
-    let lines = world.agent.logged("nvmlDeviceGetCount_v2");
-    assert!(lines.len() == 1 && lines[0].contains("update the NVIDIA driver"), "{lines:#?}");
+    let lines = world.agent.assert_logged("nvmlDeviceGetCount_v2", 1);
+    assert!(lines[0].contains("update the NVIDIA driver"), "{lines:#?}");
     world.agent.assert_well();
 }
 
@@ -299,8 +296,8 @@ fn critical_errors_are_counted_and_named() {
     world.nvml.set(|state| state.gpus[0].xids.push(79));
     let page = world.page();
     assert!((xids(&page, "GPU-a") - 1.0).abs() < 0.1 && xids(&page, "GPU-b") < 0.5);
-    let lines = world.agent.logged("xid=79");
-    assert!(lines.len() == 1 && lines[0].contains("GPU-a"), "{lines:#?}");
+    let lines = world.agent.assert_logged("xid=79", 1);
+    assert!(lines[0].contains("GPU-a"), "{lines:#?}");
 }
 
 #[test]

@@ -25,8 +25,7 @@ fn a_call_that_hangs_two_minutes_delays_no_tick_and_no_scrape() {
     assert_eq!(up(&page, "GPU-a"), (0.0, "hanging".to_owned()), "the call has not returned");
     assert_eq!(of_gpu(&page, NODE_JOULES, "GPU-b"), 4_000_000, "the other GPU is read");
     assert!(!page.has(NODE_WATTS, &[("gpu_uuid", "GPU-a")]));
-    let lines: Vec<_> = world.agent.logged("WARN").into_iter().filter(|line| line.contains("GPU-a")).collect();
-    assert_eq!(lines.len(), 1, "{lines:#?}");
+    world.agent.assert_all_logged(&["WARN", "GPU-a"], 1);
 
     world.nvml.heal();
     world.when("the GPU to be read again", |page| up(page, "GPU-a").0 > 0.5);

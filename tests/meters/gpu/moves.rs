@@ -161,7 +161,7 @@ fn what_was_refused_in_mig_mode_is_asked_again_after_it_fc_119() {
     // 3:1 again, to what the ends of the intervals make.
     assert!(b > 0 && (2 * b..4 * b).contains(&a), "{a} {b}");
     assert!(after.has("energy_agent_node_gpu_utilization_ratio", &[]));
-    assert_eq!(world.agent.logged("not supported").len(), 1, "{:#?}", world.agent.logged("not supported"));
+    world.agent.assert_logged("not supported", 1);
     world.agent.assert_well();
 }
 
@@ -190,8 +190,8 @@ fn a_counter_that_stands_still_is_no_power_of_nothing_fc_132() {
         Some(page).filter(|page| up(page, "GPU-b") == (0.0, "frozen".to_owned()))
     });
     assert!(!page.has(NODE_WATTS, &[("gpu_uuid", "GPU-b")]), "nothing was measured");
-    let told = world.agent.logged("gained nothing for 10 s");
-    assert!(told.len() == 1 && told[0].contains(" WARN ") && told[0].contains("GPU-b"), "{told:#?}");
+    let told = world.agent.assert_logged("gained nothing for 10 s", 1);
+    assert!(told[0].contains(" WARN ") && told[0].contains("GPU-b"), "{told:#?}");
     // It goes on by itself, and nothing it counted is lost.
     world.nvml.add_energy(0, 3_000);
     world.when("the counter to count", |page| up(page, "GPU-b").0 > 0.5);

@@ -73,7 +73,7 @@ fn a_lock_that_shows_under_load_is_never_raised_and_stays() {
         let detail = told["detail"].as_str().unwrap();
         assert!(detail.contains("it runs at 600 MHz under load, the highest is 1980 MHz"), "{detail}");
         assert!(detail.contains("--capping.gpu-clock-before=MIN-MAX"), "{detail}");
-        assert_eq!(agent.logged(&format!("gpu_locked_clocks of {uuid}")).len(), 1, "{:#?}", agent.log());
+        agent.assert_logged(&format!("gpu_locked_clocks of {uuid}"), 1);
     }
     assert_eq!(state(&page, "steady"), "no_actuator", "there is nothing else to lower");
     world.wait_for_limit("GPU-sudden", 200_000);
@@ -107,7 +107,7 @@ fn a_lock_that_takes_the_place_of_the_agents_is_neither_raised_nor_reset() {
     let before = world.writes("GPU-admin").len();
     wait_for_yielded(&world, &agent, "GPU-admin");
     assert!(!world.journal().contains("GPU-admin"), "{}", world.journal());
-    assert_eq!(agent.logged("another program has locked its clocks").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("another program has locked its clocks", 1);
     let event = world.one_event("ForeignChange", "gpu_locked_clocks of GPU-admin");
     assert!(event["note"].as_str().unwrap().contains("600 MHz"), "{event}");
     // Longer than the hold after which a ceiling is raised.
@@ -148,7 +148,7 @@ fn clocks_that_are_stated_come_back_however_a_cap_ends() {
     world.no_policies();
     world.wait("the stated clocks", || is_back(&world));
     agent.after_ticks(4);
-    assert_eq!(agent.logged("clocks are locked to 345-900 MHz, as configured").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("clocks are locked to 345-900 MHz, as configured", 1);
     // The end of the agent. The other GPU is open now, which is what it was stated to be.
     world.nvml.lock_clocks("GPU-reset", Some((345, 900)));
     drop(agent);
@@ -221,6 +221,6 @@ fn what_cannot_be_stated_is_refused_and_what_cannot_be_restored_is_not_capped() 
     agent.after_ticks(6);
     assert_eq!(world.writes("GPU-beyond"), []);
     let sentence = "345-2500 MHz cannot be restored, the clocks are 345 to 1980 MHz here";
-    assert_eq!(agent.logged(sentence).len(), 1, "{:#?}", agent.log());
-    assert_eq!(agent.logged("names a GPU that does not exist here").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged(sentence, 1);
+    agent.assert_logged("names a GPU that does not exist here", 1);
 }

@@ -81,7 +81,7 @@ fn a_killed_agents_caps_are_adopted_and_the_originals_are_from_before_them() {
     let mut agent = world.agent(&[]);
     let page = agent.after_ticks(8);
     assert_eq!((state(&page, "limited").as_str(), state(&page, "locked").as_str()), ("capping", "capping"));
-    assert!(agent.logged("adopted from the journal").len() == 1, "{:#?}", agent.log());
+    agent.assert_logged("adopted from the journal", 1);
     // No jump: nothing was let go in between, and nothing but a correction was written.
     for write in &world.nvml.writes()[before..] {
         assert_ne!(write["call"], RESET, "{write}");

@@ -90,8 +90,7 @@ fn a_role_that_may_not_create_events_costs_a_line_and_no_cap() {
     world.no_policies();
     world.wait_until_open("GPU-a");
     wait_for("the next one", || (counted(&agent, "dropped") >= 3).then_some(()));
-    let said = agent.logged("the agent needs create on events.events.k8s.io");
-    assert_eq!(said.len(), 1, "{said:?}");
+    agent.assert_logged("the agent needs create on events.events.k8s.io", 1);
     assert_eq!(world.events("Capping"), [] as [Value; 0]);
 }
 
@@ -112,7 +111,7 @@ fn an_event_waits_for_a_server_that_fails_and_comes_once_where_the_answer_was_lo
     let at: Timestamp = event["eventTime"].as_str().unwrap().parse().unwrap();
     assert!(at < healed, "{at} and {healed}");
     wait_for("the count", || (counted(&agent, "posted") == 1).then_some(()));
-    assert_eq!(agent.logged("events are posted again").len(), 1);
+    agent.assert_logged("events are posted again", 1);
 
     world.node.proxy.faults().lists = Answer::Lose;
     world.no_policies();
@@ -126,7 +125,7 @@ fn an_event_waits_for_a_server_that_fails_and_comes_once_where_the_answer_was_lo
     for reason in ["Capping", "Released", "Restored"] {
         assert_eq!(world.events(reason).len(), 1, "{reason}");
     }
-    assert_eq!(agent.logged("events cannot be posted").len(), 1, "the same trouble is said once");
+    agent.assert_logged("events cannot be posted", 1);
 }
 
 #[test]
@@ -159,7 +158,7 @@ fn what_the_end_of_the_agent_gives_back_is_told_and_a_silent_server_holds_nothin
     let (status, _) = agent.end("TERM");
     assert!(status.success(), "{status}");
     let ended_us = monotonic_us();
-    assert_eq!(agent.logged("the last events were not posted").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("the last events were not posted", 1);
     assert!(world.is_open("GPU-a"));
     let last = world.writes("GPU-a").last().unwrap().at_us;
     // What limits the GPU is given back first; the agent waits for the server, two seconds at most, afterwards.

@@ -126,8 +126,7 @@ fn a_limit_that_a_driver_refuses_is_told_once_and_stays_with_its_device_fc_084()
         assert_eq!(world.one_event("NoActuator", &format!("gpu_power_limit of {uuid}: "))["regarding"]["kind"], "Node");
     }
     for (uuid, text) in [(&refused[1], "SYS_ADMIN"), (&refused[2], "200000 to 700000 mW")] {
-        let said: Vec<String> = agent.logged(uuid).into_iter().filter(|line| line.contains(text)).collect();
-        assert_eq!(said.len(), 1, "{:#?}", agent.log());
+        agent.assert_all_logged(&[uuid, text], 1);
     }
     for (name, uuid, why) in
         [("g0", &refused[0], "unsupported"), ("g1", &refused[1], "no_permission"), ("g2", &refused[2], "rejected")]
@@ -249,8 +248,8 @@ fn unheard(world: &World, agent: &Agent) {
         let note = event["note"].as_str().unwrap();
         assert!(note.contains("it runs at ") && note.contains(" MHz was set without an error"), "{note}");
         let knob = format!("gpu_locked_clocks of {uuid} ");
-        let said: Vec<String> = agent.logged("WARN").into_iter().filter(|line| line.contains(&knob)).collect();
-        assert!(said.len() == 1 && said[0].contains("not_effective"), "{said:#?}");
+        let said = agent.assert_all_logged(&["WARN", &knob], 1);
+        assert!(said[0].contains("not_effective"), "{said:#?}");
     }
     // What is left of the policy keeps the budget; where nothing is, that is the state.
     world.wait_for_limit("GPU-deaf", 400_000);
@@ -403,7 +402,7 @@ fn what_a_driver_forgot_is_set_again_and_what_somebody_else_set_is_theirs() {
     world.wait("the budget to be kept", || world.watts("GPU-unlocked") <= 400.0);
     agent.after_ticks(12);
     assert_eq!(world.limit_mw("GPU-foreign"), Some(300_000));
-    assert_eq!(agent.logged("another program writes it").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("another program writes it", 1);
     let event = world.one_event("ForeignChange", "gpu_power_limit of GPU-foreign");
     assert!(event["note"].as_str().unwrap().contains("it is 300.0 W, but 4"), "{event}");
     let is_ours = world.limit_mw("GPU-well").is_some_and(|limit_mw| (400_000..=440_000).contains(&limit_mw));

@@ -124,7 +124,7 @@ fn an_edit_with_unknown_keys_leaves_the_accepted_version_in_force_fc_078() {
     }
     assert_shows(&page, "energy_agent_policy_problems", &[("source", &maps.typo.source())], 2.0);
     maps.assert_untouched();
-    assert_eq!(maps.agent.logged("the previous version stays active").len(), 2, "{:#?}", maps.agent.log());
+    maps.agent.assert_logged("the previous version stays active", 2);
     maps.agent.assert_well();
 }
 

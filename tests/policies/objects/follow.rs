@@ -116,7 +116,7 @@ fn kinds_that_are_not_installed_are_waited_for_and_recommend_writes_nothing() {
     assert_eq!((absent["up"].as_bool(), absent["reason"].as_str()), (Some(false), Some("absent")), "{absent}");
     assert!(absent["detail"].as_str().unwrap().contains("energy-agent policy crd | kubectl apply"), "{absent}");
     agent.after_ticks(4);
-    assert_eq!(agent.logged("objects cannot be followed yet").len(), 1);
+    agent.assert_logged("objects cannot be followed yet", 1);
 
     world.node.proxy.faults().of_path.clear();
     let recommending = [("policy", "cap"), ("policy_namespace", &*world.node.name), ("state", "recommending")];

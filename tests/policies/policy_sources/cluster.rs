@@ -117,7 +117,7 @@ fn a_document_that_moves_to_binary_data_is_refused_and_a_picture_is_none_fc_135(
     let [problem] = &*now.problems else { panic!("{:#?}", now.problems) };
     assert!(problem.message.contains("in `binaryData` and not UTF-8"), "{problem:?}");
     assert_eq!((follower.policies(), problem.kept), (vec!["a=15".to_owned()], true));
-    assert_eq!(follower.logged("refused, the previous version stays active").len(), 1, "{:#?}", follower.logged(""));
+    follower.assert_logged("refused, the previous version stays active", 1);
     // The first eight bytes of every PNG.
     let picture = STANDARD.encode(b"\x89PNG\r\n\x1a\n");
     let policies = yaml("a=16");
@@ -234,7 +234,7 @@ fn an_api_server_that_is_away_or_refuses_deletes_nothing() {
     let state = follower.wait_for_state(0, "forbidden");
     assert!(state.detail.contains("list and watch on configmaps"), "{state:?}");
     assert_eq!(follower.policies(), ["a=2"]);
-    assert_eq!(follower.logged("forbidden").len(), 1, "{:#?}", follower.logged(""));
+    follower.assert_logged("forbidden", 1);
     let kept = follower.published.lock().unwrap();
     assert!(kept.iter().skip(2).all(|now| now.policies.len() == 1), "{kept:#?}");
     drop(kept);
@@ -281,7 +281,7 @@ fn without_permission_from_the_start_nothing_is_known_to_be_deleted_and_it_is_sa
     node.proxy.faults().lists = forbidden;
     follower.wait_for_state(0, "forbidden");
     assert!(!follower.now().complete);
-    assert_eq!(follower.logged("cannot be read").len(), 3, "{:#?}", follower.logged(""));
+    follower.assert_logged("cannot be read", 3);
     maps.delete("p");
 }
 

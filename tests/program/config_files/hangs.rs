@@ -25,7 +25,8 @@ fn lost(page: &Page) -> [u64; 3] {
     STATES.map(|(file, _)| page.one("energy_agent_lost_readings_total", &[("file", file)]).value.parse().unwrap())
 }
 
-/// An agent, and the file system with the files that it follows. The file system ends first: a process cannot end while a thread waits in it.
+/// An agent, and the file system with the files that it follows. The file system ends first: a process cannot end while a
+/// thread waits in it.
 struct World {
     files: SlowFiles,
     agent: Agent,
@@ -63,8 +64,8 @@ fn hang(answering: Answering) {
     for text in
         ["previous web configuration stays active", "policies cannot be read", "previous selection stays active"]
     {
-        let said = agent.logged(text);
-        assert!(said.iter().any(|line| line.contains("the file system has not answered for 5 s")), "{said:?}");
+        let silent = |line: &String| line.contains("the file system has not answered for 5 s");
+        wait_for("a line about it", || agent.logged(text).into_iter().find(silent));
     }
     let source = &agent.policies()["sources"][0];
     assert_eq!((&source["up"], &source["reason"]), (&false.into(), &"unreadable".into()), "{source}");

@@ -68,7 +68,7 @@ fn a_pipe_a_socket_or_a_device_is_not_waited_for_and_a_file_counts_again() {
         wait_for(&format!("a file after {what}"), || (active(&agent) == after).then_some(()));
         wait_for("the states", || (states(&agent) == [1, 1, 1]).then_some(()));
     }
-    assert_eq!(agent.logged("web.yaml: a pipe, not a regular file").len(), 2, "{:#?}", agent.logged("WARN"));
+    agent.assert_logged("web.yaml: a pipe, not a regular file", 2);
     agent.assert_well();
 }
 

@@ -69,7 +69,7 @@ fn names_stay_while_the_api_is_away_and_new_ones_come_after_it() {
     assert!(born.container_used(&page, "main").0 > 0);
     let told = warnings(&agent);
     assert_eq!(told.len(), 1, "one line for one change: {told:#?}");
-    assert_eq!(agent.logged("pods have names").len(), 2);
+    agent.assert_logged("pods have names", 2);
     for pod in [&stays, &born] {
         node.cluster.delete(&pod.object);
     }

@@ -50,9 +50,7 @@ fn an_api_server_with_another_certificate_is_refused_and_told() {
     let page = agent.after_ticks(2);
     page.assert_conserved();
     assert!(pod.used(&page).0 > 0 && !pod.is_named(&page));
-    let told =
-        agent.logged(" WARN ").into_iter().filter(|line| line.contains("pods cannot be read")).collect::<Vec<_>>();
-    assert_eq!(told.len(), 1, "{told:#?}");
+    let told = agent.assert_all_logged(&[" WARN ", "pods cannot be read"], 1);
     let remedy = format!("correct certificate-authority in kubeconfig {}", node.kubeconfig.display());
     assert!(told[0].contains(&node.cluster.url) && told[0].contains(&remedy), "{}", told[0]);
     agent.assert_well();
@@ -173,6 +171,5 @@ fn in_a_pod_without_the_hosts_processes_the_agent_says_so_once() {
     let page = agent.after_ticks(5);
     let row = page.one("energy_agent_meter_up", &[("meter", "host_pid")]);
     assert_eq!((row.label("reason"), row.value.as_str()), ("restricted", "0"));
-    let said = agent.logged("hostPID: true");
-    assert_eq!(said.len(), 1, "{said:#?}");
+    agent.assert_logged("hostPID: true", 1);
 }

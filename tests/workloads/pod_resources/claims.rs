@@ -132,15 +132,15 @@ fn without_the_right_or_the_api_all_else_goes_on_and_an_older_version_serves_too
     let agent = world.agent(&kubelet);
     let page = world.when("the refusal", &agent, |page| is_state(page, "0", "forbidden"));
     assert_eq!(joules(&page, &train), 0, "no name is taken for a GPU's");
-    let said = agent.logged("claimed GPUs cannot be identified");
-    assert!(said.len() == 1 && said[0].contains("list and watch on resourceslices"), "{said:#?}");
+    let said = agent.assert_logged("claimed GPUs cannot be identified", 1);
+    assert!(said[0].contains("list and watch on resourceslices"), "{said:#?}");
     agent.after_ticks(8);
-    assert_eq!(agent.logged("claimed GPUs cannot be identified").len(), 1);
+    agent.assert_logged("claimed GPUs cannot be identified", 1);
 
     world.node.proxy.faults().of_path = vec![("resourceslices", absent())];
     let page = world.when("the API to be gone", &agent, |page| is_state(page, "0", "absent"));
     assert!(page.has("energy_agent_meter_up", &[("meter", "pods"), ("reason", "ok")]));
-    assert_eq!(agent.logged("claimed GPUs cannot be identified").len(), 2);
+    agent.assert_logged("claimed GPUs cannot be identified", 2);
 
     world.node.proxy.faults().of_path = vec![("/v1/resourceslices", absent()), ("/v1beta2/", absent())];
     world.when("energy of the claimed GPU", &agent, |page| joules(page, &train) > 50_000_000);

@@ -119,7 +119,7 @@ fn a_deleted_configmap_is_back_to_the_flags_and_said_once() {
     let agent = map.agent(&node, &["--interval=200ms", "--export.levels=node"]);
     // It may come later.
     wait_valid(&agent, 1);
-    assert_eq!(agent.logged("the ConfigMap does not exist; ").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("the ConfigMap does not exist; ", 1);
     map.create(&[("EXPORT_METRICS", "-*")]);
     wait_until(&agent, "the ConfigMap", |names| names.is_empty());
     map.delete();
@@ -130,8 +130,7 @@ fn a_deleted_configmap_is_back_to_the_flags_and_said_once() {
     node.proxy.send(&json!({"type": "ERROR", "object": status_object(410, "Expired", "too old resource version")}));
     wait_for("another list", || (node.proxy.lists() > lists).then_some(()));
     agent.after_ticks(2);
-    let told = agent.logged("the ConfigMap does not exist; ");
-    assert_eq!(told.len(), 2, "{told:#?}");
+    let told = agent.assert_logged("the ConfigMap does not exist; ", 2);
     assert!(told[1].contains(&map.name));
 }
 
@@ -149,7 +148,7 @@ fn a_setting_that_moves_to_binary_data_is_refused_and_a_picture_is_none_fc_135()
     fill(json!({"data": null, "binaryData": {"EXPORT_METRICS": "//5uAG8AZABlAA=="}}));
     wait_valid(&agent, 0);
     assert_eq!(leveled(&agent.after_ticks(2)), ["kepler_node_cpu_watts"]);
-    assert_eq!(agent.logged("in `binaryData` and not UTF-8").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("in `binaryData` and not UTF-8", 1);
     fill(json!({"data": {"EXPORT_METRICS": "node"}, "binaryData": {"logo.png": "iVBORw0KGgo="}}));
     wait_until(&agent, "the edit", |names| names.contains(&NODE));
     wait_valid(&agent, 1);
@@ -188,7 +187,7 @@ fn a_refusal_names_the_verb_and_the_flags_hold() {
     let page = agent.after_ticks(5);
     assert!(page.has(NODE, &[]));
     assert_eq!(page.count(VALID), 0);
-    assert_eq!(agent.logged("(403 ").len(), 1, "{:#?}", agent.log());
+    agent.assert_logged("(403 ", 1);
     node.proxy.faults().lists = Answer::Pass;
     wait_until(&agent, "the ConfigMap", |names| !names.contains(&NODE));
     wait_valid(&agent, 1);
