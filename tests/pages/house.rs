@@ -308,16 +308,24 @@ fn no_two_types_have_one_name() {
     }
 }
 
-/// The Helm chart works without the rest of the repository, so it has copies: the rules, the dashboards.
+/// The Helm chart works without the rest of the repository, so it has copies: rules of alerts, roles, dashboards.
 #[test]
-fn the_chart_has_true_copies_of_rules_and_dashboards() {
+fn the_chart_has_true_copies_of_rules_roles_and_dashboards() {
     let chart = root().join("deploy/helm/energy-agent/files");
     let mut copies = vec![(root().join("deploy/prometheus/rules.yaml"), chart.join("rules.yaml"))];
+    for folder in ["controller", "resources"] {
+        copies.push((root().join(format!("deploy/{folder}/rbac.yaml")), chart.join(format!("{folder}-rbac.yaml"))));
+    }
+    let others = copies.len();
     let dashboards = fs::read_dir(root().join("dashboards")).unwrap().map(|entry| entry.unwrap().path());
     let copy = |path: PathBuf| (path.clone(), chart.join("dashboards").join(path.file_name().unwrap()));
     let boards = dashboards.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
     copies.extend(boards.map(copy));
-    assert_eq!(copies.len() - 1, fs::read_dir(chart.join("dashboards")).unwrap().count(), "a copy has no original");
+    assert_eq!(
+        copies.len() - others,
+        fs::read_dir(chart.join("dashboards")).unwrap().count(),
+        "a copy has no original"
+    );
     for (original, copy) in copies {
         if std::env::var_os("UPDATE_DOCS").is_some() {
             fs::copy(&original, &copy).unwrap();

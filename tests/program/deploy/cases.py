@@ -5,6 +5,9 @@ a list that begins with `...`: the rest is among its items. Without a path: whet
 
 AGENT = "DaemonSet", "energy-agent"
 GPU = "DaemonSet", "energy-agent-gpu"
+CONTROLLER = "Deployment", "energy-agent-controller"
+SITE = "Deployment", "site-energy-agent-controller"
+CONTROLLED = {"capping": {"enabled": True, "resources": "recommend"}, "controller": {"enabled": True}}
 POD = "spec/template/spec/"
 BOX = POD + "containers/0/"
 TOLERATION = {"key": "dedicated", "operator": "Equal", "value": "db", "effect": "NoSchedule"}
@@ -26,6 +29,14 @@ ASKED = {
     },
 }
 NO_GPU = {"key": "nvidia.com/gpu.present", "operator": "NotIn", "values": ["true"]}
+FROM_CONTROLLER = {
+    "podSelector": {
+        "matchLabels": {
+            "app.kubernetes.io/name": "energy-agent-controller",
+            "app.kubernetes.io/instance": "energy-agent",
+        }
+    }
+}
 POLICIES = {
     "version": 1,
     "policies": [{"name": "a", "mode": "Recommend", "selector": {"selectAll": True}, "budget": {"watts": 300}}],
@@ -240,6 +251,82 @@ CASES = [
             (("ConfigMap", "energy-agent-policies"), False),
             (("Role", "energy-agent", "rules/0/resourceNames"), ["budgets"]),
             ((*AGENT, BOX + "args/2"), "--capping.configmap=$(POD_NAMESPACE)/budgets"),
+        ],
+    ),
+    # Objects of the cluster, and the controller.
+    (
+        {"capping": {"enabled": True, "resources": "enforce"}, "serviceAccount": {"name": "meter"}},
+        {"namespace": "power"},
+        [
+            ((*AGENT, BOX + "env"), [..., {"name": "ENERGY_AGENT_CAPPING_RESOURCES", "value": "enforce"}]),
+            (("ClusterRoleBinding", "energy-agent-resources", "subjects/0/name"), "meter"),
+            (("Role", "energy-agent-resources", "metadata/namespace"), "power"),
+            (
+                ("ClusterRole", "energy-agent-policies-edit", "metadata/labels/rbac.authorization.k8s.io~1aggregate-to-edit"),
+                "true",
+            ),
+            (("ClusterRoleBinding", "energy-agent-policies-edit"), False),
+            (
+                ("FlowSchema", "energy-agent", "spec/rules/0/subjects/0/serviceAccount"),
+                {"name": "meter", "namespace": "power"},
+            ),
+            (("PriorityLevelConfiguration", "energy-agent"), True),
+            (CONTROLLER, False),
+        ],
+    ),
+    (
+        {
+            **CONTROLLED,
+            "controller": {
+                "enabled": True,
+                "replicas": 3,
+                "extraArgs": ["--log.level=debug"],
+                "extraEnv": [{"name": "A", "value": "b"}],
+                "resources": {"limits": {"memory": "1Gi"}},
+                "nodeSelector": {"pool": "system"},
+                "tolerations": [TOLERATION],
+                "affinity": ASKED,
+                "priorityClassName": "important",
+            },
+        },
+        {"name": "site", "namespace": "power"},
+        [
+            ((*SITE, "spec/replicas"), 3),
+            (
+                (*SITE, BOX + "args"),
+                ["controller", "--controller.service=site-energy-agent", "--log.level=debug"],
+            ),
+            ((*SITE, BOX + "env"), [..., {"name": "A", "value": "b"}]),
+            ((*SITE, BOX + "resources/limits"), {"memory": "1Gi"}),
+            ((*SITE, POD + "nodeSelector"), {"pool": "system"}),
+            ((*SITE, POD + "tolerations"), [TOLERATION]),
+            ((*SITE, POD + "affinity"), ASKED),
+            ((*SITE, POD + "priorityClassName"), "important"),
+            # The Service of the agents does not find it.
+            (
+                (*SITE, "spec/template/metadata/labels"),
+                {"app.kubernetes.io/name": "energy-agent-controller", "app.kubernetes.io/instance": "site"},
+            ),
+            (
+                ("RoleBinding", "site-energy-agent-controller", "subjects/0"),
+                {"kind": "ServiceAccount", "name": "site-energy-agent-controller", "namespace": "power"},
+            ),
+            (("PodDisruptionBudget", "site-energy-agent-controller", "spec/maxUnavailable"), 1),
+        ],
+    ),
+    (
+        {**CONTROLLED, "rbac": {"create": False}, "serviceMonitor": MONITORED, "networkPolicy": {"enabled": True}},
+        {},
+        [
+            (("ClusterRole", "energy-agent-controller"), False),
+            (("Role", "energy-agent-resources"), False),
+            (("PodMonitor", "energy-agent-controller", "metadata/namespace"), "monitoring"),
+            (("PodMonitor", "energy-agent-controller", "spec/namespaceSelector/matchNames"), ["energy-agent"]),
+            (("PodMonitor", "energy-agent-controller", "metadata/labels/release"), "stack"),
+            (
+                ("NetworkPolicy", "energy-agent-controller", "spec/ingress/0/from"),
+                [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+            ),
         ],
     ),
     # GPUs.
@@ -526,14 +613,19 @@ CASES = [
         [
             (
                 ("NetworkPolicy", "energy-agent", "spec/ingress/0/from"),
-                [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}}],
+                [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}}, FROM_CONTROLLER],
             )
         ],
     ),
     (
         {"networkPolicy": {"enabled": True, "from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}},
         {},
-        [(("NetworkPolicy", "energy-agent", "spec/ingress/0/from"), [{"ipBlock": {"cidr": "10.0.0.0/8"}}])],
+        [
+            (
+                ("NetworkPolicy", "energy-agent", "spec/ingress/0/from"),
+                [{"ipBlock": {"cidr": "10.0.0.0/8"}}, FROM_CONTROLLER],
+            )
+        ],
     ),
 ]
 
@@ -558,4 +650,10 @@ REFUSED = [
     ({"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}, "twice"),
     ({"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}, "service.enabled"),
     ({"policies": POLICIES, "capping": {"existingConfigMap": "a"}}, "existingConfigMap"),
+    ({"capping": {"resources": "on"}}, "/capping/resources"),
+    ({"capping": {"resources": "recommend"}}, "capping.enabled"),
+    ({"controller": {"enabled": True}, "capping": {"enabled": True}}, "capping.resources"),
+    ({**CONTROLLED, "service": {"enabled": False}}, "service.enabled"),
+    ({**CONTROLLED, "webConfig": WEB}, "controller.extraArgs"),
+    ({"controller": {"replica": 1}}, "/controller", "replica"),
 ]

@@ -12,6 +12,8 @@ from cloudcoil.models.prometheus_operator import v1 as operator
 from helm_python import Chart
 
 NEWEST = "1.37"
+# With the controller of budgets over many nodes.
+CONTROLLED = {"capping": {"enabled": True, "resources": "recommend"}, "controller": {"enabled": True}}
 # Values of the chart for each folder.
 VALUES = {
     "base": {},
@@ -35,6 +37,14 @@ VALUES = {
     "overlays/network-policy": {"networkPolicy": {"enabled": True}},
     "overlays/priority-quota": {"priorityQuota": True},
     "overlays/kind": {"image": {"pullPolicy": "Never"}},
+    "overlays/resources": {"capping": {"enabled": True, "resources": "recommend"}},
+    "overlays/controller": CONTROLLED,
+    "overlays/controller-network-policy": {**CONTROLLED, "networkPolicy": {"enabled": True}},
+    "overlays/controller-kube-prometheus": {
+        **CONTROLLED,
+        "podMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True},
+    },
 }
 # Labels of a chart's objects alone.
 RELEASE = {

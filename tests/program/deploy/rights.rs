@@ -81,10 +81,59 @@ fn the_namespace_lets_in_what_the_pods_need_and_they_need_no_more() {
                 .filter(|mount| mount["readOnly"] != true)
                 .map(|mount| mount["mountPath"].as_str().unwrap())
                 .collect();
-            let caps = folder.ends_with("capping");
+            let caps = items(&pod["containers"][0]["args"]).any(|argument| argument == "--capping=on");
             assert_eq!(writable.len(), if caps { 5 } else { 1 }, "{folder} {name}: {writable:?}");
         }
     }
+}
+
+/// By the level `restricted`, and two of them wherever nodes are drained.
+#[test]
+fn the_controller_has_two_replicas_and_no_privileges() {
+    let objects = rendered("overlays/controller");
+    let deployment = object(&objects, "Deployment", "energy-agent-controller");
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(refused(pod), BTreeSet::new());
+    assert_eq!(
+        (&pod["securityContext"]["runAsNonRoot"], &pod["securityContext"]["seccompProfile"]["type"]),
+        (&json!(true), &json!("RuntimeDefault"))
+    );
+    let security = &pod["containers"][0]["securityContext"];
+    let expected = json!({
+        "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]},
+    });
+    assert_eq!(*security, expected);
+    assert_eq!(deployment["spec"]["replicas"], 2);
+    let disruption = object(&objects, "PodDisruptionBudget", "energy-agent-controller");
+    assert_eq!(disruption["spec"]["selector"], deployment["spec"]["selector"]);
+    // The Service of the agents does not find it.
+    let agents = &object(&objects, "Service", "energy-agent")["spec"]["selector"];
+    assert_ne!(
+        agents["app.kubernetes.io/name"],
+        deployment["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"]
+    );
+}
+
+/// Tenants write policies of their namespaces by the roles that clusters have; budgets and levels are in none of these.
+#[test]
+fn who_may_edit_a_namespace_may_edit_its_policies_and_nothing_else_of_ours() {
+    let objects = rendered("overlays/controller");
+    for (name, labels) in [
+        ("energy-agent-policies-edit", &["aggregate-to-edit", "aggregate-to-admin"][..]),
+        ("energy-agent-policies-view", &["aggregate-to-view"]),
+    ] {
+        let role = object(&objects, "ClusterRole", name);
+        for label in labels {
+            assert_eq!(role["metadata"]["labels"][format!("rbac.authorization.k8s.io/{label}")], "true");
+        }
+        let rules: Vec<&Value> = items(&role["rules"]).collect();
+        assert_eq!(rules.len(), 1);
+        assert_eq!(rules[0]["resources"], json!(["powercappingpolicies"]));
+    }
+    let aggregated =
+        |role: &&Value| role["metadata"]["labels"].as_object().unwrap().keys().any(|key| key.contains("aggregate-to"));
+    let roles = objects.iter().filter(|object| object["kind"] == "ClusterRole");
+    assert_eq!(roles.filter(aggregated).count(), 2);
 }
 
 /// An allowed request: namespace (empty: everywhere), resource, verb, and the object's name (empty: any).

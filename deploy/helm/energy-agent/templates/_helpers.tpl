@@ -32,6 +32,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/* Of the controller. Its name is another one: the Service of the agents must not find it. */}}
+{{- define "energy-agent.controller.selector" -}}
+app.kubernetes.io/name: {{ include "energy-agent.name" . }}-controller
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "energy-agent.controller.labels" -}}
+{{ include "energy-agent.controller.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{- define "energy-agent.serviceAccount" -}}
 {{- if .Values.serviceAccount.create }}
 {{- .Values.serviceAccount.name | default (include "energy-agent.fullname" .) }}
@@ -150,6 +166,18 @@ metricRelabelings: {{ toYaml . | nindent 0 }}
 {{- end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
 {{- fail "serviceMonitor.enabled=true needs service.enabled=true, or use podMonitor.enabled" }}
+{{- end }}
+{{- if and (ne .Values.capping.resources "off") (not .Values.capping.enabled) }}
+{{- fail "capping.resources needs capping.enabled=true: what objects say is kept by the same means" }}
+{{- end }}
+{{- if and .Values.controller.enabled (eq .Values.capping.resources "off") }}
+{{- fail "controller.enabled=true needs capping.resources=recommend or enforce: agents that follow no objects tell it no power" }}
+{{- end }}
+{{- if and .Values.controller.enabled (not .Values.service.enabled) }}
+{{- fail "controller.enabled=true needs service.enabled=true: in the Service of the agents it finds their addresses" }}
+{{- end }}
+{{- if and .Values.controller.enabled (include "energy-agent.web" .) (eq .Values.webConfig.scheme "HTTPS") (not .Values.controller.extraArgs) (not .Values.controller.extraEnv) }}
+{{- fail "agents with TLS: tell the controller how to ask them by controller.extraArgs (energy-agent controller --help)" }}
 {{- end }}
 {{- if and .Values.capping.existingConfigMap .Values.policies }}
 {{- fail "policies go into the ConfigMap of the chart, and capping.existingConfigMap names another: set only one of the two" }}
