@@ -5,6 +5,7 @@ mod agent_page;
 mod client;
 pub mod compare;
 pub mod doctor;
+pub mod kubectl;
 pub mod measure;
 mod measure_job;
 pub mod policy;

@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::fmt::{self, Debug};
 use std::io::{self, IsTerminal, Write as _};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{CommandFactory, Parser, error::ErrorKind};
-use energy_agent::config::{Capping, Cli, Command, Config, ControllerArgs, LogFormat, LogLevel};
+use energy_agent::config::{Capping, Cli, Command, Config, ControllerArgs, KubectlPlugin, LogFormat, LogLevel};
 use energy_agent::logging::Log;
 use energy_agent::selection_source::at_start;
 use energy_agent::{Ended, cli, panics};
@@ -29,8 +30,11 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     look_up_names_without_modules();
+    if is_plugin() {
+        return ended(cli::kubectl::run(&KubectlPlugin::parse().arguments));
+    }
     let cli = Cli::try_parse().unwrap_or_else(|error| usage_error(error));
-    let outcome = match &cli.command {
+    ended(match &cli.command {
         None => run(&cli.run),
         Some(Command::Run(config)) => run(config),
         Some(Command::Top(arguments)) => cli::top::run(arguments).map(|()| ExitCode::SUCCESS),
@@ -40,8 +44,18 @@ fn main() -> ExitCode {
         Some(Command::Measure(arguments)) => Ok(cli::measure::run(arguments)),
         Some(Command::Compare(arguments)) => cli::compare::run(arguments),
         Some(Command::Controller(arguments)) => controller(arguments),
+        Some(Command::Kubectl(arguments)) => cli::kubectl::run(arguments),
         Some(Command::Restore(arguments)) => cli::restore::run(arguments),
-    };
+    })
+}
+
+/// kubectl runs a plugin by the name of its file.
+fn is_plugin() -> bool {
+    let name = std::env::args_os().next();
+    name.is_some_and(|name| Path::new(&name).file_name().is_some_and(|name| name == "kubectl-energy"))
+}
+
+fn ended(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {}", printable_lines(&format!("{error:#}")));
         ExitCode::FAILURE

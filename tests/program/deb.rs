@@ -57,6 +57,7 @@ fn the_package_holds_these_files_with_these_modes() {
     let expected = [
         (SETTINGS, text),
         ("usr/bin/energy-agent", program),
+        ("usr/bin/kubectl-energy -> energy-agent", "lrwxrwxrwx"),
         ("usr/lib/systemd/system/energy-agent.service", text),
         ("usr/share/doc/energy-agent/THIRD-PARTY.txt.gz", text),
         ("usr/share/doc/energy-agent/changelog.gz", text),

@@ -1,7 +1,7 @@
 //! The Debian package: the program, its systemd unit and its settings.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -28,6 +28,8 @@ pub fn make(options: &Options) -> Result<()> {
     stage.put(&program, "usr/bin/energy-agent", 0o755)?;
     let agent = stage.0.join("usr/bin/energy-agent");
     checked(Command::new(build::tool(arch, "strip")).arg(&agent))?;
+    // A plugin of kubectl is found by its name.
+    symlink("energy-agent", stage.0.join("usr/bin/kubectl-energy"))?;
     stage.put(&files.join("energy-agent.service"), "usr/lib/systemd/system/energy-agent.service", 0o644)?;
     stage.put(&files.join("default"), "etc/default/energy-agent", 0o644)?;
     stage.put(&files.join("copyright"), &format!("{DOC}/copyright"), 0o644)?;

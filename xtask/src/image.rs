@@ -59,6 +59,8 @@ fn lay_out(arch: Arch, program: &Path, root: &Path) -> Result<u64> {
     let strip = build::tool(arch, "strip");
     checked(Command::new(strip).arg("-o").arg(&agent).arg(program))?;
     fs::set_permissions(&agent, fs::Permissions::from_mode(0o755))?;
+    // `kubectl exec POD -- kubectl-energy budgets`: the plugin of kubectl where there is none.
+    symlink("energy-agent", binaries.join("kubectl-energy"))?;
     let mut bytes = fs::metadata(&agent)?.len();
     for name in LIBRARIES.into_iter().chain([loader(arch)]) {
         let option = format!("-print-file-name={name}");

@@ -2,6 +2,7 @@
 //! checksums. Archives have neither times nor owners nor an order of their own: the same source gives the same bytes.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -66,6 +67,7 @@ fn programs(arch: Arch, folder: &Path, revision: &Revision) -> Result<()> {
         fs::copy(&from, inside.join(from.file_name().unwrap_or_default())).with_context(|| file.to_owned())?;
     }
     fs::copy(folder.join(THIRD_PARTY), inside.join(THIRD_PARTY))?;
+    symlink("energy-agent", inside.join("kubectl-energy"))?;
     Archive { name: &name, from: &stage, revision }.pack(&folder.join(format!("{name}.tar.gz")))?;
     fs::remove_dir_all(&stage)?;
     deb::make(&build::Options::to(arch, folder.join(format!("energy-agent_{VERSION}_{}.deb", arch.name()))))?;

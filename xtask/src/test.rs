@@ -22,7 +22,7 @@ const ALONE: [&str; 4] =
     ["identity::energy_is_conserved", "kubelet::", "kubernetes::churn::", "tenants::nodes::a_cgroup_that_lies_deeper"];
 
 /// Modules of test programs that use a Kubernetes API server.
-const WITH_API_SERVER: [&str; 16] = [
+const WITH_API_SERVER: [&str; 17] = [
     "capping",
     "capping_cpu",
     "controller",
@@ -35,6 +35,7 @@ const WITH_API_SERVER: [&str; 16] = [
     "kepler_dashboards",
     "kubelet",
     "kubernetes",
+    "objects",
     "pod_resources",
     "policy_sources",
     "report",
@@ -58,7 +59,7 @@ pub fn test(arguments: &[String]) -> Result<()> {
     if asked_for("end_to_end") && !tools::on_path("runc") {
         programs.push(tools::unpacked("runc")?.join("usr/sbin"));
     }
-    if ["deploy", "image", "end_to_end"].into_iter().any(asked_for) && !tools::kubectl_is_recent() {
+    if ["deploy", "image", "end_to_end", "objects"].into_iter().any(asked_for) && !tools::kubectl_is_recent() {
         programs.push(tools::kubectl()?);
     }
     if asked_for("image") {

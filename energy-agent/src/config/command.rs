@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::login::Login;
 use super::report::ReportArgs;
-use super::{CompareArgs, Config, ControllerArgs, MeasureArgs};
+use super::{CompareArgs, Config, ControllerArgs, KubectlArgs, MeasureArgs};
 use crate::identity;
 
 /// Energy metering per pod, container and service, and power budgets.
@@ -43,6 +43,10 @@ pub enum Command {
     ///
     /// Runs as a Deployment of two replicas, of which one leads; it needs no access to nodes. See docs/cluster.md.
     Controller(Box<ControllerArgs>),
+    /// Pods and nodes of a cluster by watts, its budgets, and their release in an emergency: `kubectl energy`.
+    ///
+    /// A link called kubectl-energy to this program on PATH makes it a plugin of kubectl; the Debian package has one.
+    Kubectl(KubectlArgs),
     /// Live table of namespaces, pods, containers and services by power, energy and CPU time; plain lines without a terminal.
     ///
     /// The figures of a row are those of all that is in it. Watts are what work adds to the node's idle power. `?` explains columns

@@ -67,6 +67,15 @@ impl Api {
         self.ask(Method::PATCH, &path, "application/merge-patch+json", Some(patch)).await
     }
 
+    /// A merge patch by a person, in the name of this field manager; `metadata.resourceVersion` in it has the same effect.
+    ///
+    /// # Errors
+    /// As [`Self::replace`].
+    pub async fn patch(&self, path: &str, manager: &str, patch: &Value) -> Result<KubeObject, ApiError> {
+        let path = format!("{path}?fieldManager={manager}");
+        self.ask(Method::PATCH, &path, "application/merge-patch+json", Some(patch)).await
+    }
+
     /// # Errors
     /// [`ApiError::Absent`] if the object no longer exists.
     pub async fn delete(&self, path: &str) -> Result<(), ApiError> {

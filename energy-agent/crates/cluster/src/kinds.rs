@@ -145,7 +145,12 @@ pub fn follow_endpoint_slices(
 
 #[must_use]
 pub fn follow_budgets(credentials: Credentials) -> Receiver<Known<KubeObject>> {
-    objects::start(credentials, own(cluster_power_budget::PLURAL))
+    objects::start(credentials, budgets())
+}
+
+#[must_use]
+pub fn budgets() -> Query {
+    own(cluster_power_budget::PLURAL)
 }
 
 #[must_use]

@@ -16,5 +16,6 @@ pub mod objects;
 pub mod pod_resources;
 pub mod pods;
 pub mod prometheus;
+pub mod proxies;
 pub mod resource_slices;
 pub mod resources;

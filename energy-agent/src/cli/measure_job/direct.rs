@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
-use energy_cluster::job::{AgentProxies, Course};
+use energy_cluster::job::Course;
 use energy_cluster::kubernetes::{ClusterError, Credentials};
+use energy_cluster::proxies::AgentProxies;
 use energy_export::parse::{self, ParsedSample};
 use energy_report::gather::{self, Ask, agent_metrics, node_metrics, subject_metrics};
 use energy_report::run::{Run, SubjectKind};

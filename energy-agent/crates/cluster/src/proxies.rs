@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use energy_model::advice::Advice;
 use energy_model::meter_state::Reason;
+use futures_util::StreamExt as _;
+use futures_util::stream;
 use hyper::http;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Error;
@@ -19,6 +21,8 @@ use crate::kubernetes::{ClusterError, Credentials, Server};
 const ANSWER: Duration = Duration::from_secs(10);
 /// The label that the manifests and the chart give an agent.
 const SELECTOR: &str = "app.kubernetes.io/name=energy-agent";
+/// Pages asked for at the same time.
+const AT_ONCE: usize = 32;
 /// The port's name in the manifests, and its number there.
 const PORT_NAME: &str = "metrics";
 const PORT: i32 = 9102;
@@ -61,6 +65,33 @@ impl AgentProxies {
             Some(known) => known.clone(),
             None => self.find(Some(node)).await?,
         };
+        let page = self.page_of(&pod, port).await;
+        match &page {
+            Ok(_) => drop(self.known.insert(node.to_owned(), (pod, port))),
+            // Another pod may be the node's agent by now.
+            Err(_) => drop(self.known.remove(node)),
+        }
+        page
+    }
+
+    /// The pages of all agents, by the names of their nodes.
+    ///
+    /// # Errors
+    /// When there is no agent, or the server does not let this account look.
+    pub async fn pages(&self) -> Result<BTreeMap<String, Result<String, ClusterError>>, ClusterError> {
+        let pods = self.pods(None).await?;
+        if pods.is_empty() {
+            return Err(self.absence(None));
+        }
+        let one = async |pod: Pod| {
+            let (name, port) = (pod.metadata.name.clone().unwrap_or_default(), port(&pod));
+            let node = pod.spec.and_then(|spec| spec.node_name).unwrap_or_else(|| format!("none yet, pod {name}"));
+            (node, self.page_of(&name, port).await)
+        };
+        Ok(stream::iter(pods).map(one).buffer_unordered(AT_ONCE).collect().await)
+    }
+
+    async fn page_of(&self, pod: &str, port: i32) -> Result<String, ClusterError> {
         let object = format!("pods/proxy in namespace {}", self.namespace);
         let path = format!("/api/v1/namespaces/{}/pods/{pod}:{port}/proxy/metrics", self.namespace);
         let request = http::Request::get(path)
@@ -68,7 +99,7 @@ impl AgentProxies {
             .body(Vec::new())
             .map_err(|error| self.server.trouble(&Error::HttpError(error), "get", &object))?;
         let answer = timeout(ANSWER, self.server.client.request_text(request)).await;
-        let page = answer
+        answer
             .unwrap_or_else(|_| {
                 // As a proxy says it.
                 Err(Error::Service("no answer in time".into()))
@@ -80,17 +111,23 @@ impl AgentProxies {
                         "an agent with TLS or users cannot be read in this way: use --prometheus".to_owned();
                 }
                 trouble
-            });
-        match &page {
-            Ok(_) => drop(self.known.insert(node.to_owned(), (pod, port))),
-            // Another pod may be the node's agent by now.
-            Err(_) => drop(self.known.remove(node)),
-        }
-        page
+            })
     }
 
     /// An agent's pod, that of `node` if one is named.
     async fn find(&self, node: Option<&str>) -> Result<(String, i32), ClusterError> {
+        let pod = self.pods(node).await?.into_iter().find_map(|pod| Some((pod.metadata.name.clone()?, port(&pod))));
+        pod.ok_or_else(|| self.absence(node))
+    }
+
+    fn absence(&self, node: Option<&str>) -> ClusterError {
+        let place = node.map(|node| format!(" on node {node}")).unwrap_or_default();
+        let what = format!("no agent{place}: no pod with the label {SELECTOR} in namespace {}", self.namespace);
+        ClusterError::new(Reason::Absent, Advice::new(what, "--agents.namespace names another one"))
+    }
+
+    /// The pods of all agents, or of that of one node.
+    async fn pods(&self, node: Option<&str>) -> Result<Vec<Pod>, ClusterError> {
         let object = format!("pods in namespace {}", self.namespace);
         let mut parameters = ListParams::default().labels(SELECTOR);
         if let Some(node) = node {
@@ -103,12 +140,7 @@ impl AgentProxies {
         let list = answer
             .map_err(|_| self.server.silence("list", &object, ANSWER))?
             .map_err(|error| self.server.trouble(&error, "list", &object))?;
-        let pod = list.items.into_iter().find_map(|pod| Some((pod.metadata.name.clone()?, port(&pod))));
-        pod.ok_or_else(|| {
-            let place = node.map(|node| format!(" on node {node}")).unwrap_or_default();
-            let what = format!("no agent{place}: no pod with the label {SELECTOR} in namespace {}", self.namespace);
-            ClusterError::new(Reason::Absent, Advice::new(what, "--agents.namespace names another one"))
-        })
+        Ok(list.items)
     }
 }
 
