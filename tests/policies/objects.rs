@@ -6,6 +6,9 @@
 mod budgets;
 mod follow;
 mod kinds;
+mod kubectl;
+mod own;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::env;

@@ -57,6 +57,11 @@ impl Cluster {
         })
     }
 
+    /// One that no other test uses.
+    pub fn own() -> Arc<Self> {
+        Arc::new(Self::start())
+    }
+
     fn start() -> Self {
         let folder = TempDir::new().unwrap();
         match (env::var_os("TEST_KUBE_API"), env::var_os("TEST_ETCD")) {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 pub mod cluster;
+pub mod controller;
 pub mod kubelet;
 pub mod node;
 pub mod proxy;

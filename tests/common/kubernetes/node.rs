@@ -31,9 +31,12 @@ pub struct Node {
 
 impl Node {
     pub fn new() -> Self {
+        Self::in_cluster(Cluster::shared())
+    }
+
+    pub fn in_cluster(cluster: Arc<Cluster>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("node-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let cluster = Cluster::shared();
         let (proxy, folder) = (Proxy::start(&cluster), TempDir::new().unwrap());
         let server = format!("http://{}", proxy.address());
         let kubeconfig = kubeconfig(folder.path(), &server, None, &json!({"token": TOKEN}));

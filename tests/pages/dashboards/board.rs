@@ -44,7 +44,7 @@ pub fn boards() -> Vec<Board> {
         .collect();
     boards.sort_by(|a, b| a.name.cmp(&b.name));
     let names: Vec<_> = boards.iter().map(|board| board.name.as_str()).collect();
-    assert_eq!(names, ["agent-health", "capping", "energy-cost", "gpu-health", "pod-energy"]);
+    assert_eq!(names, ["agent-health", "capping", "cluster-budgets", "energy-cost", "gpu-health", "pod-energy"]);
     boards
 }
 
@@ -102,7 +102,9 @@ pub fn filled_in(expr: &str, range_s: u64, chosen: &[(&str, &str)]) -> String {
     let range = format!("{range_s}s");
     let mut values = vec![("__rate_interval", RATE_INTERVAL), ("__range", &range), ("price", "0.30"), ("gco2", "400")];
     values.push(("job", "energy-agent"));
-    values.extend(["cluster", "node", "namespace", "pod", "container", "policy", "gpu"].map(|name| (name, ".*")));
+    values.extend(
+        ["cluster", "node", "namespace", "pod", "container", "policy", "gpu", "budget"].map(|name| (name, ".*")),
+    );
     for choice in chosen {
         values.retain(|(name, _)| *name != choice.0);
         values.push(*choice);
@@ -115,7 +117,7 @@ pub fn filled_in(expr: &str, range_s: u64, chosen: &[(&str, &str)]) -> String {
     replaced.into_owned()
 }
 
-/// Type of each metric of docs/metrics.md, and of what Prometheus adds to a scrape.
+/// Type of each metric of docs/metrics.md and docs/cluster.md, and of what Prometheus adds to a scrape.
 pub fn metric_types() -> BTreeMap<String, String> {
     let text = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
     let mut types: BTreeMap<String, String> = text
@@ -125,6 +127,13 @@ pub fn metric_types() -> BTreeMap<String, String> {
             Some((cells.next()?.strip_suffix('`')?.to_owned(), cells.next()?.to_owned()))
         })
         .collect();
+    // Those of the controller.
+    let guide = fs::read_to_string(root().join("docs/cluster.md")).unwrap();
+    let table = guide.split("\n### Metrics of the controller\n").nth(1).unwrap();
+    for name in Regex::new(r"energy_agent_[a-z_]+").unwrap().find_iter(table) {
+        let kind = if name.as_str().ends_with("_total") { "counter" } else { "gauge" };
+        types.insert(name.as_str().to_owned(), kind.to_owned());
+    }
     for name in ["up", "scrape_duration_seconds", "scrape_samples_scraped"] {
         types.insert(name.to_owned(), "gauge".to_owned());
     }

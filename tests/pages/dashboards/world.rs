@@ -1,10 +1,9 @@
 //! A node as the dashboards are made for: pods that work on CPUs and GPUs, energy counters that follow, policies, and a
 //! Prometheus server that scrapes the agent each second.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 use energy_model::attribution::idle::IdleModel;
 use energy_model::zone::{Source, Zone, ZoneKind};
@@ -14,6 +13,7 @@ use serde_json::json;
 use super::owners;
 use crate::common::agent::Agent;
 use crate::common::cgroup::{Cgroup, Load, ids};
+use crate::common::kubernetes::controller::{Controller, install_kinds, publish_agent, put, serve_endpoint_slices};
 use crate::common::kubernetes::node::{Node, Pod, container, running};
 use crate::common::kubernetes::server::Server;
 use crate::common::nvml::{FakeNvml, Gpu, gpu, process};
@@ -26,6 +26,8 @@ const STEP: Duration = Duration::from_millis(100);
 pub struct World {
     pub prometheus: Prometheus,
     pub agent: Agent,
+    /// Where there is a real API server.
+    controller: Option<Controller>,
     powercap: Powercap,
     policies: PathBuf,
     busy: Busy,
@@ -95,18 +97,29 @@ impl World {
             "--capping=on",
             &format!("--capping.policy={}", policies.display()),
             &format!("--state.directory={}", state.display()),
+            "--capping.resources=recommend",
             &powercap.sysfs_flag(),
             &nvml.flag(),
         ]);
         let owners = owners::server(&PODS.map(|(namespace, name, _)| (namespace, name)));
+        let controller = env::var_os("TEST_KUBE_API").map(|_| controlled(&node, &agent));
+        let other = controller.as_ref().map(|controller| {
+            format!(
+                ", {{job_name: energy-agent-controller, static_configs: [{{targets: ['{}']}}]}}",
+                controller.address
+            )
+        });
         let prometheus = Prometheus::scraping(&format!(
             "[{{job_name: energy-agent, static_configs: [{{targets: ['{}']}}]}}, \
-             {{job_name: kube-state-metrics, honor_labels: true, static_configs: [{{targets: ['{}']}}]}}]",
-            agent.address, owners.address
+             {{job_name: kube-state-metrics, honor_labels: true, static_configs: [{{targets: ['{}']}}]}}{}]",
+            agent.address,
+            owners.address,
+            other.unwrap_or_default()
         ));
         Self {
             prometheus,
             agent,
+            controller,
             powercap,
             policies,
             busy: Busy::default(),
@@ -119,6 +132,10 @@ impl World {
             _nvml: nvml,
             _node: node,
         }
+    }
+
+    pub fn has_controller(&self) -> bool {
+        self.controller.is_some()
     }
 
     /// The policies that recommended until now are enforced.
@@ -158,6 +175,22 @@ impl World {
             zone.add(milliwatts * elapsed_us / 1000);
         }
     }
+}
+
+/// A rack of this node alone, and the controller that watches it.
+fn controlled(node: &Node, agent: &Agent) -> Controller {
+    const NAMESPACE: &str = "energy-agent";
+    let cluster = &node.cluster;
+    install_kinds(cluster);
+    serve_endpoint_slices(cluster);
+    put(cluster, "/api/v1/nodes", &json!({"metadata": {"name": node.name, "labels": {"rack": "r17"}}}));
+    publish_agent(cluster, NAMESPACE, &node.name, &agent.address);
+    let budget = json!({
+        "apiVersion": "power.energy-agent.io/v1alpha1", "kind": "ClusterPowerBudget", "metadata": {"name": "rack-r17"},
+        "spec": {"watts": 1000, "nodes": {"matchLabels": {"rack": "r17"}}},
+    });
+    put(cluster, "/apis/power.energy-agent.io/v1alpha1/clusterpowerbudgets", &budget);
+    Controller::start(&node.kubeconfig, NAMESPACE)
 }
 
 fn pod(node: &Node, namespace: &str, name: &str, containers: &[Container]) -> Pod {

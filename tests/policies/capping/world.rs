@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use axum::http::Request;
 use fake_nvml::plant::{Bounds, Plant};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::common::agent::{Agent, PROGRAM, wait_for};
 use crate::common::cgroup::{Load, ids};
+use crate::common::kubernetes::cluster::Cluster;
 use crate::common::kubernetes::node::{Node, Pod, container, running};
 use crate::common::kubernetes::server::runtime;
 use crate::common::nvml::{self, FakeNvml, Gpu, Process};
@@ -88,8 +89,16 @@ pub struct Write {
 
 impl World {
     pub fn new() -> Self {
+        Self::with(Node::new)
+    }
+
+    pub fn in_cluster(cluster: Arc<Cluster>) -> Self {
+        Self::with(|| Node::in_cluster(cluster))
+    }
+
+    fn with(node: impl FnOnce() -> Node) -> Self {
         let turn = Turn::wait();
-        let node = Node::new();
+        let node = node();
         let file = node.folder().join("policies.yaml");
         Self { node, nvml: FakeNvml::new(), interval: "500ms", file, _turn: turn }
     }

@@ -14,7 +14,7 @@ use crate::capping::world::{World, state};
 use crate::common::agent::Agent;
 
 /// A budget of the node's own, and who writes its level.
-struct Hall<'a> {
+pub(super) struct Hall<'a> {
     world: &'a World,
     budget: Value,
     uid: String,
@@ -22,7 +22,7 @@ struct Hall<'a> {
 
 impl<'a> Hall<'a> {
     /// In mode Enforce, for this node alone.
-    fn new(world: &'a World, loss: &str) -> Self {
+    pub(super) fn new(world: &'a World, loss: &str) -> Self {
         let (cluster, name) = (&world.node.cluster, &world.node.name);
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"rack": name}}});
         ask(cluster, Method::POST, "/api/v1/nodes", &node).unwrap();
@@ -39,7 +39,7 @@ impl<'a> Hall<'a> {
         apply(&self.world.node.cluster, &self.budget);
     }
 
-    fn level(&self, epoch: u32, permille: u32) {
+    pub(super) fn level(&self, epoch: u32, permille: u32) {
         let name = &self.world.node.name;
         let spec = format!(
             "{{for: {{kind: ClusterPowerBudget, name: {name}, uid: {}, generation: 1}}, epoch: {epoch}, \
@@ -50,7 +50,7 @@ impl<'a> Hall<'a> {
     }
 
     /// A sign of life.
-    fn renew(&self, time: &str) {
+    pub(super) fn renew(&self, time: &str) {
         let collection = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.world.node.name);
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEVELS_LEASE},
@@ -62,7 +62,7 @@ impl<'a> Hall<'a> {
         }
     }
 
-    fn agent(&self) -> Agent {
+    pub(super) fn agent(&self) -> Agent {
         let namespace = format!("--capping.resources-namespace={}", self.world.node.name);
         let agent = self.world.spawn(&["--capping=on", "--capping.resources=enforce", &namespace]);
         agent.wait_until_ready();
@@ -70,7 +70,7 @@ impl<'a> Hall<'a> {
     }
 
     /// Watts that the node may draw, once they are what is expected.
-    fn wait_for_limit(&self, agent: &Agent, what: &str, is_so: impl Fn(f64) -> bool) {
+    pub(super) fn wait_for_limit(&self, agent: &Agent, what: &str, is_so: impl Fn(f64) -> bool) {
         let labels = [("policy", &*self.world.node.name), ("authority", "budget")];
         self.world.wait(what, || {
             let page = agent.scrape();

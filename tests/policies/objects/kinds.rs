@@ -174,7 +174,11 @@ fn the_api_server_takes_the_samples_and_refuses_others_with_what_to_write() {
     assert!(told.contains("a level is for one object; delete it, and make one for the other"), "{told}");
 
     for (kind, change, expected) in [
-        ("PowerCappingPolicy", json!({"budget": {"watts": 400.5}}), "spec.budget.watts in body must be of type int64"),
+        (
+            "PowerCappingPolicy",
+            json!({"budget": {"watts": 400.5}}),
+            "spec.budget.watts: Invalid value: 400.5: write a whole number, such as 400; a fraction is not taken",
+        ),
         (
             "PowerCappingPolicy",
             json!({"budget": {"watts": 250_000}}),
@@ -228,6 +232,11 @@ fn the_api_server_takes_the_samples_and_refuses_others_with_what_to_write() {
             "give matchLabels, or set selectAll: true to select every node",
         ),
         ("ClusterPowerBudget", json!({"watts": 99}), "should be greater than or equal to 100"),
+        (
+            "ClusterPowerBudget",
+            json!({"watts": 400.5}),
+            "spec.watts: Invalid value: 400.5: write a whole number, such as 400",
+        ),
         ("ClusterPowerBudget", json!({"protect": {}}), "write priorityAtLeast or matchLabels, or remove protect"),
         (
             "ClusterPowerBudget",

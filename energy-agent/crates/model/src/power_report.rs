@@ -59,3 +59,60 @@ pub struct PolicyReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests panic")]
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// As agents of version 0.1.0 write it. Never changed: an agent or controller of the next version meets it.
+    const STORED: &str = r#"{"node":"worker-1","seq":4711,"watts":612.5,"floor_watts":201.25,"most_watts":1000.0,"limit_watts":600.0,"limited_by":"rack-r17","levels":[{"budget":"rack-r17","epoch":17,"permille":500}],"policies":[{"namespace":"ml","name":"train","pods":2,"capped_pods":1,"watts":410.0,"floor_watts":0.0,"most_watts":0.0}]}"#;
+
+    fn stored() -> PowerReport {
+        PowerReport {
+            node: "worker-1".to_owned(),
+            seq: 4711,
+            watts: Some(612.5),
+            floor_watts: 201.25,
+            most_watts: 1000.0,
+            limit_watts: Some(600.0),
+            limited_by: Some("rack-r17".to_owned()),
+            levels: vec![HeldLevel { budget: "rack-r17".to_owned(), epoch: 17, permille: 500, ..HeldLevel::default() }],
+            policies: vec![PolicyReport {
+                namespace: "ml".to_owned(),
+                name: "train".to_owned(),
+                pods: 2,
+                capped_pods: 1,
+                watts: Some(410.0),
+                ..PolicyReport::default()
+            }],
+        }
+    }
+
+    #[test]
+    fn a_report_of_another_version_is_read() {
+        assert_eq!(serde_json::from_str::<PowerReport>(STORED).unwrap(), stored());
+        // A later version says more, at every place.
+        let mut later: Value = serde_json::from_str(STORED).unwrap();
+        for object in ["", "/levels/0", "/policies/0"] {
+            later.pointer_mut(object).unwrap()["something_newer"] = json!({"a": [1]});
+        }
+        assert_eq!(serde_json::from_value::<PowerReport>(later).unwrap(), stored());
+        // An earlier one says less.
+        let earlier: PowerReport = serde_json::from_str(r#"{"node":"worker-1","most_watts":1000}"#).unwrap();
+        let expected = PowerReport { node: "worker-1".to_owned(), most_watts: 1000.0, ..PowerReport::default() };
+        assert_eq!((earlier.watts, &earlier), (None, &expected));
+    }
+
+    #[test]
+    fn a_report_of_this_version_has_all_that_the_earlier_one_had() {
+        let now: Value = serde_json::to_value(stored()).unwrap();
+        let before: Value = serde_json::from_str(STORED).unwrap();
+        for (key, value) in before.as_object().unwrap() {
+            assert_eq!(&now[key], value, "{key}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! The definition of ClusterPowerBudget.
 
-use super::schema::{self, Schema, integer, integer_in, labels, object, percent, switch, text, time};
+use super::schema::{self, Schema, integer, integer_in, labels, object, percent, switch, text, time, whole_in};
 use super::{Definition, age, column, condition};
 use crate::resources::CONTROLLER;
 use crate::resources::cluster_power_budget::{KIND, PLURAL};
@@ -44,7 +44,7 @@ pub(super) fn definition() -> Definition {
 }
 
 fn spec() -> Schema {
-    let watts = || integer_in(LEAST_WATTS, MOST_WATTS);
+    let watts = || whole_in(LEAST_WATTS, MOST_WATTS);
     let fields = vec![
         (
             "mode",
@@ -62,7 +62,7 @@ fn spec() -> Schema {
         ),
         (
             "unreportedNodeWatts",
-            integer_in(0, 1_000_000).default(0).doc("What a selected node is taken to draw that no agent reports."),
+            whole_in(0, 1_000_000).default(0).doc("What a selected node is taken to draw that no agent reports."),
         ),
         (
             "oversubscriptionPercent",

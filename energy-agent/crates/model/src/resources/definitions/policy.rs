@@ -100,7 +100,7 @@ fn of_kind(kind: &'static FieldKind, path: &str) -> Schema {
         FieldKind::Number { unit: Unit::Watts | Unit::Percent, min, max } => {
             // A budget of the whole cluster may be more; a rule says so of the others.
             let max = if path == "budget.watts" { MAX_TOTAL_WATTS } else { *max };
-            schema::integer().with("minimum", nearest_u64(*min)).with("maximum", nearest_u64(max))
+            schema::whole_in(nearest_u64(*min), nearest_u64(max))
         }
         FieldKind::Number { min, max, .. } => schema::number().with("minimum", *min).with("maximum", *max),
         FieldKind::Choice(words) => schema::choice(words),

@@ -58,6 +58,14 @@ pub(super) fn integer_in(min: i64, max: i64) -> Schema {
     integer().with("minimum", min).with("maximum", max)
 }
 
+/// Watts or percents. A type for integers would refuse a fraction in the API server's own words, which name no remedy.
+pub(super) fn whole_in(min: impl Into<Value>, max: impl Into<Value>) -> Schema {
+    number()
+        .with("minimum", min)
+        .with("maximum", max)
+        .rule("self == double(int(self))", "write a whole number, such as 400; a fraction is not taken")
+}
+
 pub(super) fn percent(min: i64, max: i64, usual: i64) -> Schema {
     integer_in(min, max).default(usual)
 }
