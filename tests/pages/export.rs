@@ -469,7 +469,7 @@ fn a_pod_and_a_container_have_as_many_series_as_the_documentation_counts() {
     let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/selection.md")).unwrap();
     assert!(
         docs.contains("| `pod` | 4 per pod |")
-            && docs.contains("| `container` | 4 per container, sandboxes included |")
+            && docs.contains("| `container` | 4 per container, sandboxes included; 1 more outside pods |")
     );
     assert!(docs.contains("Each further zone (dram, GPUs that were used) adds two series, a cycle counter adds one"));
     let (without, with) = (page(crowded(0)), page(crowded(1)));
