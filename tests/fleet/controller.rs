@@ -94,7 +94,7 @@ fn recommend(world: &World) {
         }),
     );
     let status = world.api.wait_for_status("what it would do", "hall", |status| {
-        says(status, "Limiting", "True", "WouldLimit") && status["nodes"] == 50
+        says(status, "Limiting", "True", "WouldLimit") && status["nodes"] == 50 && status["silentNodes"] == 0
     });
     assert_eq!(
         (&status["watts"], &status["percent"], &status["silentNodes"]),
