@@ -167,7 +167,7 @@ pub struct Config {
     /// ConfigMap to watch for the same keys; they override those of the file.
     #[arg(long = "export.configmap", env = "ENERGY_AGENT_EXPORT_CONFIGMAP", value_parser = object_name, value_name = "NAMESPACE/NAME")]
     pub export_configmap: Option<ObjectName>,
-    /// Also write when each counter of a pod, container or unit was 0 (`_created` lines), on pages in the OpenMetrics format.
+    /// Also write when each counter of a pod, container, unit or process was 0 (`_created` lines), on pages in the OpenMetrics format.
     ///
     /// A counter that begins between two scrapes has risen already when Prometheus first sees it. With this flag and
     /// `--enable-feature=created-timestamp-zero-ingestion`, Prometheus 3 knows where it began. Without that feature,

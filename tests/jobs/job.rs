@@ -88,10 +88,14 @@ fn a_job_is_created_followed_measured_by_prometheus_and_deleted() {
 /// A pod alone, through the API server's proxy of the agent's pod.
 #[test]
 fn without_prometheus_the_page_of_the_nodes_agent_is_read_through_the_api_server() {
-    let Some(world) = World::new() else { return };
+    let Some(mut world) = World::new() else { return };
     let agent = world.node.agent(&["--interval=500ms"]);
     world.agents_pod(&agent.address);
-    let measuring = world.measure(&world.pod_file("probe-"), &world.direct());
+    // Another context is the current one.
+    let text = std::fs::read_to_string(&world.node.kubeconfig).unwrap();
+    world.node.kubeconfig =
+        world.file("contexts", &text.replace(r#""current-context":"test""#, r#""current-context":"away""#));
+    let measuring = world.measure(&world.pod_file("probe-"), &[&world.direct()[..], &["--context=test"]].concat());
     let object = world.wait_for_pod();
     assert!(object["metadata"]["name"].as_str().unwrap().starts_with("probe-"), "{object}");
     let pod = world.run_pod(&object);
@@ -184,6 +188,7 @@ fn what_cannot_be_measured_is_not_begun() {
         (&job, &["--prometheus=http://127.0.0.1:1"], 3, "no answer from Prometheus at http://127.0.0.1:1"),
         (&job, &["--agents=direct", "--agents.namespace=nowhere"], 3, "no agent: no pod with the label"),
         (&job, &[direct[0], direct[1], "--namespace=x"], 2, "leave one of them out"),
+        (&job, &[direct[0], direct[1], "--context=away"], 3, "no context \"away\"; it has test"),
         (&world.folder().join("none.yaml"), &direct[..], 2, "none.yaml"),
     ] {
         let (ended, said) = world.measure(file, flags).ended();

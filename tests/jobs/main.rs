@@ -7,4 +7,5 @@ mod accelerators;
 mod compare;
 mod job;
 mod measure;
+mod measure_agent;
 mod report;

@@ -18,21 +18,21 @@ use crate::common::cgroup::v2_root;
 use crate::common::nvml::{FakeNvml, gpu, process, sample};
 
 /// Prints the CPU time of its own cgroup, in microseconds.
-const OWN_USAGE: &str = "sed -n 's/^usage_usec //p' \"$(sed -n 's|^0::|ROOT|p' /proc/self/cgroup)/cpu.stat\"";
+pub const OWN_USAGE: &str = "sed -n 's/^usage_usec //p' \"$(sed -n 's|^0::|ROOT|p' /proc/self/cgroup)/cpu.stat\"";
 
-struct Measure {
+pub struct Measure {
     folder: TempDir,
-    command: Command,
+    pub command: Command,
 }
 
 impl Measure {
-    fn new(flags: &[&str], command: &[&str]) -> Self {
+    pub fn new(flags: &[&str], command: &[&str]) -> Self {
         let folder = TempDir::new().unwrap();
         // What starts the tests in the background may have SIGINT ignored, and every child inherits that.
         let mut measure = Command::new("env");
         measure
             .args(["--default-signal=INT", PROGRAM, "measure"])
-            .arg("--meter.cpu=estimate")
+            .args((!flags.iter().any(|flag| flag.starts_with("--meter.cpu"))).then_some("--meter.cpu=estimate"))
             .arg(format!("--state.directory={}", folder.path().display()))
             .arg(format!("-o={}", folder.path().join("run.json").display()))
             .args(flags)
@@ -44,38 +44,38 @@ impl Measure {
     }
 
     /// Of a shell's script; `ROOT` stands for the root of cgroup v2.
-    fn script(flags: &[&str], script: &str) -> Self {
+    pub fn script(flags: &[&str], script: &str) -> Self {
         Self::new(flags, &["sh", "-c", &script.replace("ROOT", &v2_root().display().to_string())])
     }
 
-    fn output(&mut self) -> Output {
+    pub fn output(&mut self) -> Output {
         self.command.output().unwrap()
     }
 
-    fn start(&mut self) -> Child {
+    pub fn start(&mut self) -> Child {
         self.command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn runs(&self) -> Vec<Run> {
+    pub fn runs(&self) -> Vec<Run> {
         let text = fs::read_to_string(self.file("run.json")).unwrap();
         serde_json::from_str(&text).unwrap_or_else(|_| vec![serde_json::from_str(&text).unwrap()])
     }
 
-    fn run(&self) -> Run {
+    pub fn run(&self) -> Run {
         let [run] = <[Run; 1]>::try_from(self.runs()).unwrap();
         run
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-fn codes(run: &Run) -> Vec<&str> {
+pub fn codes(run: &Run) -> Vec<&str> {
     run.warnings.iter().map(|warning| warning.code.as_str()).collect()
 }
 
@@ -283,4 +283,49 @@ fn what_the_command_used_of_a_gpu_is_its_own_part() {
     assert_eq!(whole, 140_000_000);
     assert!(stderr.contains("J  gpu 0 H100 80GB HBM3"), "{stderr}");
     assert_eq!(run.gpus.len(), 1);
+}
+
+#[test]
+fn the_figures_are_also_csv_markdown_a_page_and_a_picture() {
+    let folder = TempDir::new().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let flag = |flag: &str, name: &str| format!("--{flag}={}", file(name).display());
+    let (csv, markdown, html) = (flag("csv", "a.csv"), flag("markdown", "a.md"), flag("html", "a.html"));
+    let flags = ["-r2", "--format=markdown", &csv, &markdown, &html];
+    let mut measure = Measure::script(&flags, "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done");
+    let output = measure.output();
+    let stderr = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), String::new()), "{stderr}");
+    let said = fs::read_to_string(file("a.md")).unwrap();
+    assert!(stderr.contains(&said) && said.contains("| package | ") && said.contains("(2 runs; estimate)"), "{said}");
+    let table = fs::read_to_string(file("a.csv")).unwrap();
+    let rows: Vec<&str> = table.lines().filter(|line| line.contains(",package,")).collect();
+    let runs = measure.runs();
+    assert_eq!(rows.len(), 2, "{table}");
+    for ((row, run), number) in rows.iter().zip(&runs).zip(1..) {
+        let energy = run.energy.iter().find(|energy| energy.part == Part::Package).unwrap().microjoules;
+        let joules = format!(",{}.{:06},", energy / 1_000_000, energy % 1_000_000);
+        assert!(row.contains(&joules) && row.ends_with(&format!(",{number}")), "{row} {joules}");
+    }
+    for page in ["a-1.html", "a-2.html"] {
+        assert!(fs::read_to_string(file(page)).unwrap().contains("<h1>command sh"), "{page}");
+    }
+}
+
+/// The shell of the preparation ignores the signal, so it comes between two programs: nobody but `measure` has it.
+#[test]
+fn ctrl_c_before_the_command_begins_reaches_it() {
+    let folder = TempDir::new().unwrap();
+    // `script` gives it a terminal, in whose foreground it is.
+    let line = format!(
+        "exec {PROGRAM} measure --meter.cpu=estimate --gpu=off --state.directory={} --prepare \"$PREPARE\" -- sleep 600",
+        folder.path().display()
+    );
+    let output = Command::new("env")
+        .args(["--default-signal=INT", "script", "-qec", &line, "/dev/null"])
+        .env("PREPARE", "trap '' INT; kill -INT $PPID")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stdout));
 }

@@ -7,11 +7,13 @@ mod world;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::time::Duration;
 use std::{fs, thread};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::common::cgroup::{Cgroup, Load, cpu_ns};
 use world::{World, microjoules, refusal, report, warnings};
 
 /// One world for all of it: the waiting for scrapes is most of its time.
@@ -73,10 +75,50 @@ fn jobs_are_counted_whole_across_scrapes_gaps_restarts_and_two_scrapers() {
     assert!(warnings(&run).contains(&"agent_restarted"), "{run:#}");
     assert!(run["measured"]["coverage"].as_f64().unwrap() < 1.0, "{run:#}");
 
+    units_and_nodes(&world);
     refusals(&world);
     outputs(&world, &world.name_of(&long), long_truth.0);
     followed(&world);
     world.agent.assert_well();
+}
+
+/// A unit that nothing else touches, and the node: what Prometheus finds by the counters' own ends.
+fn units_and_nodes(world: &World) {
+    let slice = Cgroup::slice();
+    let unit = slice.path[1..].replace(".slice", ".service");
+    let service = slice.child(&unit);
+    Load::start(&service, &["spin", "1"]).wait();
+    let used_ns = cpu_ns(&service);
+    world.wait_until_scraped();
+    let run = world.run(&["unit", &unit]);
+    let page = world.agent.scrape();
+    let truth: u64 = ["package", "dram"]
+        .iter()
+        .map(|zone| page.microjoules("energy_agent_system_cpu_joules_total", &[("unit", &unit), ("zone", zone)]))
+        .sum();
+    assert!(truth > 0 && microjoules(&run) == truth, "{truth}: {run:#}");
+    assert_eq!(run["subject"]["kind"], "unit");
+    let (seconds, kernel) = (run["cpuSeconds"].as_f64().unwrap(), Duration::from_nanos(used_ns).as_secs_f64());
+    assert!((seconds / kernel - 1.0).abs() < 0.05, "{seconds} s, {kernel} s by cpu.stat");
+    let (code, text) = refusal(&world.report(&["unit", "absent.service"]));
+    assert!(code == Some(3) && text.contains("has no unit absent.service") && text.contains("Known then"), "{text}");
+
+    // The node, over the lives of both agents, while no page comes.
+    world.stop_scraping();
+    let node = world.node.name.as_str();
+    let run = world.run(&["node", node, "--from=1h"]);
+    assert_eq!((&run["subject"]["kind"], run["nodes"][0]["name"].as_str()), (&Value::from("node"), Some(node)));
+    let last = format!(
+        "max by (zone, path, instance) (max_over_time(kepler_node_cpu_joules_total{{node_name=\"{node}\"}}[1h]))"
+    );
+    let lives: f64 = world.prometheus.query(&last).iter().map(|(_, joules)| joules * 1e6).sum();
+    assert_eq!(format!("{lives:.0}"), microjoules(&run).to_string(), "{run:#}");
+    // 60 W and 5 W a socket, in steps of 50 ms or more.
+    let peaks = run["energy"].as_array().unwrap().iter().map(|part| part["peakWatts"].as_f64().unwrap_or(-1.0));
+    assert!(peaks.clone().all(|peak| peak > 0.0), "{run:#}");
+    let (code, text) = refusal(&world.report(&["node", "absent", "--from=1h"]));
+    assert!(code == Some(3) && text.contains("has no node absent") && text.contains(node), "{text}");
+    world.scrape_again();
 }
 
 /// What cannot be reported is said with the remedy.
@@ -120,6 +162,7 @@ fn refusals(world: &World) {
     assert!(code == Some(3) && text.contains("can it be reached from here"), "{text}");
     let (code, text) = refusal(&report(&["pod", "a/b", "--prometheus", &format!("http://{}", answering_403())]));
     assert!(code == Some(3) && text.contains("403: this user may not query it"), "{text}");
+    bearer_token(&answering_with_token("secret-1"));
     let (code, text) =
         refusal(&report(&["pod", "a/b", "--prometheus", &format!("http://{}/metrics", world.agent.address)]));
     assert!(code == Some(3) && text.contains("is not the API of a Prometheus server"), "{text}");
@@ -135,6 +178,57 @@ fn answering_403() -> String {
         for mut stream in listener.incoming().flatten() {
             let _ = stream.read(&mut [0; 4096]);
             let _ = stream.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    });
+    address
+}
+
+/// The token of a file is sent; none, another or a broken one is refused.
+fn bearer_token(address: &str) {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("token");
+    let (url, flag) = (format!("http://{address}"), format!("--bearer-token-file={}", file.display()));
+    let said = |flags: &[&str]| refusal(&report(&[&["pod", "a/b", "--prometheus", &url], flags].concat()));
+    let (code, text) = said(&[]);
+    assert!(code == Some(3) && text.contains("answers 401") && text.contains("--bearer-token-file"), "{text}");
+    let (code, text) = said(&[&flag]);
+    assert!(code == Some(3) && text.contains("reading") && text.contains("token"), "{text}");
+    for (token, expected) in
+        [("secret-1\n", "has no metrics of energy-agent"), ("other", "answers 401"), ("a b", "no bearer token")]
+    {
+        fs::write(&file, token).unwrap();
+        let (code, text) = said(&[&flag]);
+        assert!(code == Some(3) && text.contains(expected) && !text.contains("secret"), "{token:?}: {text}");
+    }
+}
+
+/// A Prometheus server without samples that asks for this token.
+fn answering_with_token(token: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut buffer = [0; 8192];
+            let (mut asked, header) = (String::new(), format!("authorization: bearer {token}\r\n"));
+            // The question itself comes after the head, maybe in another piece.
+            while let Ok(read @ 1..) = stream.read(&mut buffer) {
+                asked += &String::from_utf8_lossy(&buffer[..read]).to_lowercase();
+                let Some((head, body)) = asked.split_once("\r\n\r\n") else { continue };
+                let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+                if body.len() >= length.map_or(0, |length| length.parse().unwrap()) {
+                    break;
+                }
+            }
+            let (status, body) = if asked.contains(&header) {
+                ("200 OK", r#"{"status":"success","data":{"resultType":"vector","result":[]}}"#)
+            } else {
+                ("401 Unauthorized", "")
+            };
+            let _ = write!(
+                stream,
+                "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                body.len()
+            );
         }
     });
     address

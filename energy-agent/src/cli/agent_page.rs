@@ -1,10 +1,13 @@
 //! The metrics page of a running agent, as `top` and `report` ask for it.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use anyhow::{Context as _, Result, bail};
 use energy_export::parse::{self, ParsedSample};
 use energy_export::text::Format;
+use energy_report::samples::{LAST_TICK, RawSeries};
 
-use super::client;
+use super::client::{self, Authorization};
 use crate::config::Login;
 
 /// A page of 5,000 pods has some 40 MB; whatever sends more is no agent.
@@ -14,7 +17,7 @@ const PAGE_BYTES: u64 = 256 * 1024 * 1024;
 pub(crate) struct AgentPage {
     pub url: String,
     client: ureq::Agent,
-    authorization: Option<String>,
+    authorization: Authorization,
 }
 
 impl AgentPage {
@@ -23,7 +26,7 @@ impl AgentPage {
     /// # Errors
     /// When the address is none, or a file of the login cannot be used.
     pub(crate) fn new(address: &str, login: &Login) -> Result<Self> {
-        let (url, authorization) = (url(address)?, client::authorization(login)?);
+        let (url, authorization) = (url(address)?, Authorization::of(login)?);
         Ok(Self { url, client: client::client(login, client::TIMEOUT)?, authorization })
     }
 
@@ -34,13 +37,15 @@ impl AgentPage {
     pub(crate) fn fetch(&self) -> Result<Vec<ParsedSample>> {
         let url = &self.url;
         let mut request = self.client.get(url).header("Accept", Format::Text.content_type());
-        if let Some(authorization) = &self.authorization {
+        if let Some(authorization) = self.authorization.header()? {
             request = request.header("Authorization", authorization);
         }
         let mut answer = match request.call() {
             Ok(answer) => answer,
             Err(ureq::Error::StatusCode(401)) => {
-                bail!("{url} answers 401; log in with --basic-auth.username and --basic-auth.password-file")
+                bail!(
+                    "{url} answers 401; log in with --basic-auth.username and --basic-auth.password-file, or --bearer-token-file"
+                )
             }
             Err(ureq::Error::StatusCode(400)) if url.starts_with("http:") => {
                 bail!("{url} answers 400; for an agent with TLS use https://")
@@ -60,6 +65,22 @@ impl AgentPage {
             bail!("{url} is not the metrics page of an energy-agent");
         }
         Ok(samples)
+    }
+}
+
+/// When the values of a page were read: the page's own time, so that a page that is read twice counts once.
+pub(crate) fn time(page: &[ParsedSample]) -> f64 {
+    let tick = page.iter().find(|sample| sample.name == LAST_TICK);
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    tick.map_or_else(now, ParsedSample::number)
+}
+
+/// A sample of a page of this time, as one point of its series.
+pub(crate) fn series(sample: &ParsedSample, at: f64) -> RawSeries {
+    RawSeries {
+        name: sample.name.clone(),
+        labels: sample.labels.iter().cloned().collect(),
+        points: vec![(at, sample.number())],
     }
 }
 

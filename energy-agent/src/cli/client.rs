@@ -1,6 +1,6 @@
 //! The client by which the commands ask an agent or a Prometheus server: plain or with TLS, as anybody or as a user.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,17 +42,53 @@ pub(crate) fn client(login: &Login, timeout: Duration) -> Result<ureq::Agent> {
     Ok(ureq::Agent::config_builder().timeout_global(Some(timeout)).proxy(None).tls_config(tls).build().new_agent())
 }
 
-/// The value of the header Authorization, where there is a user.
-///
-/// # Errors
-/// When the file with the password cannot be read.
-pub(crate) fn authorization(login: &Login) -> Result<Option<String>> {
-    let (Some(user), Some(file)) = (&login.username, &login.password_file) else { return Ok(None) };
-    ensure!(!user.contains(':'), "--basic-auth.username {user:?}: a name cannot have a colon");
-    let password = read(file)?;
-    let password = password.strip_suffix(b"\n").unwrap_or(&password);
-    let password = password.strip_suffix(b"\r").unwrap_or(password);
-    Ok(Some(format!("Basic {}", STANDARD.encode([user.as_bytes(), b":", password].concat()))))
+/// How a command says who asks.
+pub(crate) enum Authorization {
+    Nobody,
+    /// The value of the header.
+    Basic(String),
+    /// The file with the token.
+    Bearer(PathBuf),
+}
+
+impl Authorization {
+    /// # Errors
+    /// When the file with the password or the token cannot be used.
+    pub(crate) fn of(login: &Login) -> Result<Self> {
+        if let Some(file) = &login.token_file {
+            let bearer = Self::Bearer(file.clone());
+            return bearer.header().map(|_| bearer);
+        }
+        let (Some(user), Some(file)) = (&login.username, &login.password_file) else { return Ok(Self::Nobody) };
+        ensure!(!user.contains(':'), "--basic-auth.username {user:?}: a name cannot have a colon");
+        let password = read(file)?;
+        let secret = [user.as_bytes(), b":", line(&password)].concat();
+        Ok(Self::Basic(format!("Basic {}", STANDARD.encode(secret))))
+    }
+
+    /// The value of the header Authorization now.
+    ///
+    /// # Errors
+    /// When the file with the token cannot be read, or holds none.
+    pub(crate) fn header(&self) -> Result<Option<String>> {
+        let file = match self {
+            Self::Nobody => return Ok(None),
+            Self::Basic(header) => return Ok(Some(header.clone())),
+            Self::Bearer(file) => file,
+        };
+        let bytes = read(file)?;
+        let token = line(&bytes);
+        // RFC 6750 allows fewer characters still; none of these ends the header.
+        let fits = !token.is_empty() && token.iter().all(u8::is_ascii_graphic);
+        ensure!(fits, "no bearer token in {}: expected one line without blanks", file.display());
+        Ok(Some(format!("Bearer {}", String::from_utf8_lossy(token))))
+    }
+}
+
+/// The content of a file without the line break at its end.
+fn line(bytes: &[u8]) -> &[u8] {
+    let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    bytes.strip_suffix(b"\r").unwrap_or(bytes)
 }
 
 /// The connection failed for a reason of TLS.

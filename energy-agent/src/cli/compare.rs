@@ -301,6 +301,7 @@ fn measured(arguments: &CompareArgs, command: &[OsString], labels: &BTreeMap<Str
         record_command: arguments.record_command,
         wait: WaitFor::Command,
         idle: IdleMethod::Learned,
+        agent: None,
         host: arguments.host.clone(),
         command: command.to_vec(),
         login: Login::default(),

@@ -1,30 +1,35 @@
 //! `energy-agent measure -- COMMAND`: what a command used, over one run or several. The command's own streams and exit code
 //! stay as they are; the figures go to standard error and to files.
 
+mod agent_session;
 mod curve;
 mod describe;
 mod event;
+mod events;
 mod recorder;
 mod session;
 mod signals;
 mod table;
 
-use std::fs;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Parser as _;
 use energy_cluster::config::PodsSource;
 use energy_host::scope::NotStarted;
 use energy_model::printable::{printable, printable_lines};
+use energy_report::csv::csv;
 use energy_report::run::Run;
 
-use self::session::{MeasureSession, RunFailure, code};
+use self::agent_session::AgentSession;
+use self::events::code;
+use self::session::{MeasureSession, RunFailure};
 use self::table::ShownRun;
-use crate::config::{Capping, Cli, Config, Cooldown, MeasureArgs};
+use super::report::output;
+use crate::config::{Capping, Cli, Config, Cooldown, MeasureArgs, RunFormat};
 
 /// Exit codes before the command starts, as `env` has them.
 pub const FAILED: u8 = 125;
@@ -32,9 +37,10 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// How much warmer a GPU may be than before the first run; degrees Celsius.
-const WARMER: u32 = 2;
+const WARMER: f64 = 2.0;
 /// How long that is waited for.
 const COOL: Duration = Duration::from_secs(30);
+const COOL_STEP: Duration = Duration::from_millis(500);
 
 /// Runs the command and prints what it used. The exit code is the command's.
 #[must_use]
@@ -73,19 +79,82 @@ impl CommandMeters {
             RunFailure::NotStarted(NotStarted::Failed(error)) => anyhow!("starting {name}: {error}"),
             RunFailure::Other(error) => error,
         })?;
-        ensure!(!measured.interrupted, "ended by a signal");
+        ensure!(!measured.end.interrupted, "ended by a signal");
         Ok(describe::shown(arguments, measured).run)
     }
 }
 
+/// Who measures.
+enum Meters {
+    Own(Box<MeasureSession>),
+    Agent(Box<AgentSession>),
+}
+
+impl Meters {
+    fn open(arguments: &MeasureArgs) -> Result<Self> {
+        Ok(match &arguments.agent {
+            Some(address) => Self::Agent(Box::new(AgentSession::open(address, arguments)?)),
+            None => Self::Own(Box::new(MeasureSession::open(config(arguments)?)?)),
+        })
+    }
+
+    /// The figures of one run, its exit code, and whether a signal asked for the end.
+    fn run(&mut self, arguments: &MeasureArgs) -> Result<(ShownRun, u8, bool), RunFailure> {
+        let MeasureArgs { command, wait, .. } = arguments;
+        Ok(match self {
+            Self::Own(session) => {
+                let measured = session.run(command, *wait)?;
+                let (code, interrupted) = (code(measured.end.status), measured.end.interrupted);
+                (describe::shown(arguments, measured), code, interrupted)
+            }
+            Self::Agent(session) => {
+                let measured = session.run(command, *wait)?;
+                let (code, interrupted) = (code(measured.end.status), measured.end.interrupted);
+                (describe::shown_by_agent(arguments, measured), code, interrupted)
+            }
+        })
+    }
+
+    /// Of the warmest GPU; degrees Celsius.
+    fn temperature(&mut self) -> Option<f64> {
+        match self {
+            Self::Own(session) => session.temperature().map(f64::from),
+            Self::Agent(session) => session.temperature(),
+        }
+    }
+
+    /// Returns whether a signal asks for the end.
+    fn pause(&self, time: Duration) -> bool {
+        match self {
+            Self::Own(session) => session.events().pause(time),
+            Self::Agent(session) => session.events().pause(time),
+        }
+    }
+
+    /// Waits until no GPU is much warmer than `before`; returns whether a signal asks for the end.
+    fn cool(&mut self, before: Option<f64>) -> bool {
+        let until = Instant::now() + COOL;
+        while Instant::now() < until {
+            let warm = self.temperature().zip(before).is_some_and(|(now, before)| now > before + WARMER);
+            if !warm {
+                return false;
+            }
+            if self.pause(COOL_STEP) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
 fn measure(arguments: &MeasureArgs) -> Result<u8> {
-    let mut session = MeasureSession::open(config(arguments)?)?;
-    let before = session.temperature();
+    let mut meters = Meters::open(arguments)?;
+    let before = meters.temperature();
     let total = arguments.warmups + arguments.runs;
     let mut shown: Vec<ShownRun> = Vec::new();
     let (mut last, mut cut_short) = (0, None);
     for number in 1..=total {
-        if number > 1 && pause(arguments, &mut session, before) {
+        if number > 1 && pause(arguments, &mut meters, before) {
             cut_short = Some(format!("a signal came before run {number} of {total}"));
             break;
         }
@@ -97,36 +166,55 @@ fn measure(arguments: &MeasureArgs) -> Result<u8> {
             let status = status.context("starting sh for --prepare")?;
             ensure!(status.success(), "--prepare ended with {status}; the command was not run");
         }
-        let measured = match session.run(&arguments.command, arguments.wait) {
+        let (run, code, interrupted) = match meters.run(arguments) {
             Ok(measured) => measured,
             Err(RunFailure::NotStarted(why)) => return not_started(arguments, why),
             Err(RunFailure::Other(error)) => return Err(error),
         };
-        last = code(measured.status);
-        let is_cut_short = measured.interrupted || last != 0;
+        last = code;
+        let is_cut_short = interrupted || last != 0;
         // A run that failed did other work than those before it.
         if number > arguments.warmups && (!is_cut_short || shown.is_empty()) {
-            shown.push(describe::shown(arguments, measured));
+            shown.push(run);
         }
         if is_cut_short && number < total {
             cut_short = Some(format!("run {number} of {total} ended with exit code {last}, so no other was made"));
             break;
         }
     }
-    let title = printable(&describe::command_line(&arguments.command)).into_owned();
-    eprint!("{}", table::text(&title, arguments.warmups, &shown));
-    if let Some(why) = cut_short {
-        eprintln!("warning: {why}");
-    }
-    write_files(arguments, shown)?;
+    show(arguments, shown, cut_short)?;
     Ok(last)
 }
 
+/// Prints the figures to standard error, and writes the files.
+fn show(arguments: &MeasureArgs, shown: Vec<ShownRun>, cut_short: Option<String>) -> Result<()> {
+    let title = printable(&describe::command_line(&arguments.command)).into_owned();
+    let MeasureArgs { warmups, output, .. } = arguments;
+    let is_list = arguments.runs > 1;
+    let text = match output.format {
+        RunFormat::Table => table::text(&title, *warmups, &shown),
+        _ => String::new(),
+    };
+    let markdown = table::markdown(&title, *warmups, &shown);
+    let runs: Vec<Run> = shown.into_iter().map(|shown| shown.run).collect();
+    let text = match output.format {
+        RunFormat::Table => text,
+        RunFormat::Markdown => markdown.clone(),
+        RunFormat::Csv => csv(&runs),
+        RunFormat::Json => output::json(&runs, is_list).map_err(|problem| anyhow!("{problem}"))?,
+    };
+    eprint!("{text}");
+    if let Some(why) = cut_short {
+        eprintln!("warning: {why}");
+    }
+    output::files(&runs, is_list, &markdown, output).map_err(|problem| anyhow!("{problem}"))
+}
+
 /// Returns whether a signal asks for the end.
-fn pause(arguments: &MeasureArgs, session: &mut MeasureSession, before: Option<u32>) -> bool {
+fn pause(arguments: &MeasureArgs, meters: &mut Meters, before: Option<f64>) -> bool {
     match arguments.cooldown {
-        Cooldown::Time(time) => session.pause(time),
-        Cooldown::Temperature => session.cool(before, WARMER, COOL),
+        Cooldown::Time(time) => meters.pause(time),
+        Cooldown::Temperature => meters.cool(before),
     }
 }
 
@@ -152,17 +240,4 @@ fn config(arguments: &MeasureArgs) -> Result<Config> {
     let mut config = Config { host: arguments.host.clone(), idle: arguments.idle, capping: Capping::Off, ..agent.run };
     config.cluster.pods_source = PodsSource::None;
     Ok(config)
-}
-
-fn write_files(arguments: &MeasureArgs, shown: Vec<ShownRun>) -> Result<()> {
-    let runs: Vec<Run> = shown.into_iter().map(|shown| shown.run).collect();
-    if let Some(file) = &arguments.output.json {
-        let text = match &runs[..] {
-            [run] if arguments.runs == 1 => serde_json::to_string_pretty(run),
-            runs => serde_json::to_string_pretty(runs),
-        };
-        let text = text.context("the run file")? + "\n";
-        fs::write(file, text).with_context(|| format!("writing {}", file.display()))?;
-    }
-    Ok(())
 }

@@ -7,7 +7,6 @@ mod scraped;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -78,33 +77,9 @@ fn runs(order: &JobOrder<'_>) -> Result<ExitCode, RunProblem> {
         run.labels.extend(order.labels.iter().cloned());
         run.work = order.work.clone();
     }
-    let written = show(&mut runs, order);
+    let written = output::write(&mut runs, order.runs > 1, &order.output);
     let code = ended?;
     written.map(|()| code)
-}
-
-/// Prints each run, and writes the files: a run file holds one run or a list, a page or picture is of one run.
-fn show(runs: &mut [Run], order: &JobOrder<'_>) -> Result<(), RunProblem> {
-    if order.runs == 1 {
-        return runs.first_mut().map_or(Ok(()), |run| output::write(run, &order.output));
-    }
-    for (number, run) in (1..).zip(runs.iter_mut()) {
-        let of_run = |file: &Option<PathBuf>| file.as_deref().map(|file| numbered(file, number));
-        let (html, svg) = (of_run(&order.output.html), of_run(&order.output.svg));
-        output::write(run, &RunOutput { json: None, html, svg, ..order.output.clone() })?;
-    }
-    if let Some(file) = &order.output.json {
-        let text = serde_json::to_string_pretty(runs).context("the runs as JSON")?;
-        fs::write(file, text + "\n").with_context(|| format!("writing {}", file.display()))?;
-    }
-    Ok(())
-}
-
-/// `page.html` of the second run is `page-2.html`.
-fn numbered(file: &Path, number: u32) -> PathBuf {
-    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
-    let extension = file.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
-    file.with_file_name(format!("{stem}-{number}{extension}"))
 }
 
 /// A cluster in which a Job or Pod is measured, one run at a time.
@@ -213,6 +188,10 @@ impl Plan {
             let text = "no cluster: there is neither a kubeconfig nor a service account; name a file with --kubeconfig";
             RunProblem::NotMeasured(text.to_owned())
         })?;
+        let credentials = match &args.context {
+            Some(context) => credentials.in_context(context).map_err(not_measured)?,
+            None => credentials,
+        };
         let source = match (&args.prometheus, args.agents) {
             (Some(url), _) => {
                 let prometheus = Prometheus::new(url, login)?;
@@ -375,18 +354,6 @@ impl EndSignals {
             _ = interrupt.recv() => *a,
             _ = terminate.recv() => *b,
             _ = hangup.recv() => *c,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_of_several_runs_has_a_page_of_its_own() {
-        for (file, expected) in [("a/page.html", "a/page-2.html"), ("page", "page-2"), ("a.b.svg", "a.b-2.svg")] {
-            assert_eq!(numbered(Path::new(file), 2), Path::new(expected));
         }
     }
 }

@@ -62,7 +62,7 @@ fn report(args: &ReportArgs) -> Result<(), RunProblem> {
     if let Some(amount) = args.work {
         run.work = Some(Work { amount, unit: args.work_unit.clone() });
     }
-    output::write(&mut run, &args.output)
+    output::write(std::slice::from_mut(&mut run), false, &args.output)
 }
 
 /// The time to look at.

@@ -14,9 +14,9 @@ use super::{Login, RunOutput};
 #[command(
     mut_arg("json", |flag| flag.short('o').help(JSON)),
     mut_arg("job", |flag| flag.conflicts_with_all(["command", "warmups", "prepare", "cooldown", "record_command", "wait"])),
-    mut_arg("format", |flag| flag.requires("job").help("How to print the run of --job")),
-    mut_arg("html", |flag| flag.requires("job")),
-    mut_arg("svg", |flag| flag.requires("job")),
+    mut_arg("format", |flag| flag.help("How to print the figures: to standard error, and those of --job to standard output")),
+    mut_arg("html", |flag| flag.help("Also write a page with the figures and the plots, without script; one for each run")),
+    mut_arg("svg", |flag| flag.help("Also write the plots alone; one file for each run")),
     mut_arg("price_per_kwh", |flag| flag.requires("job")),
     mut_arg("gco2_per_kwh", |flag| flag.requires("job")),
     mut_arg("pue", |flag| flag.requires("job")),
@@ -62,6 +62,10 @@ pub struct MeasureArgs {
     /// How idle power is separated from active power, as for `run`.
     #[arg(long = "attribution.idle", env = "ENERGY_AGENT_ATTRIBUTION_IDLE", value_enum, default_value_t = IdleMethod::Learned, value_name = "METHOD")]
     pub idle: IdleMethod,
+    /// Running agent of this machine to measure with, in place of meters of its own: HOST:PORT or a URL. Then root is not needed:
+    /// the command runs in a scope that the systemd of the user makes. The agent's interval bounds the detail.
+    #[arg(long = "agent", conflicts_with = "job", value_name = "ADDRESS")]
+    pub agent: Option<String>,
     #[command(flatten)]
     pub host: HostConfig,
     /// The command and its arguments. No shell reads them.

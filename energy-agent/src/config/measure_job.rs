@@ -18,9 +18,12 @@ pub struct JobArgs {
     /// Namespace to create it in. Default: that of the file, else that of the credentials.
     #[arg(short = 'n', long = "namespace", requires = "job", value_name = "NAME")]
     pub namespace: Option<String>,
-    /// Credentials for the API server. Default: KUBECONFIG, as for kubectl. The current context is used.
+    /// Credentials for the API server. Default: KUBECONFIG, as for kubectl.
     #[arg(long = "kubeconfig", env = "ENERGY_AGENT_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig. Default: its current context.
+    #[arg(long = "context", requires = "job", value_name = "NAME")]
+    pub context: Option<String>,
     /// Prometheus server that scrapes the agents; the figures come from it.
     #[arg(long = "prometheus", requires = "job", conflicts_with = "agents", value_name = "URL")]
     pub prometheus: Option<String>,

@@ -64,6 +64,12 @@ pub struct RunOutput {
     /// Also write the run file (docs/run-v1.schema.json), which `report` and `compare` read again.
     #[arg(long = "json", value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Also write the energies as CSV.
+    #[arg(long = "csv", value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Also write the figures as Markdown, for a pull request or an issue.
+    #[arg(long = "markdown", value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
     /// Price of a kilowatt-hour, for the cost.
     #[arg(long = "price-per-kwh", value_parser = positive, value_name = "PRICE")]
     pub price_per_kwh: Option<f64>,

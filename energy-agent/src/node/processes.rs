@@ -53,6 +53,7 @@ impl ProcessLevel {
         now: Duration,
     ) -> Vec<Process> {
         let ProcessSample { work, events, events_complete } = &sample.processes;
+        let began = now.saturating_sub(attribution.elapsed);
         self.names.follow(events);
         let (shares, ran) = share(work, &attribution.usage, owner);
         let charged: HashMap<Process, &ProcessWork> = work.iter().map(|work| (work.process, work)).collect();
@@ -61,7 +62,7 @@ impl ProcessLevel {
             if self.ledger.wants(*process, exited) {
                 let comm = charged.get(process).map(|work| work.comm).unwrap_or_default();
                 let identity = self.names.identify(*process, comm, None);
-                self.ledger.admit(*process, identity, Arc::clone(workload), now);
+                self.ledger.admit(*process, identity, Arc::clone(workload), began, now);
             }
         }
         for (process, event) in events {

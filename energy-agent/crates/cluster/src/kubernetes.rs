@@ -80,6 +80,8 @@ pub enum Credentials {
     ServiceAccount,
     /// Files that are merged as kubectl does; the current context counts.
     Kubeconfig(Vec<PathBuf>),
+    /// The same with a context of this name.
+    Context(Vec<PathBuf>, String),
 }
 
 impl Credentials {
@@ -102,6 +104,19 @@ impl Credentials {
         home.filter(|file| file.is_file()).map(|file| Self::Kubeconfig(vec![file]))
     }
 
+    /// The same in another context than the current one.
+    ///
+    /// # Errors
+    /// When it is a service account, which has no contexts.
+    pub fn in_context(self, context: &str) -> Result<Self, ClusterError> {
+        match self {
+            Self::Kubeconfig(files) | Self::Context(files, _) => Ok(Self::Context(files, context.to_owned())),
+            Self::ServiceAccount => Err(unusable(format!(
+                "--context {context:?} is for a kubeconfig, and a service account has no contexts; name a file with --kubeconfig"
+            ))),
+        }
+    }
+
     /// Reads the files.
     ///
     /// # Errors
@@ -112,12 +127,16 @@ impl Credentials {
                 let remedy = "set automountServiceAccountToken: true in the agent's pod";
                 unusable(Advice::new(format!("service account at {SERVICE_ACCOUNT}: {}", chain(&error)), remedy))
             })?,
-            Self::Kubeconfig(files) => {
+            Self::Kubeconfig(files) | Self::Context(files, _) => {
+                let context = match self {
+                    Self::Context(_, context) => Some(context.clone()),
+                    _ => None,
+                };
                 // kubectl leaves out files of `KUBECONFIG` that are not there, as long as one is.
                 let names = files.clone();
                 let read = move || {
                     let there: Vec<_> = names.into_iter().filter(|file| file.exists()).collect();
-                    (kubeconfig::read(&there), there)
+                    (kubeconfig::read(&there, context), there)
                 };
                 let (read, there) = self.read(read).await?;
                 let Some(first) = there.first() else {
@@ -155,7 +174,9 @@ impl Credentials {
                 "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT".to_owned(),
                 format!("the service account's {SERVICE_ACCOUNT}/ca.crt"),
             ),
-            Self::Kubeconfig(_) => (format!("server in {self}"), format!("certificate-authority in {self}")),
+            Self::Kubeconfig(_) | Self::Context(..) => {
+                (format!("server in {self}"), format!("certificate-authority in {self}"))
+            }
         };
         Server::new(self.config().await?, &self.to_string(), address, authority).await
     }
@@ -165,9 +186,10 @@ impl fmt::Display for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ServiceAccount => f.write_str("service account"),
-            Self::Kubeconfig(files) => {
+            Self::Kubeconfig(files) | Self::Context(files, _) => {
                 let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-                write!(f, "kubeconfig {}", files.join(", "))
+                write!(f, "kubeconfig {}", files.join(", "))?;
+                if let Self::Context(_, context) = self { write!(f, " (context {context})") } else { Ok(()) }
             }
         }
     }

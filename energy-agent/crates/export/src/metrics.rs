@@ -39,8 +39,17 @@ const POD: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_nam
 const POD_ZONE: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_name", "zone", "source"];
 const GPU: &[&str] = &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name"];
 const GPU_SOURCE: &[&str] = &["gpu", "gpu_uuid", "gpu_name", "vendor", "node_name", "source"];
-const HOLDER: &[&str] =
-    &["gpu", "gpu_uuid", "pod_id", "pod_name", "pod_namespace", "container_name", "node_name", "evidence"];
+const HOLDER: &[&str] = &[
+    "gpu",
+    "gpu_uuid",
+    "pod_id",
+    "pod_name",
+    "pod_namespace",
+    "container_name",
+    "container_id",
+    "node_name",
+    "evidence",
+];
 const POD_SOURCE: &[&str] = &["pod_id", "pod_name", "pod_namespace", "state", "node_name", "source"];
 const CONTAINER_SOURCE: &[&str] =
     &["container_id", "container_name", "runtime", "state", "pod_id", "node_name", "source"];
@@ -172,7 +181,7 @@ metrics! {
     POD_GPU_WATTS = "kepler_pod_gpu_watts" Gauge Some(Level::Pod), POD_SOURCE, of Gpu,
         "Mean active GPU power of a pod over the GPUs' last readings.";
     GPU_HOLDER_INFO = "energy_agent_gpu_holder_info" Gauge Some(Level::Pod), HOLDER, of Gpu,
-        "A container that holds a GPU, or a MIG instance of it, or held it when it ended; always 1. evidence: allocation (the kubelet gave it), samples (a process was seen to work on it), context (a process has a context on it).";
+        "A container that holds a GPU, or a MIG instance of it, or held it when it ended; always 1. container_id: of a container outside pods, or without a name. evidence: allocation (the kubelet gave it), samples (a process was seen to work on it), context (a process has a context on it).";
     CONTAINER_GPU_JOULES = "kepler_container_gpu_joules_total" Counter Some(Level::Container), CONTAINER_SOURCE, of Gpu,
         "Active GPU energy of a container over all GPUs. Energy of a pod that belongs to no container is in the container POD.";
     CONTAINER_GPU_WATTS = "kepler_container_gpu_watts" Gauge Some(Level::Container), CONTAINER_SOURCE, of Gpu,

@@ -12,7 +12,7 @@ mod processes;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use energy_model::build::Build;
 use energy_model::meter_state::UsageMeter;
@@ -107,7 +107,7 @@ impl<'a> SeriesTotals<'a> {
     /// `since` is when the agent started, where it is to be said when counters were created.
     fn add(&mut self, row: &'a WorkloadRow, since: Option<SystemTime>) {
         let WorkloadRow { workload: _, created, state: _, energy, runtime_ns, cycles, switches } = row;
-        if let Some(created) = since.and_then(|since| created_at(since + *created)) {
+        if let Some(created) = created_at(since, *created) {
             self.created = Some(self.created.map_or(created, |earlier| earlier.min(created)));
         }
         if self.energy.is_empty() {
@@ -126,9 +126,10 @@ impl<'a> SeriesTotals<'a> {
     }
 }
 
-fn created_at(time: SystemTime) -> Option<Created> {
-    let since = time.duration_since(UNIX_EPOCH).ok()?;
-    u64::try_from(since.as_millis()).ok().map(Created)
+/// `since` is when the agent started, where it is to be said when counters were created: `created` after that.
+fn created_at(since: Option<SystemTime>, created: Duration) -> Option<Created> {
+    let unix = since?.checked_add(created)?.duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(unix.as_millis()).ok().map(Created)
 }
 
 fn add_energy(sum: &mut Vec<WorkloadEnergy>, parts: &[WorkloadEnergy]) {
@@ -209,11 +210,13 @@ fn write_energy(writer: &mut Writer, all: &[SeriesTotals<'_>], joules: &Metric, 
 fn write_pod_idle(writer: &mut Writer, snapshot: &Snapshot, labels: impl Fn(PodName<'_>, WorkloadState) -> Labels) {
     let Some(idle) = &snapshot.idle else { return };
     family(writer, &m::POD_IDLE_JOULES);
-    for PodIdle { uid, state, energy } in &idle.pods {
+    for PodIdle { uid, created, state, energy } in &idle.pods {
         let labels = labels(snapshot.names.pod(uid), *state);
+        let created = created_at(snapshot.counting_since, *created);
         for (key, total) in energy {
             let [zone, source] = energy_labels(*key);
-            writer.sample(&labels, &[zone, source, ("policy", idle.policy)], SeriesValue::Energy(*total));
+            let more = [zone, source, ("policy", idle.policy)];
+            writer.counter(&labels, &more, SeriesValue::Energy(*total), created);
         }
     }
 }

@@ -12,8 +12,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use energy_model::workload::units::MEASURED_SCOPE;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::early_signals::EarlySignals;
 use crate::workload::tree::{v2_root, walk};
 
 /// Below the root of cgroup v2.
@@ -31,10 +33,11 @@ const MOST_TRIES: u32 = 20;
 /// What the child says when it cannot join the cgroup: no exec fails with it.
 const NOT_JOINED: i32 = libc::EOWNERDEAD;
 
-/// A cgroup of its own. Dropped, it is removed if it is empty.
+/// A cgroup of its own.
 #[derive(Debug)]
 pub struct RunScope {
-    slice: PathBuf,
+    /// What was made here, and is removed on drop if it is empty; `None`: systemd has made the cgroup and removes it.
+    slice: Option<PathBuf>,
     dir: PathBuf,
     name: String,
 }
@@ -54,8 +57,19 @@ impl RunScope {
     /// # Errors
     /// When there is no cgroup v2, or it may not be written.
     pub fn create(cgroupfs: &Path, number: u32) -> Result<Self> {
+        Self::named(cgroupfs, format!("{PREFIX}{}-{number}{SUFFIX}", process::id()))
+    }
+
+    /// The same with a name by which a running agent shows it as a unit of its own.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_shown(cgroupfs: &Path, number: u32) -> Result<Self> {
+        Self::named(cgroupfs, format!("{MEASURED_SCOPE}{}-{number}{SUFFIX}", process::id()))
+    }
+
+    fn named(cgroupfs: &Path, name: String) -> Result<Self> {
         let slice = v2_root(cgroupfs)?.join(SLICE);
-        let name = format!("{PREFIX}{}-{number}{SUFFIX}", process::id());
         let dir = slice.join(&name);
         let remedy = "run as root, where cgroup v2 can be written";
         // Another process that ends removes the slice when it is empty, maybe right now.
@@ -64,7 +78,7 @@ impl RunScope {
             fs::create_dir_all(&slice).with_context(|| format!("making the cgroup {}; {remedy}", slice.display()))?;
             remove_left_over(&slice);
             match fs::create_dir(&dir) {
-                Ok(()) => return Ok(Self { slice, dir, name }),
+                Ok(()) => return Ok(Self { slice: Some(slice), dir, name }),
                 Err(error) if error.kind() == ErrorKind::NotFound && tries < MOST_TRIES => tries += 1,
                 Err(error) => {
                     return Err(error).with_context(|| format!("making the cgroup {}; {remedy}", dir.display()));
@@ -73,17 +87,28 @@ impl RunScope {
         }
     }
 
+    /// The scope of this name that systemd has made for a process, which may be a zombie by now. `None`: the process is not in
+    /// it, or the scope is gone.
+    #[must_use]
+    pub fn of_process(cgroupfs: &Path, pid: u32, name: &str) -> Option<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let dir = v2_root(cgroupfs).ok()?.join(path);
+        let is_there = path.rsplit('/').next() == Some(name) && dir.is_dir();
+        is_there.then(|| Self { slice: None, dir, name: name.to_owned() })
+    }
+
     /// The unit that its work is charged to.
     #[must_use]
     pub fn unit(&self) -> &str {
         &self.name
     }
 
-    /// Starts the command in the cgroup.
+    /// Starts the command in the cgroup. It gets `signals` that came while it was started.
     ///
     /// # Errors
     /// When the program cannot be started, or the cgroup cannot be joined.
-    pub fn spawn(&self, command: &mut Command) -> Result<Child, NotStarted> {
+    pub fn spawn(&self, command: &mut Command, signals: &EarlySignals) -> Result<Child, NotStarted> {
         let procs = OpenOptions::new().write(true).open(self.dir.join("cgroup.procs")).map_err(NotStarted::Failed)?;
         // 0 stands for whoever writes it.
         let join = move || match rustix::io::write(&procs, b"0") {
@@ -92,6 +117,7 @@ impl RunScope {
         };
         // SAFETY: between fork and exec `join` makes one system call, write(2), and allocates nothing.
         unsafe { command.pre_exec(join) };
+        signals.pass_to(command);
         command.spawn().map_err(|error| match error.kind() {
             _ if error.raw_os_error() == Some(NOT_JOINED) => {
                 let detail = format!("the command cannot join the cgroup {}", self.dir.display());
@@ -145,9 +171,10 @@ impl RunScope {
 
 impl Drop for RunScope {
     fn drop(&mut self) {
+        let Some(slice) = &self.slice else { return };
         remove(&self.dir);
         // It stays while another command runs below it.
-        let _ = fs::remove_dir(&self.slice);
+        let _ = fs::remove_dir(slice);
     }
 }
 
@@ -165,7 +192,8 @@ fn remove_left_over(slice: &Path) {
 
 /// The process that made the cgroup of this name.
 fn owner_of(name: &str) -> Option<u32> {
-    name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.split_once('-')?.0.parse().ok()
+    let number = name.strip_prefix(PREFIX).or_else(|| name.strip_prefix(MEASURED_SCOPE));
+    number?.strip_suffix(SUFFIX)?.split_once('-')?.0.parse().ok()
 }
 
 /// Removes a cgroup and all below it, from the leaves up, as far as they are empty.
@@ -181,7 +209,9 @@ mod tests {
 
     #[test]
     fn the_name_tells_whose_the_cgroup_is() {
-        assert_eq!(owner_of("measure-4711-3.scope"), Some(4711));
+        for name in ["measure-4711-3.scope", "energy-agent-measure-4711-3.scope"] {
+            assert_eq!(owner_of(name), Some(4711), "{name}");
+        }
         for other in ["measure-.scope", "measure-4711.scope", "session-1-2.scope", "measure-x-1.scope", "measure-1-1"] {
             assert_eq!(owner_of(other), None, "{other}");
         }

@@ -70,6 +70,8 @@ struct ProcessTotals {
 struct ProcessEntry {
     identity: Identity,
     workload: Arc<Workload>,
+    /// The beginning of the interval in which it got its row.
+    created: Duration,
     ended: Option<Duration>,
     totals: ProcessTotals,
 }
@@ -97,8 +99,16 @@ impl ProcessLedger {
             && (ended || self.living < self.limits.living || self.predecessors(process).next().is_some())
     }
 
-    /// Gives a process a row. One that had its id before has ended: that row's total is no longer this id's.
-    pub fn admit(&mut self, process: Process, identity: Identity, workload: Arc<Workload>, now: Duration) {
+    /// Gives a process a row; `created` is when the interval began. One that had its id before has ended: that row's total is
+    /// no longer this id's.
+    pub fn admit(
+        &mut self,
+        process: Process,
+        identity: Identity,
+        workload: Arc<Workload>,
+        created: Duration,
+        now: Duration,
+    ) {
         let before: Vec<Process> = self.predecessors(process).collect();
         for before in before {
             self.end(before, now);
@@ -106,7 +116,7 @@ impl ProcessLedger {
         }
         let zero = vec![Microjoules::ZERO; self.keys.len()];
         let totals = ProcessTotals { energy: zero.clone(), charges: zero, runtime_ns: 0 };
-        if self.rows.insert(process, ProcessEntry { identity, workload, ended: None, totals }).is_none() {
+        if self.rows.insert(process, ProcessEntry { identity, workload, created, ended: None, totals }).is_none() {
             self.living += 1;
         }
     }
@@ -239,6 +249,7 @@ impl ProcessLedger {
             kind,
             comm: comm.into(),
             exe: "".into(),
+            created: Duration::ZERO,
             state: WorkloadState::Running,
             energy: energy(totals, true),
             runtime_ns: totals.runtime_ns,
@@ -256,6 +267,7 @@ impl ProcessLedger {
             },
             comm: Arc::clone(&row.identity.comm),
             exe: Arc::clone(&row.identity.exe),
+            created: row.created,
             state: if row.ended.is_some() { WorkloadState::Terminated } else { WorkloadState::Running },
             energy: energy(&row.totals, row.ended.is_none()),
             runtime_ns: row.totals.runtime_ns,

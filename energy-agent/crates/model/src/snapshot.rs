@@ -140,6 +140,8 @@ pub struct IdleShares {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdle {
     pub uid: Arc<str>,
+    /// When its counters were 0, since the agent started.
+    pub created: Duration,
     pub state: WorkloadState,
     pub energy: IdleEnergies,
 }
@@ -182,6 +184,8 @@ pub struct ProcessRow {
     pub comm: Arc<str>,
     /// Its binary; empty where that is not known.
     pub exe: Arc<str>,
+    /// When its counters were 0, since the agent started.
+    pub created: Duration,
     pub state: WorkloadState,
     pub energy: Energies,
     pub runtime_ns: u64,

@@ -1,4 +1,4 @@
-//! A run as CSV (RFC 4180): one line for each energy, and the totals.
+//! Runs as CSV (RFC 4180): one line for each energy, and the totals of each run.
 
 use std::borrow::Cow;
 
@@ -6,11 +6,19 @@ use crate::figures::{Row, rows};
 use crate::number::float;
 use crate::run::{Energy, Part, Run};
 
-/// Lines with a heading.
+/// Lines with a heading; the last column is the number of the run.
 #[must_use]
-pub fn csv(run: &Run) -> String {
+pub fn csv(runs: &[Run]) -> String {
     let mut text =
-        "subject,node,part,zone,source,estimated,at_least,start,end,joules,kwh,mean_watts,peak_watts\r\n".to_owned();
+        "subject,node,part,zone,source,estimated,at_least,start,end,joules,kwh,mean_watts,peak_watts,run\r\n"
+            .to_owned();
+    for (number, run) in (1..).zip(runs) {
+        add(&mut text, number, run);
+    }
+    text
+}
+
+fn add(text: &mut String, number: u32, run: &Run) {
     let seconds = run.seconds();
     let subject = match &run.subject.namespace {
         Some(namespace) => format!("{namespace}/{}", run.subject.name),
@@ -34,6 +42,7 @@ pub fn csv(run: &Run) -> String {
                 format!("{:.9}", joules / 3.6e6).into(),
                 watts((seconds > 0.0).then(|| joules / seconds)).into(),
                 watts(peak).into(),
+                number.to_string().into(),
             ];
             text.push_str(&cells.join(","));
             text.push_str("\r\n");
@@ -46,7 +55,6 @@ pub fn csv(run: &Run) -> String {
             line("", "total", "", "", estimated, run.microjoules(estimated), None);
         }
     }
-    text
 }
 
 const fn part_name(part: Part) -> &'static str {

@@ -8,6 +8,8 @@
 //! 4. Several scrapers of one agent see one counter: no rise counts twice.
 //! 5. What nobody saw is said, never filled up.
 
+pub(crate) mod peak;
+
 use crate::samples::{Counter, Reading};
 
 /// How long before a window samples are looked for, in seconds.
@@ -58,8 +60,6 @@ pub(crate) struct Counted {
     pub longest_unseen: f64,
     /// Longest time between two sights while it ran.
     pub interval: f64,
-    /// Largest rise of one reader, in counts per second.
-    pub peak: Option<f64>,
 }
 
 /// A reading and the number of its reader.
@@ -118,7 +118,6 @@ pub(crate) fn count(counter: &Counter, window: Window) -> Option<Counted> {
         restarts: walk.restarts,
         unseen: walk.unseen,
         longest_unseen: walk.longest_unseen,
-        peak: peak(counter, window),
         steps: walk.steps,
     })
 }
@@ -246,29 +245,6 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The largest rise between two successive readings of one reader, per second; readings that lie closer together than half of
-/// what is usual for the reader do not count.
-fn peak(counter: &Counter, window: Window) -> Option<f64> {
-    let mut highest: Option<f64> = None;
-    for readings in counter.readers.values() {
-        let pairs = readings.windows(2).filter(|pair| pair[0].at >= window.from && pair[1].at <= window.to);
-        let pairs: Vec<_> =
-            pairs.filter(|pair| pair[0].life_ms == pair[1].life_ms && pair[0].count <= pair[1].count).collect();
-        let mut lengths: Vec<f64> =
-            pairs.iter().map(|pair| pair[1].at - pair[0].at).filter(|length| *length > 0.0).collect();
-        lengths.sort_by(f64::total_cmp);
-        let Some(usual) = lengths.get(lengths.len() / 2) else { continue };
-        for pair in pairs {
-            let length = pair[1].at - pair[0].at;
-            if length >= usual / 2.0 {
-                let rate = crate::number::float(pair[1].count - pair[0].count) / length;
-                highest = Some(highest.map_or(rate, |highest| highest.max(rate)));
-            }
-        }
-    }
-    highest
-}
-
 /// Several counters of a kind that are added up, such as the packages of all pods of a job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sum<'a> {
@@ -276,10 +252,6 @@ pub(crate) struct Sum<'a> {
 }
 
 impl Sum<'_> {
-    pub(crate) fn total(&self) -> u64 {
-        self.counted.iter().map(|counted| counted.total).sum()
-    }
-
     /// Counts per second over time: the value of each point holds since the point before it. One counter is shown by its own
     /// steps, several in slices of the longest interval.
     pub(crate) fn rates(&self) -> Vec<(f64, f64)> {
@@ -317,14 +289,6 @@ impl Sum<'_> {
             sums.iter().enumerate().map(|(index, sum)| (begin + width * crate::number::count(index + 1), sum / width)),
         );
         points
-    }
-
-    /// The largest mean over one interval; of several counters that of their sum.
-    pub(crate) fn peak(&self) -> Option<f64> {
-        if let [one] = self.counted[..] {
-            return one.peak;
-        }
-        self.rates().iter().map(|(_, rate)| *rate).max_by(f64::total_cmp)
     }
 }
 

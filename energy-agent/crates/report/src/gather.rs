@@ -2,13 +2,16 @@
 
 mod curves;
 mod gpus;
+mod powers;
 
 use std::collections::BTreeMap;
 
-use crate::energy::{Began, Counted, Sum, Window, count};
+use self::powers::{Late, Powers, charged};
+use crate::energy::peak::peak;
+use crate::energy::{Began, Counted, Window, count};
 use crate::number::{duration, float};
 use crate::run::{API_VERSION, Energy, Measured, MeasuredBy, Node, Part, PodPart, Run, Subject, SubjectKind, Warning};
-use crate::samples::{Counter, Pages, Samples};
+use crate::samples::{Counter, INTERVAL, Pages, Samples};
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -27,25 +30,37 @@ pub struct Ask {
 /// The metrics of a kind of subject.
 struct Names {
     cpu: &'static str,
+    cpu_watts: &'static str,
     gpu: &'static str,
+    gpu_watts: &'static str,
     idle: Option<&'static str>,
     seconds: Option<&'static str>,
 }
 
 const POD: Names = Names {
     cpu: "kepler_pod_cpu_joules_total",
+    cpu_watts: "kepler_pod_cpu_watts",
     gpu: "kepler_pod_gpu_joules_total",
+    gpu_watts: "kepler_pod_gpu_watts",
     idle: Some("energy_agent_pod_idle_joules_total"),
     seconds: Some("energy_agent_pod_cpu_seconds_total"),
 };
 const UNIT: Names = Names {
     cpu: "energy_agent_system_cpu_joules_total",
+    cpu_watts: "energy_agent_system_cpu_watts",
     gpu: "energy_agent_system_gpu_joules_total",
+    gpu_watts: "energy_agent_system_gpu_watts",
     idle: None,
     seconds: Some("energy_agent_system_cpu_seconds_total"),
 };
-const NODE: Names =
-    Names { cpu: "kepler_node_cpu_joules_total", gpu: "kepler_node_gpu_joules_total", idle: None, seconds: None };
+const NODE: Names = Names {
+    cpu: "kepler_node_cpu_joules_total",
+    cpu_watts: "kepler_node_cpu_watts",
+    gpu: "kepler_node_gpu_joules_total",
+    gpu_watts: gpus::WATTS,
+    idle: None,
+    seconds: None,
+};
 
 const fn names(kind: SubjectKind) -> Names {
     match kind {
@@ -58,23 +73,24 @@ const fn names(kind: SubjectKind) -> Names {
 /// The metrics that are read of a subject of this kind, each once.
 #[must_use]
 pub fn subject_metrics(kind: SubjectKind) -> Vec<&'static str> {
-    let Names { cpu, gpu, idle, seconds } = names(kind);
+    let Names { cpu, cpu_watts, gpu, gpu_watts, idle, seconds } = names(kind);
     let holder = matches!(kind, SubjectKind::Pod | SubjectKind::Job | SubjectKind::Namespace).then_some(gpus::HOLDER);
-    [Some(cpu), Some(gpu), idle, seconds, holder].into_iter().flatten().collect()
+    [Some(cpu), Some(cpu_watts), Some(gpu), Some(gpu_watts), idle, seconds, holder].into_iter().flatten().collect()
 }
 
 /// The metrics that are read of the subject's nodes.
 #[must_use]
 pub fn node_metrics() -> Vec<&'static str> {
-    let mut names = vec![NODE.cpu, NODE.gpu, "kepler_build_info", "kepler_node_cpu_info", "kepler_node_gpu_info"];
+    let mut names =
+        vec![NODE.cpu, NODE.cpu_watts, NODE.gpu, "kepler_build_info", "kepler_node_cpu_info", "kepler_node_gpu_info"];
     names.extend(gpus::METRICS);
     names
 }
 
 /// The metrics that an agent has without the label of its node.
 #[must_use]
-pub const fn agent_metrics() -> [&'static str; 3] {
-    [crate::samples::START, crate::samples::LAST_TICK, "energy_agent_attribution_info"]
+pub const fn agent_metrics() -> [&'static str; 4] {
+    [crate::samples::START, crate::samples::LAST_TICK, INTERVAL, "energy_agent_attribution_info"]
 }
 
 /// A counter that counted something in the window.
@@ -95,7 +111,7 @@ pub fn run(samples: &Samples, ask: &Ask) -> Option<Run> {
         });
         counted.collect()
     };
-    let Names { cpu, gpu, idle, seconds } = names(ask.subject.kind);
+    let Names { cpu, cpu_watts, gpu, gpu_watts, idle, seconds } = names(ask.subject.kind);
     // Another exporter may use the names of Kepler; ours has the label source.
     let ours = |used: &Used| !used.counter.label("source").is_empty();
     let of = |name: &str| used(name, ask.window).into_iter().filter(ours).collect::<Vec<_>>();
@@ -107,9 +123,13 @@ pub fn run(samples: &Samples, ask: &Ask) -> Option<Run> {
     }
     let sights: Vec<&Counted> = all.iter().copied().chain(&seconds).map(|used| &used.counted).collect();
     let times = Times::of(&sights, ask);
+    let late = Late::of(samples, times.interval);
+    let [cpu_powers, gpu_powers, none] =
+        [Some(cpu_watts), Some(gpu_watts), None].map(|metric| Powers::of(samples, metric));
     let mut energy = Vec::new();
-    for (part, used) in [Part::Package, Part::Gpu, Part::Idle].into_iter().zip(&parts) {
-        energy.extend(energies(part, used));
+    let by_part = [Part::Package, Part::Gpu, Part::Idle].into_iter().zip(&parts);
+    for ((part, used), powers) in by_part.zip([&cpu_powers, &gpu_powers, &none]) {
+        energy.extend(energies(part, used, powers, ask.window, &late));
     }
     energy.sort_by(|a, b| (a.part, &a.node, &a.zone, &a.source).cmp(&(b.part, &b.node, &b.zone, &b.source)));
     let nodes = node_names(&all, &seconds);
@@ -117,9 +137,12 @@ pub fn run(samples: &Samples, ask: &Ask) -> Option<Run> {
     let node_energy = if ask.subject.kind == SubjectKind::Node {
         Vec::new()
     } else {
-        let mut node_energy =
-            energies(Part::Package, &used(NODE.cpu, meanwhile).into_iter().filter(ours).collect::<Vec<_>>());
-        node_energy.extend(energies(Part::Gpu, &used(NODE.gpu, meanwhile)));
+        let of_node = |part: Part, counters: &str, watts: &str| {
+            let used: Vec<Used> = used(counters, meanwhile).into_iter().filter(ours).collect();
+            energies(part, &used, &Powers::of(samples, Some(watts)), meanwhile, &late)
+        };
+        let mut node_energy = of_node(Part::Package, NODE.cpu, NODE.cpu_watts);
+        node_energy.extend(of_node(Part::Gpu, NODE.gpu, NODE.gpu_watts));
         node_energy.retain(|energy| nodes.contains(&energy.node));
         node_energy
     };
@@ -148,7 +171,15 @@ pub fn run(samples: &Samples, ask: &Ask) -> Option<Run> {
         waited: None,
         cpu_seconds: (!seconds.is_empty()).then(|| float(seconds.iter().map(|used| used.counted.total).sum()) / 1e6),
         node_energy,
-        series: curves::curves(samples, ask, &times, &parts[0], &parts[1], &held, &nodes),
+        series: curves::curves(
+            samples,
+            ask,
+            &times,
+            &parts[0],
+            &charged(&parts[1], &gpu_powers, ask.window, &late),
+            &held,
+            &nodes,
+        ),
         limits: gpus::limits(samples, ask, &times, &held, &nodes),
         gpus: held.iter().map(|held| held.used.clone()).collect(),
         pods: if ask.subject.kind == SubjectKind::Node || ask.subject.kind == SubjectKind::Unit {
@@ -263,10 +294,10 @@ impl Times {
 }
 
 /// The energy of a part by zone and source; of the CPU's zones only package and DRAM are parts that add up.
-fn energies(part: Part, used: &[Used]) -> Vec<Energy> {
-    let mut groups: BTreeMap<(Part, String, String, String), Sum<'_>> = BTreeMap::new();
-    for Used { counter, counted } in used {
-        let label = |name: &str| counter.label(name);
+fn energies(part: Part, used: &[Used], powers: &Powers, window: Window, late: &Late) -> Vec<Energy> {
+    let mut groups: BTreeMap<(Part, String, String, String), Vec<&Used>> = BTreeMap::new();
+    for one in used {
+        let label = |name: &str| one.counter.label(name);
         let kind = match (part, label("zone")) {
             (Part::Package, "package") => Part::Package,
             (Part::Package, "dram") => Part::Dram,
@@ -280,16 +311,22 @@ fn energies(part: Part, used: &[Used]) -> Vec<Energy> {
             (_, zone, _) => std::iter::once(zone).chain(place).collect::<Vec<_>>().join("-"),
         };
         let key = (kind, label("node_name").to_owned(), zone, label("source").to_owned());
-        groups.entry(key).or_default().counted.push(counted);
+        groups.entry(key).or_default().push(one);
     }
-    let energy = |((part, node, zone, source), sum): ((Part, String, String, String), Sum<'_>)| Energy {
-        part,
-        zone,
-        node,
-        estimated: source == "estimate",
-        source,
-        microjoules: sum.total(),
-        peak_watts: sum.peak().map(|rate| rate / 1e6),
+    let energy = |((part, node, zone, source), group): ((Part, String, String, String), Vec<&Used>)| {
+        let counted: Vec<&Counted> = group.iter().map(|used| &used.counted).collect();
+        let late = if part == Part::Gpu { late.gpu } else { late.cpu };
+        let own = powers.sums(&group.iter().map(|used| &used.counter).collect::<Vec<_>>(), window);
+        let of_counters = peak(&counted, window, late).map(|rate| rate / 1e6);
+        Energy {
+            part,
+            zone,
+            node,
+            estimated: source == "estimate",
+            source,
+            microjoules: counted.iter().map(|counted| counted.total).sum(),
+            peak_watts: own.into_iter().map(|(_, watts)| watts).chain(of_counters).max_by(f64::total_cmp),
+        }
     };
     groups.into_iter().map(energy).collect()
 }

@@ -34,7 +34,8 @@ pub fn markdown(run: &Run) -> String {
 }
 
 /// Foreign text that begins no markup, link, mention or cell of its own.
-fn escaped(text: &str) -> String {
+#[must_use]
+pub fn escaped(text: &str) -> String {
     let mut out = String::new();
     for character in text.chars() {
         match character {

@@ -181,7 +181,7 @@ pub struct Energy {
     #[serde(default)]
     pub estimated: bool,
     pub microjoules: u64,
-    /// Largest mean power over one interval of `interval_seconds` or longer.
+    /// Largest power that was seen: the largest that the agent said of one of its intervals, or mean between two readings or more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_watts: Option<f64>,
 }

@@ -29,6 +29,8 @@ const DETAIL: [&str; 14] = [
 pub const START: &str = "process_start_time_seconds";
 /// When the values of a page were read.
 pub const LAST_TICK: &str = "energy_agent_last_tick_timestamp_seconds";
+/// The length of the agent's last interval.
+pub const INTERVAL: &str = "energy_agent_interval_seconds";
 /// A page's own time is believed this far from the time of its scrape.
 const BELIEVED_S: f64 = 60.0;
 
@@ -55,7 +57,7 @@ impl RawSeries {
     }
 
     /// Who read it: the labels that the scraper added.
-    fn reader(&self) -> Labels {
+    pub(crate) fn reader(&self) -> Labels {
         let foreign = |name: &str| name != "cluster" && (IDENTITY.contains(&name) || DETAIL.contains(&name));
         self.labels.iter().filter(|(name, _)| !foreign(name)).map(own).collect()
     }

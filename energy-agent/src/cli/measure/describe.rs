@@ -3,14 +3,16 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use energy_model::meter_state::{MeterName, MeterState};
 use energy_model::snapshot::Snapshot;
 use energy_report::run::{API_VERSION, MeasuredBy, Node, Outcome, Part, Run, Subject, SubjectKind, Warning, Work};
 use ring::digest::{SHA256, digest};
 
-use super::session::{MeasuredRun, code};
+use super::agent_session::{AgentRun, seconds};
+use super::events::{CommandEnd, code};
+use super::session::MeasuredRun;
 use super::table::ShownRun;
 use crate::config::MeasureArgs;
 
@@ -21,28 +23,9 @@ const SHORT: Duration = Duration::from_millis(20);
 
 /// The run with its warnings.
 pub fn shown(arguments: &MeasureArgs, measured: MeasuredRun) -> ShownRun {
-    let MeasuredRun { figures, start, elapsed, status, killed, interrupted: _, last } = measured;
+    let MeasuredRun { figures, start, elapsed, end, last } = measured;
     let mut warnings = about_meters(&figures.energy, &last);
-    if !figures.gpus.is_empty() && elapsed < GPU_SHORT {
-        warnings.push(warning(
-            "short_for_gpu_counter",
-            "the run is shorter than 20 steps of a GPU's energy counter (0.1 s each); let it work longer, or repeat it with -r",
-        ));
-    }
-    if elapsed < SHORT {
-        warnings.push(warning(
-            "short_run",
-            "the run is shorter than 20 steps of an energy counter (1 ms each); let it work longer, or repeat it with -r",
-        ));
-    }
-    if killed > 0 {
-        let message = format!(
-            "{killed} {} that the command left behind; --wait=children waits for them",
-            if killed == 1 { "process was killed" } else { "processes were killed" }
-        );
-        warnings.push(warning("left_over_killed", &message));
-    }
-    let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    warnings.extend(about_run(!figures.gpus.is_empty(), elapsed, &end));
     let run = Run {
         api_version: API_VERSION.to_owned(),
         id: id(),
@@ -52,7 +35,7 @@ pub fn shown(arguments: &MeasureArgs, measured: MeasuredRun) -> ShownRun {
         nodes: vec![Node {
             name: last.node.to_string(),
             cpu: last.cpu_info.first().map(|cpu| cpu.model_name.clone()).filter(|model| !model.is_empty()),
-            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned()),
+            kernel: kernel(),
             agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             gpu_driver: None,
             gpus: figures.gpus,
@@ -73,15 +56,72 @@ pub fn shown(arguments: &MeasureArgs, measured: MeasuredRun) -> ShownRun {
         limits: Vec::new(),
         series: figures.series,
         pods: Vec::new(),
-        outcome: Some(Outcome {
-            succeeded: status.success(),
-            exit_code: Some(i32::from(code(status))),
-            reason: String::new(),
-        }),
+        outcome: Some(outcome(&end)),
         warnings,
         prices: None,
     };
-    ShownRun { run, idle: figures.idle }
+    ShownRun { run, idle: Some(figures.idle) }
+}
+
+/// A run whose figures a running agent has counted.
+pub fn shown_by_agent(arguments: &MeasureArgs, measured: AgentRun) -> ShownRun {
+    let AgentRun { run, elapsed, end, interval } = measured;
+    let held = run.energy.iter().any(|energy| energy.part == Part::Gpu);
+    let mut warnings = run.warnings;
+    warnings.extend(about_run(held, elapsed, &end));
+    if elapsed < interval * 2 {
+        warnings.push(warning(
+            "short_for_agent",
+            "the run is shorter than two readings of the agent: the energy of one reading is divided by CPU time; let it work longer",
+        ));
+    }
+    let nodes = run.nodes.into_iter().map(|node| Node { kernel: kernel(), ..node }).collect();
+    let run = Run {
+        id: id(),
+        subject: subject(arguments),
+        work: arguments.work.map(|amount| Work { amount, unit: arguments.work_unit.clone() }),
+        labels: arguments.labels.iter().cloned().collect(),
+        nodes,
+        outcome: Some(outcome(&end)),
+        warnings,
+        ..run
+    };
+    ShownRun { run, idle: None }
+}
+
+fn outcome(end: &CommandEnd) -> Outcome {
+    let status = end.status;
+    Outcome { succeeded: status.success(), exit_code: Some(i32::from(code(status))), reason: String::new() }
+}
+
+fn kernel() -> Option<String> {
+    fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned())
+}
+
+/// What a reader has to know of the run, whoever measured it.
+fn about_run(used_gpu: bool, elapsed: Duration, end: &CommandEnd) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    if used_gpu && elapsed < GPU_SHORT {
+        warnings.push(warning(
+            "short_for_gpu_counter",
+            "the run is shorter than 20 steps of a GPU's energy counter (0.1 s each); let it work longer, or repeat it with -r",
+        ));
+    }
+    if elapsed < SHORT {
+        warnings.push(warning(
+            "short_run",
+            "the run is shorter than 20 steps of an energy counter (1 ms each); let it work longer, or repeat it with -r",
+        ));
+    }
+    if end.killed > 0 {
+        let killed = end.killed;
+        let message = format!(
+            "{killed} {} that the command left behind; --wait=children waits for them",
+            if killed == 1 { "process was killed" } else { "processes were killed" }
+        );
+        warnings.push(warning("left_over_killed", &message));
+    }
+    warnings
 }
 
 /// What the meters cannot do here.

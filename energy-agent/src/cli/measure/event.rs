@@ -1,4 +1,4 @@
-//! What happens while a command runs.
+//! What may happen while a command runs.
 
 use std::time::Instant;
 

@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::thread;
 
 use anyhow::{Context as _, Result};
+use energy_host::early_signals::EarlySignals;
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -16,17 +17,20 @@ use super::event::RunEvent;
 
 const FORWARDED: [Signal; 6] = [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP, Signal::USR1, Signal::USR2];
 
-/// Tells of every such signal from now on. One that was ignored when the program was started (`nohup`) stays ignored.
+/// Tells of every such signal from now on, and takes note of those that come while a command is started. One that was ignored
+/// when the program was started (`nohup`) stays ignored.
 ///
 /// # Errors
 /// When the kernel refuses a handler, or there is no thread to be had.
-pub fn follow(events: Sender<RunEvent>) -> Result<()> {
+pub fn follow(events: Sender<RunEvent>) -> Result<EarlySignals> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("starting the runtime")?;
     let ignored = ignored();
+    let followed = || FORWARDED.into_iter().filter(|number| ignored >> (number.as_raw() - 1) & 1 == 0);
+    let early = EarlySignals::watch(followed().filter(|number| ends(*number))).context("waiting for signals")?;
     let mut signals = Vec::new();
     {
         let _inside = runtime.enter();
-        for number in FORWARDED.into_iter().filter(|number| ignored >> (number.as_raw() - 1) & 1 == 0) {
+        for number in followed() {
             signals.push((number, signal(SignalKind::from_raw(number.as_raw())).context("waiting for signals")?));
         }
     }
@@ -46,7 +50,7 @@ pub fn follow(events: Sender<RunEvent>) -> Result<()> {
         });
     };
     thread::Builder::new().name("signals".to_owned()).spawn(wait).context("thread for signals")?;
-    Ok(())
+    Ok(early)
 }
 
 /// Whether the signal asks for an end.

@@ -1,9 +1,10 @@
-//! The figures of one run or several as text, in the manner of `perf stat`. Pure.
+//! The figures of one run or several as text, in the manner of `perf stat`, or as Markdown. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use energy_model::units::{Microjoules, ratio};
+use energy_report::markdown::escaped;
 use energy_report::run::{Part, Run, Warning};
 use energy_report::stats::Summary;
 
@@ -11,8 +12,8 @@ use energy_report::stats::Summary;
 #[derive(Debug)]
 pub struct ShownRun {
     pub run: Run,
-    /// Idle energy of the node, a part of the run's `node_energy`.
-    pub idle: Microjoules,
+    /// Idle energy of the node, a part of the run's `node_energy`; `None` where nobody said it.
+    pub idle: Option<Microjoules>,
 }
 
 /// Longest command line that is repeated.
@@ -21,35 +22,97 @@ const MAX_TITLE: usize = 60;
 /// One part of the energy over all runs.
 type PartKey = (Part, String, String);
 
+/// One figure: its mean over the runs, and what is said beside it.
+struct ShownFigure {
+    value: String,
+    unit: char,
+    name: String,
+    /// Half of the 95 % interval by Student's t, in percent of the mean; empty with one run.
+    spread: String,
+    rest: String,
+}
+
+const NO_RUN: &str = "No run was measured.";
+const WHAT_IT_IS: &str =
+    "The energy is active energy: above what the idle machine draws. Board counters, not the wall (EEHPC level: none).";
+
 /// Several lines; of no runs, one that says so.
 pub fn text(command: &str, warmups: u32, runs: &[ShownRun]) -> String {
-    let Some(first) = runs.first() else { return "\nNo run was measured.\n".to_owned() };
-    let mut text = format!("\nEnergy of '{}' ({})\n\n", shortened(command), scope(warmups, runs));
-    for key in keys(runs) {
-        line(&mut text, first, runs, &key);
+    if runs.is_empty() {
+        return format!("\n{NO_RUN}\n");
     }
+    let mut text = format!("\nEnergy of '{}' ({})\n\n", shortened(command), scope(warmups, runs));
+    for ShownFigure { value, unit, name, spread, rest } in figures(runs) {
+        let spread = if spread.is_empty() { spread } else { format!("( +- {spread} )") };
+        let line = format!("{value:>14} {unit}  {name:<22} {spread:<14} {rest}");
+        writeln!(text, "{}", line.trim_end()).expect("a String takes every write");
+    }
+    if let Some(far) = outliers(runs) {
+        writeln!(text, "{far}").expect("a String takes every write");
+    }
+    writeln!(text, "\n{WHAT_IT_IS}").expect("a String takes every write");
+    for Warning { code, message } in warnings(runs) {
+        writeln!(text, "warning: {message} [{code}]").expect("a String takes every write");
+    }
+    text
+}
+
+/// The same for a pull request or an issue.
+pub fn markdown(command: &str, warmups: u32, runs: &[ShownRun]) -> String {
+    if runs.is_empty() {
+        return format!("{NO_RUN}\n");
+    }
+    let mut text = format!("**Energy of {}** ({})\n\n", escaped(&shortened(command)), escaped(&scope(warmups, runs)));
+    text.push_str("| | mean | +- | |\n| --- | ---: | ---: | --- |\n");
+    for ShownFigure { value, unit, name, spread, rest } in figures(runs) {
+        // Blanks that align columns in a terminal.
+        let rest: Vec<&str> = rest.split("  ").map(str::trim).filter(|part| !part.is_empty()).collect();
+        writeln!(text, "| {} | {value} {unit} | {spread} | {} |", escaped(&name), escaped(&rest.join(", ")))
+            .expect("a String takes every write");
+    }
+    text.push('\n');
+    if let Some(far) = outliers(runs) {
+        writeln!(text, "{far}\n").expect("a String takes every write");
+    }
+    writeln!(text, "{WHAT_IT_IS}").expect("a String takes every write");
+    for Warning { code, message } in warnings(runs) {
+        writeln!(text, "\n> {}: {}", escaped(code), escaped(message)).expect("a String takes every write");
+    }
+    text
+}
+
+fn figures(runs: &[ShownRun]) -> Vec<ShownFigure> {
+    let Some(first) = runs.first() else { return Vec::new() };
+    let mut figures: Vec<ShownFigure> = keys(runs).iter().map(|key| of_part(first, runs, key)).collect();
     let elapsed = summary(runs, |shown| shown.run.end - shown.run.start);
     let cpu = summary(runs, |shown| shown.run.cpu_seconds.unwrap_or_default());
     let whole =
         summary(runs, |shown| shown.run.node_energy.iter().map(|energy| ratio(energy.microjoules, 1_000_000)).sum());
-    let idle = summary(runs, |shown| ratio(shown.idle.0, 1_000_000));
-    let mean = |summary: &Option<Summary>| summary.as_ref().map_or(0.0, |summary| summary.mean);
-    let rest = format!(
-        "CPU {} s   whole node {} J   idle {} J",
-        number(mean(&cpu), 2),
-        number(mean(&whole), 2),
-        number(mean(&idle), 2)
-    );
-    row(&mut text, &number(mean(&elapsed), 3), 's', "elapsed", &spread(elapsed.as_ref()), &rest);
-    per_work(&mut text, runs);
-    outliers(&mut text, runs);
-    text.push_str("\nThe energy is active energy: above what the idle machine draws. Board counters, not the wall (EEHPC level: none).\n");
-    let warnings: BTreeMap<&str, &Warning> =
-        runs.iter().flat_map(|shown| &shown.run.warnings).map(|warning| (warning.code.as_str(), warning)).collect();
-    for Warning { code, message } in warnings.into_values() {
-        writeln!(text, "warning: {message} [{code}]").expect("a String takes every write");
+    let mut rest =
+        format!("CPU {} s   whole node {} J", number(mean(cpu.as_ref()), 2), number(mean(whole.as_ref()), 2));
+    if runs.iter().all(|shown| shown.idle.is_some()) {
+        let idle = summary(runs, |shown| ratio(shown.idle.unwrap_or_default().0, 1_000_000));
+        rest += &format!("   idle {} J", number(mean(idle.as_ref()), 2));
     }
-    text
+    figures.push(ShownFigure {
+        value: number(mean(elapsed.as_ref()), 3),
+        unit: 's',
+        name: "elapsed".to_owned(),
+        spread: spread(elapsed.as_ref()),
+        rest,
+    });
+    figures.extend(per_work(runs));
+    figures
+}
+
+fn mean(summary: Option<&Summary>) -> f64 {
+    summary.map_or(0.0, |summary| summary.mean)
+}
+
+/// Each kind once.
+fn warnings(runs: &[ShownRun]) -> Vec<&Warning> {
+    let warnings = runs.iter().flat_map(|shown| &shown.run.warnings).map(|warning| (warning.code.as_str(), warning));
+    warnings.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
 /// `5 runs, 1 warm-up; rapl, nvml`.
@@ -82,7 +145,7 @@ fn keys(runs: &[ShownRun]) -> Vec<PartKey> {
     keys.into_iter().collect()
 }
 
-fn line(text: &mut String, first: &ShownRun, runs: &[ShownRun], key: &PartKey) {
+fn of_part(first: &ShownRun, runs: &[ShownRun], key: &PartKey) -> ShownFigure {
     let (part, zone, source) = key;
     let of = |shown: &ShownRun| -> (f64, Option<f64>) {
         let same = shown
@@ -98,8 +161,7 @@ fn line(text: &mut String, first: &ShownRun, runs: &[ShownRun], key: &PartKey) {
     let joules = summary(runs, |shown| of(shown).0);
     let seconds = |shown: &ShownRun| shown.run.end - shown.run.start;
     let watts = summary(runs, |shown| if seconds(shown) > 0.0 { of(shown).0 / seconds(shown) } else { 0.0 });
-    let mean = |summary: &Option<Summary>| summary.as_ref().map_or(0.0, |summary| summary.mean);
-    let mut rest = format!("{:>9} W mean", number(mean(&watts), 2));
+    let mut rest = format!("{:>9} W mean", number(mean(watts.as_ref()), 2));
     if let Some(peak) = runs.iter().filter_map(|shown| of(shown).1).reduce(f64::max) {
         let interval = first.run.measured.interval_seconds * 1000.0;
         rest += &format!(" {:>9} W peak ({interval:.0} ms)", number(peak, 2));
@@ -108,12 +170,22 @@ fn line(text: &mut String, first: &ShownRun, runs: &[ShownRun], key: &PartKey) {
     if is_estimated {
         rest += "   estimated";
     }
-    row(text, &number(mean(&joules), 2), 'J', &name(first, *part, zone), &spread(joules.as_ref()), &rest);
+    ShownFigure {
+        value: number(mean(joules.as_ref()), 2),
+        unit: 'J',
+        name: name(first, *part, zone),
+        spread: spread(joules.as_ref()),
+        rest,
+    }
 }
 
 /// `package`, `dram`, `gpu 0 H100`.
 fn name(first: &ShownRun, part: Part, zone: &str) -> String {
     if part != Part::Gpu {
+        return zone.to_owned();
+    }
+    if zone == "gpu" {
+        // An agent shows what a unit used of all GPUs.
         return zone.to_owned();
     }
     let gpus = first.run.nodes.iter().flat_map(|node| &node.gpus);
@@ -124,22 +196,22 @@ fn name(first: &ShownRun, part: Part, zone: &str) -> String {
     )
 }
 
-fn row(text: &mut String, value: &str, unit: char, name: &str, spread: &str, rest: &str) {
-    let line = format!("{value:>14} {unit}  {name:<22} {spread:<14} {rest}");
-    writeln!(text, "{}", line.trim_end()).expect("a String takes every write");
-}
-
 /// Half of the 95 % interval by Student's t, in percent of the mean.
 fn spread(summary: Option<&Summary>) -> String {
     let relative = summary.and_then(Summary::relative);
-    relative.map_or(String::new(), |relative| format!("( +- {:.2} % )", relative * 100.0))
+    relative.map_or(String::new(), |relative| format!("{:.2} %", relative * 100.0))
 }
 
-fn per_work(text: &mut String, runs: &[ShownRun]) {
-    let Some(work) = runs.iter().find_map(|shown| shown.run.work.as_ref()) else { return };
+fn per_work(runs: &[ShownRun]) -> Option<ShownFigure> {
+    let work = runs.iter().find_map(|shown| shown.run.work.as_ref())?;
     let per = summary(runs, |shown| total(&shown.run) / work.amount);
-    let mean = per.as_ref().map_or(0.0, |per| per.mean);
-    row(text, &number(mean, 6), 'J', &format!("per {}", unit_of_one(&work.unit)), &spread(per.as_ref()), "");
+    Some(ShownFigure {
+        value: number(mean(per.as_ref()), 6),
+        unit: 'J',
+        name: format!("per {}", unit_of_one(&work.unit)),
+        spread: spread(per.as_ref()),
+        rest: String::new(),
+    })
 }
 
 /// `images` into `image`, so that a figure reads well; other words stay.
@@ -157,7 +229,7 @@ fn total(run: &Run) -> f64 {
 }
 
 /// Runs that lie far from the others are named and counted.
-fn outliers(text: &mut String, runs: &[ShownRun]) {
+fn outliers(runs: &[ShownRun]) -> Option<String> {
     let far = |what: &str, summary: Option<Summary>| {
         let far = summary.map(|summary| summary.outliers).unwrap_or_default();
         let numbers: Vec<String> = far.iter().map(|index| (index + 1).to_string()).collect();
@@ -166,9 +238,7 @@ fn outliers(text: &mut String, runs: &[ShownRun]) {
     let energy = far("energy", summary(runs, |shown| total(&shown.run)));
     let time = far("time", summary(runs, |shown| shown.run.end - shown.run.start));
     let far: Vec<String> = [energy, time].into_iter().flatten().collect();
-    if !far.is_empty() {
-        writeln!(text, "far from the others, and counted: {}", far.join("; ")).expect("a String takes every write");
-    }
+    (!far.is_empty()).then(|| format!("far from the others, and counted: {}", far.join("; ")))
 }
 
 fn summary(runs: &[ShownRun], of: impl Fn(&ShownRun) -> f64) -> Option<Summary> {
@@ -235,7 +305,7 @@ mod tests {
             warnings: warnings.iter().map(warning).collect(),
             prices: None,
         };
-        ShownRun { run, idle: Microjoules(8_000_000) }
+        ShownRun { run, idle: Some(Microjoules(8_000_000)) }
     }
 
     /// t of 97.5 % with two degrees of freedom is 4.302653 (tables), so half the interval is 4.302653 x 2 / 1.732051 = 4.968.
@@ -251,6 +321,22 @@ mod tests {
         ] {
             assert_eq!(text.lines().filter(|found| *found == line).count(), 1, "{line}\n is not once in {text}");
         }
+    }
+
+    /// The same figures, and no name is markup.
+    #[test]
+    fn the_figures_are_a_table_of_markdown() {
+        let text = markdown("count | *5*", 1, &[run(10, &[]), run(12, &["odd"]), run(14, &["odd"])]);
+        for line in [
+            r"**Energy of count \| \*5\*** (3 runs, 1 warm-up; rapl)",
+            "| package | 12.00 J | 41.40 % | 6.00 W mean, 7.00 W peak (100 ms) |",
+            "| elapsed | 2.000 s | 0.00 % | CPU 1.50 s, whole node 1,500.00 J, idle 8.00 J |",
+            "| per image | 3.000000 J | 41.40 % |  |",
+            "> odd: of a test",
+        ] {
+            assert_eq!(text.lines().filter(|found| *found == line).count(), 1, "{line}\n is not once in {text}");
+        }
+        assert_eq!(markdown("true", 0, &[]), "No run was measured.\n");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use energy_report::samples::{LAST_TICK, RawSeries, START, Samples};
 use tokio::time::sleep;
 
 use super::progress::Progress;
+use crate::cli::agent_page;
 use crate::cli::report::unix_now;
 use crate::cli::run_problem::RunProblem;
 
@@ -106,9 +107,7 @@ impl Direct {
     }
 
     fn add(&mut self, page: &[ParsedSample], pods: &BTreeMap<String, String>) {
-        // The page's own time, so that a page that is read twice counts once.
-        let tick = page.iter().find(|sample| sample.name == LAST_TICK);
-        let at = tick.map_or_else(unix_now, ParsedSample::number);
+        let at = agent_page::time(page);
         // Pages of several nodes are told apart as Prometheus does.
         let node =
             page.iter().find(|sample| sample.name == "kepler_build_info").map(|it| it.label("node_name").to_owned());
@@ -126,9 +125,9 @@ impl Direct {
             if is_pod && sample.label("state") == "terminated" {
                 self.ended.insert(sample.label("pod_id").to_owned());
             }
-            let mut labels: BTreeMap<String, String> = sample.labels.iter().cloned().collect();
-            labels.insert("instance".to_owned(), node.clone());
-            self.samples.add(RawSeries { name: sample.name.clone(), labels, points: vec![(at, sample.number())] });
+            let mut series = agent_page::series(sample, at);
+            series.labels.insert("instance".to_owned(), node.clone());
+            self.samples.add(series);
         }
     }
 

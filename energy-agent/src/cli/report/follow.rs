@@ -8,11 +8,11 @@ use energy_export::parse::ParsedSample;
 use energy_report::energy::Window;
 use energy_report::gather::{self, Ask, agent_metrics, node_metrics, subject_metrics};
 use energy_report::run::{MeasuredBy, Run, SubjectKind};
-use energy_report::samples::{RawSeries, Samples};
+use energy_report::samples::Samples;
 
+use super::new_id;
 use super::search::{ReportTarget, several};
-use super::{new_id, unix_now};
-use crate::cli::agent_page::AgentPage;
+use crate::cli::agent_page::{self, AgentPage};
 use crate::cli::run_problem::RunProblem;
 use crate::config::ReportArgs;
 use crate::signals;
@@ -90,9 +90,7 @@ impl<'a> FollowedPages<'a> {
     }
 
     fn add(&mut self, page: &[ParsedSample]) {
-        // The page's own time, so that a page that is read twice counts once.
-        let tick = page.iter().find(|sample| sample.name == energy_report::samples::LAST_TICK);
-        let at = tick.map_or_else(unix_now, ParsedSample::number);
+        let at = agent_page::time(page);
         (self.first, self.last) = (self.first.min(at), self.last.max(at));
         for sample in page.iter().filter(|sample| self.names.contains(sample.name.as_str())) {
             let (uid, name) = (sample.label("pod_id"), sample.label("pod_name"));
@@ -117,11 +115,7 @@ impl<'a> FollowedPages<'a> {
                 self.has_subject = true;
                 if sample.label("state") == "terminated" { terminated += 1 } else { running += 1 }
             }
-            self.samples.add(RawSeries {
-                name: sample.name.clone(),
-                labels: sample.labels.iter().cloned().collect(),
-                points: vec![(at, sample.number())],
-            });
+            self.samples.add(agent_page::series(sample, at));
         }
         self.has_ended = terminated > 0 && running == 0;
     }

@@ -1,8 +1,8 @@
-//! A run as the user wants to see it: printed, and written to files.
+//! Runs as the user wants to see them: printed, and written to files.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use energy_model::printable::printable_lines;
 use energy_report::csv::csv;
@@ -15,33 +15,77 @@ use energy_report::table::table;
 use crate::cli::run_problem::RunProblem;
 use crate::config::{RunFormat, RunOutput};
 
-/// Adds the costs that were asked for, prints the run and writes its files.
+/// Adds the costs that were asked for, prints the runs and writes their files. `is_list`: more than one was asked for.
 ///
 /// # Errors
 /// When a file cannot be written.
-pub(crate) fn write(run: &mut Run, output: &RunOutput) -> Result<(), RunProblem> {
+pub(crate) fn write(runs: &mut [Run], is_list: bool, output: &RunOutput) -> Result<(), RunProblem> {
+    if runs.is_empty() {
+        return Ok(());
+    }
     let RunOutput { price_per_kwh, currency, gco2_per_kwh, pue, .. } = output.clone();
-    run.price(&Tariff { pue, per_kwh: price_per_kwh, currency, gco2_per_kwh });
-    let json = run.to_json().map_err(|error| RunProblem::NotMeasured(format!("the run as JSON: {error}")))?;
-    if let Some(file) = &output.json {
-        save(file, &json)?;
-    }
-    if let Some(file) = &output.html {
-        save(file, &page(run))?;
-    }
-    if let Some(file) = &output.svg {
-        let plots = plots(run).ok_or_else(|| {
-            let text = "the run has too few readings for a plot; scrape more often, or measure for longer";
-            RunProblem::NotMeasured(format!("{}: {text}", file.display()))
-        })?;
-        save(file, &plots)?;
-    }
+    let tariff = Tariff { pue, per_kwh: price_per_kwh, currency, gco2_per_kwh };
+    runs.iter_mut().for_each(|run| run.price(&tariff));
+    let each = |text: fn(&Run) -> String| runs.iter().map(text).collect::<Vec<_>>().join("\n");
+    files(runs, is_list, &each(markdown), output)?;
     print(&match output.format {
-        RunFormat::Table => printable_lines(&table(run)) + "\n",
-        RunFormat::Json => json,
-        RunFormat::Csv => csv(run),
-        RunFormat::Markdown => markdown(run),
+        RunFormat::Table => each(|run| printable_lines(&table(run)) + "\n"),
+        RunFormat::Json => json(runs, is_list)?,
+        RunFormat::Csv => csv(runs),
+        RunFormat::Markdown => each(markdown),
     })
+}
+
+/// Writes the files: a run file, a table of CSV and one of Markdown hold all runs, a page or picture is of one.
+///
+/// # Errors
+/// When one cannot be written.
+pub(crate) fn files(runs: &[Run], is_list: bool, markdown: &str, output: &RunOutput) -> Result<(), RunProblem> {
+    if let Some(file) = &output.json {
+        save(file, &json(runs, is_list)?)?;
+    }
+    if let Some(file) = &output.csv {
+        save(file, &csv(runs))?;
+    }
+    if let Some(file) = &output.markdown {
+        save(file, markdown)?;
+    }
+    for (number, run) in (1..).zip(runs) {
+        let of_run = |file: &Option<PathBuf>| {
+            let file = file.as_deref()?;
+            Some(if is_list { numbered(file, number) } else { file.to_owned() })
+        };
+        if let Some(file) = of_run(&output.html) {
+            save(&file, &page(run))?;
+        }
+        if let Some(file) = of_run(&output.svg) {
+            let plots = plots(run).ok_or_else(|| {
+                let text = "the run has too few readings for a plot; scrape more often, or measure for longer";
+                RunProblem::NotMeasured(format!("{}: {text}", file.display()))
+            })?;
+            save(&file, &plots)?;
+        }
+    }
+    Ok(())
+}
+
+/// One run, or a list of them, as a run file.
+///
+/// # Errors
+/// Never for runs of finite numbers.
+pub(crate) fn json(runs: &[Run], is_list: bool) -> Result<String, RunProblem> {
+    let text = match runs {
+        [run] if !is_list => run.to_json(),
+        runs => serde_json::to_string_pretty(runs).map(|text| text + "\n"),
+    };
+    text.map_err(|error| RunProblem::NotMeasured(format!("the run as JSON: {error}")))
+}
+
+/// `page.html` of the second run is `page-2.html`.
+fn numbered(file: &Path, number: u32) -> PathBuf {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let extension = file.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
+    file.with_file_name(format!("{stem}-{number}{extension}"))
 }
 
 /// Prints a text; a reader that has enough is no error.
@@ -56,4 +100,16 @@ pub(crate) fn print(text: &str) -> Result<(), RunProblem> {
 
 fn save(file: &Path, text: &str) -> Result<(), RunProblem> {
     fs::write(file, text).map_err(|error| RunProblem::NotMeasured(format!("writing {}: {error}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_several_runs_has_a_page_of_its_own() {
+        for (file, expected) in [("a/page.html", "a/page-2.html"), ("page", "page-2"), ("a.b.svg", "a.b-2.svg")] {
+            assert_eq!(numbered(Path::new(file), 2), Path::new(expected));
+        }
+    }
 }

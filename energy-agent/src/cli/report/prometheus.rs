@@ -9,7 +9,7 @@ use energy_report::samples::{Labels, RawSeries, Samples};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::cli::client;
+use crate::cli::client::{self, Authorization};
 use crate::cli::run_problem::RunProblem;
 use crate::config::Login;
 
@@ -24,7 +24,7 @@ const SLICE_S: f64 = 3600.0;
 pub(crate) struct Prometheus {
     pub url: String,
     client: ureq::Agent,
-    authorization: Option<String>,
+    authorization: Authorization,
 }
 
 #[derive(Deserialize)]
@@ -55,7 +55,7 @@ impl Prometheus {
                 "--prometheus {url:?}: expected a URL such as http://prometheus:9090"
             )));
         }
-        let (client, authorization) = (client::client(login, TIMEOUT)?, client::authorization(login)?);
+        let (client, authorization) = (client::client(login, TIMEOUT)?, Authorization::of(login)?);
         Ok(Self { url, client, authorization })
     }
 
@@ -123,16 +123,17 @@ impl Prometheus {
     fn ask(&self, path: &str, form: &[(&str, &str)]) -> Result<Value, RunProblem> {
         let Self { url, .. } = self;
         let place = format!("{url}/api/v1/{path}");
+        let authorization = self.authorization.header()?;
         // A query may be longer than a URL may be.
         let sent = if form.is_empty() {
             let mut request = self.client.get(&place).config().http_status_as_error(false).build();
-            if let Some(authorization) = &self.authorization {
+            if let Some(authorization) = &authorization {
                 request = request.header("Authorization", authorization);
             }
             request.call()
         } else {
             let mut request = self.client.post(&place).config().http_status_as_error(false).build();
-            if let Some(authorization) = &self.authorization {
+            if let Some(authorization) = &authorization {
                 request = request.header("Authorization", authorization);
             }
             request.send_form(form.iter().copied())
@@ -148,7 +149,7 @@ impl Prometheus {
         let status = answer.status().as_u16();
         match status {
             401 => {
-                let remedy = "log in with --basic-auth.username and --basic-auth.password-file";
+                let remedy = "log in with --bearer-token-file, or --basic-auth.username and --basic-auth.password-file";
                 return Err(RunProblem::NotMeasured(format!("Prometheus at {url} answers 401; {remedy}")));
             }
             403 => {

@@ -14,6 +14,9 @@ use kube::config::{AuthInfo, Cluster, KubeConfigOptions, Kubeconfig, KubeconfigE
 /// Certificates of a hundred clusters fit in.
 const MAX_BYTES: usize = 4 << 20;
 
+/// Names of contexts that an error lists at most.
+const LISTED: usize = 10;
+
 /// The current context of the files, merged as kubectl does.
 ///
 /// # Errors
@@ -24,11 +27,11 @@ pub async fn config(read: Kubeconfig, first: &Path) -> Result<Config, Advice> {
     config.map_err(|error| problem(first, &error))
 }
 
-/// Reads the files, and those that their current context names.
+/// Reads the files, and those that their current context names. A `context` takes the place of the current one.
 ///
 /// # Errors
 /// As [`config`].
-pub fn read(files: &[PathBuf]) -> Result<Kubeconfig, Advice> {
+pub fn read(files: &[PathBuf], context: Option<String>) -> Result<Kubeconfig, Advice> {
     let mut merged = Kubeconfig::default();
     for file in files {
         let text = config_file::text(file, MAX_BYTES).map_err(|fault| named(file, &fault.to_string()))?;
@@ -37,6 +40,16 @@ pub fn read(files: &[PathBuf]) -> Result<Kubeconfig, Advice> {
         let mut next = Kubeconfig::from_yaml(text).map_err(|error| problem(file, &error))?;
         make_absolute(&mut next, file.parent().unwrap_or(Path::new("")));
         merged = merged.merge(next).map_err(|error| problem(file, &error))?;
+    }
+    if let Some(context) = context {
+        if !merged.contexts.iter().any(|known| known.name == context) {
+            let names: Vec<&str> = merged.contexts.iter().map(|known| known.name.as_str()).take(LISTED).collect();
+            let known =
+                if names.is_empty() { "it has none".to_owned() } else { format!("it has {}", names.join(", ")) };
+            let file = files.first().map_or(Path::new(""), PathBuf::as_path);
+            return Err(named(file, &format!("no context {context:?}; {known}")));
+        }
+        merged.current_context = Some(context);
     }
     take_in(&mut merged)?;
     Ok(merged)

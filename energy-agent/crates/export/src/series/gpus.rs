@@ -111,22 +111,29 @@ fn labels(gpu: &GpuNow, node: &str) -> Labels {
     ])
 }
 
-/// Which containers of pods hold each GPU that is read. Instances of one name are one series.
+/// Which containers hold each GPU that is read, of pods and outside them. Instances of one name are one series;
+/// one without a name has its id.
 pub(super) fn write_holders(writer: &mut Writer, snapshot: &Snapshot) {
     family(writer, &m::GPU_HOLDER_INFO);
     for gpu in snapshot.gpus.iter().filter(|gpu| gpu.current) {
-        let mut holders: BTreeMap<(PodName<'_>, &str), HeldBy> = BTreeMap::new();
+        let mut holders: BTreeMap<(PodName<'_>, &str, &str), HeldBy> = BTreeMap::new();
         for GpuHolder { workload, evidence, .. } in gpu.holders.iter().filter(|holder| holder.holds) {
-            let Some(uid) = workload.pod_uid() else { continue };
-            let container = match &**workload {
-                Workload::PodContainer { uid, id, .. } => snapshot.names.container(uid, id).map_or("", |name| name),
-                _ => POD_OVERHEAD,
+            let (pod, container, id) = match &**workload {
+                Workload::PodContainer { uid, id, .. } => match snapshot.names.container(uid, id) {
+                    Some(name) => (snapshot.names.pod(uid), &**name, ""),
+                    None => (snapshot.names.pod(uid), "", &**id),
+                },
+                Workload::Container { id, .. } => (PodName { id: "", name: "", namespace: "" }, "", &**id),
+                other => match other.pod_uid() {
+                    Some(uid) => (snapshot.names.pod(uid), POD_OVERHEAD, ""),
+                    None => continue,
+                },
             };
-            let known = holders.entry((snapshot.names.pod(uid), container)).or_insert(*evidence);
+            let known = holders.entry((pod, container, id)).or_insert(*evidence);
             *known = (*known).max(*evidence);
         }
         let index = gpu.gpu.index.to_string();
-        for ((pod, container), evidence) in holders {
+        for ((pod, container, id), evidence) in holders {
             let labels = Labels::new(&[
                 ("gpu", &index),
                 ("gpu_uuid", &gpu.gpu.uuid),
@@ -134,6 +141,7 @@ pub(super) fn write_holders(writer: &mut Writer, snapshot: &Snapshot) {
                 ("pod_name", pod.name),
                 ("pod_namespace", pod.namespace),
                 ("container_name", container),
+                ("container_id", id),
                 ("node_name", &snapshot.node),
                 ("evidence", evidence.as_str()),
             ]);

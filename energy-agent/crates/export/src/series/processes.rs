@@ -3,7 +3,7 @@
 use energy_model::snapshot::{ProcessKind, ProcessRow, Snapshot, WorkloadEnergy};
 use energy_model::zone::ZoneKind;
 
-use super::{energy_labels, family, single};
+use super::{created_at, energy_labels, family, single};
 use crate::metrics as m;
 use crate::text::{Labels, SeriesValue, Writer};
 
@@ -13,10 +13,12 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
         return;
     }
     let rows: Vec<_> = snapshot.processes.iter().map(|row| (labels(row, node), row)).collect();
+    let created = |row: &ProcessRow| created_at(snapshot.counting_since, row.created);
     family(writer, &m::PROCESS_JOULES);
     for (labels, row) in &rows {
         for energy in cpu(row) {
-            writer.sample(labels, &with_state(row, energy_labels(energy.key)), SeriesValue::Energy(energy.total));
+            let more = with_state(row, energy_labels(energy.key));
+            writer.counter(labels, &more, SeriesValue::Energy(energy.total), created(row));
         }
     }
     family(writer, &m::PROCESS_WATTS);
@@ -31,7 +33,8 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
     for (labels, row) in &rows {
         for energy in gpu(row) {
             let [_, source] = energy_labels(energy.key);
-            writer.sample(labels, &[("state", row.state.as_str()), source], SeriesValue::Energy(energy.total));
+            let more = [("state", row.state.as_str()), source];
+            writer.counter(labels, &more, SeriesValue::Energy(energy.total), created(row));
         }
     }
     family(writer, &m::PROCESS_GPU_WATTS);
@@ -45,7 +48,7 @@ pub fn write(writer: &mut Writer, snapshot: &Snapshot, node: &str) {
     }
     family(writer, &m::PROCESS_SECONDS);
     for (labels, row) in &rows {
-        writer.sample(labels, &[], SeriesValue::Time(row.runtime_ns));
+        writer.counter(labels, &[], SeriesValue::Time(row.runtime_ns), created(row));
     }
     single(writer, &m::PROCESS_MAP_DROPS, SeriesValue::Integer(snapshot.health.process_map_drops));
     single(writer, &m::PROCESS_EVENT_DROPS, SeriesValue::Integer(snapshot.health.process_event_drops));

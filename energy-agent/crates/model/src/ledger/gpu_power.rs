@@ -104,7 +104,16 @@ mod tests {
 
     fn row(pid: Option<u32>, kind: ProcessKind, state: WorkloadState) -> ProcessRow {
         let energy = Energies::from_iter([WorkloadEnergy { key: KEY, total: Microjoules(1), power: None }]);
-        ProcessRow { pid, kind, comm: Arc::from("job"), exe: Arc::from(""), state, energy, runtime_ns: 0 }
+        ProcessRow {
+            pid,
+            kind,
+            comm: Arc::from("job"),
+            exe: Arc::from(""),
+            created: std::time::Duration::ZERO,
+            state,
+            energy,
+            runtime_ns: 0,
+        }
     }
 
     #[test]

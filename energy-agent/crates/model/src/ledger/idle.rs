@@ -6,6 +6,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::key;
 use crate::attribution::Attribution;
@@ -31,6 +32,8 @@ pub struct IdleLedger {
 
 #[derive(Debug)]
 struct IdleEntry {
+    /// The first of its rows.
+    created: Duration,
     state: WorkloadState,
     energy: IdleEnergies,
 }
@@ -92,17 +95,19 @@ impl IdleLedger {
 
     /// Gives every pod the state of its rows, and retires those that have none.
     fn settle<'a>(&mut self, rows: impl Iterator<Item = &'a WorkloadRow>) {
-        let mut states: BTreeMap<&str, WorkloadState> = BTreeMap::new();
+        let mut states: BTreeMap<&str, (WorkloadState, Duration)> = BTreeMap::new();
         for row in rows {
             if let Some(uid) = row.workload.pod_uid() {
-                let state = states.entry(uid).or_insert(row.state);
+                let (state, created) = states.entry(uid).or_insert((row.state, row.created));
                 // Running orders before Terminated.
                 *state = row.state.min(*state);
+                *created = row.created.min(*created);
             }
         }
         self.pods.retain(|uid, entry| {
-            if let Some(&state) = states.get(&**uid) {
+            if let Some(&(state, created)) = states.get(&**uid) {
                 entry.state = state;
+                entry.created = created.min(entry.created);
                 return true;
             }
             for &(key, total) in &entry.energy {
@@ -119,6 +124,7 @@ impl IdleLedger {
             |totals: &BTreeMap<EnergyKey, Microjoules>| totals.iter().map(|(&key, &total)| (key, total)).collect();
         let pod = |(uid, entry): (&Arc<str>, &IdleEntry)| PodIdle {
             uid: Arc::clone(uid),
+            created: entry.created,
             state: entry.state,
             energy: entry.energy.clone(),
         };
@@ -146,7 +152,7 @@ impl IdleLedger {
 
 impl IdleEntry {
     fn new() -> Self {
-        Self { state: WorkloadState::Running, energy: IdleEnergies::new() }
+        Self { created: Duration::MAX, state: WorkloadState::Running, energy: IdleEnergies::new() }
     }
 
     fn add(&mut self, key: EnergyKey, part: Microjoules) {

@@ -33,7 +33,7 @@ impl World {
         for (process, _) in work {
             if self.ledger.wants(*process, false) {
                 let identity = Identity { comm: "sh".into(), exe: "/bin/sh".into() };
-                self.ledger.admit(*process, identity, Arc::clone(&unit), now);
+                self.ledger.admit(*process, identity, Arc::clone(&unit), Duration::from_secs(self.seconds - 1), now);
             }
         }
         let charge = |part, energy| Charge { key: PACKAGE, part, energy: Microjoules(energy) };
@@ -57,6 +57,11 @@ impl World {
         rows.filter_map(|row| Some((row.pid?, row.state.as_str(), row.energy[0].total.0, row.runtime_ns))).collect()
     }
 
+    /// When the counters of each were 0.
+    fn created(&self) -> Vec<(Option<u32>, u64)> {
+        self.rows().iter().map(|row| (row.pid, row.created.as_secs())).collect()
+    }
+
     fn other(&self) -> (u64, u64) {
         let other = self.rows().into_iter().find(|row| row.kind == ProcessKind::Other).unwrap();
         (other.energy[0].total.0, other.runtime_ns)
@@ -65,6 +70,17 @@ impl World {
     fn end(&mut self, process: Process) {
         self.ledger.end(process, self.now());
     }
+}
+
+#[test]
+fn a_counter_was_0_when_the_interval_began_in_which_the_process_came() {
+    let (first, second) = (Process { pid: 7, start_ns: 1 }, Process { pid: 8, start_ns: 2 });
+    let mut world = World::new(10, 10);
+    world.tick(&[(first, 5)], 0);
+    world.tick(&[(first, 5)], 0);
+    world.tick(&[(first, 5), (second, 5)], 0);
+    // The kernel and what has no row of its own count from the start of the agent.
+    assert_eq!(world.created(), [(None, 0), (None, 0), (Some(7), 0), (Some(8), 2)]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Which units have a row of their own. Scopes come and go with every login and every started program, so a scope is part
-//! of the slice or service that holds it. A holder of a part of the cgroup tree may make units without end, so below one
+//! of the slice or service that holds it; the scope of a command that `measure --agent` measures is not. A holder of a part of the cgroup tree may make units without end, so below one
 //! holder only a fixed number of units have rows. Pure: a workload and its path into the workload whose row it is.
 
 use std::collections::HashMap;
@@ -12,6 +12,9 @@ use super::cgroup::{PathReading, Placement, PodOnPath};
 
 /// The row of all units that the pattern leaves out. No systemd unit and no path is called so.
 pub const OTHER_UNIT: &str = "other";
+
+/// What the scopes begin with whose commands are measured by a running agent: they have rows of their own.
+pub const MEASURED_SCOPE: &str = "energy-agent-measure-";
 
 /// Most living units below one holder that have rows; what is more is part of the holder's.
 const MAX_HELD: usize = 500;
@@ -102,6 +105,7 @@ impl Units {
                 above(&unit, path).and_then(|above| if nested < MAX_NESTED { Some(above) } else { above_all(path) });
             match (&self.pattern, above) {
                 (Some(pattern), _) if pattern.whole.is_match(&unit) => return unit,
+                (None, Some(_)) if is_measured(&unit) => return unit,
                 (_, Some(above)) => (unit, path) = (unit_at(above), above),
                 (None, None) => return unit,
                 (Some(_), None) => break,
@@ -113,6 +117,11 @@ impl Units {
     fn leaves_out(&self, unit: &str) -> bool {
         self.pattern.as_ref().is_some_and(|pattern| !pattern.whole.is_match(unit))
     }
+}
+
+/// The scope of a command that a running agent is asked to measure.
+fn is_measured(unit: &str) -> bool {
+    unit.rsplit('/').next().is_some_and(|scope| scope.starts_with(MEASURED_SCOPE))
 }
 
 /// The path of what holds the scope that `unit` at `path` is; `None` for all that is no scope, for machines (libvirt's and
@@ -268,6 +277,14 @@ mod tests {
             ("/batch/x.scope", "/batch"),
             ("/batch/job/x.scope", "/batch/job"),
             ("/lxc.payload.c1/system.slice/run-r1.scope", "/lxc.payload.c1"),
+            // Of a command that is measured.
+            (
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/energy-agent-measure-7-1.scope/a",
+                "user@1000.service/energy-agent-measure-7-1.scope",
+            ),
+            ("/energy-agent.slice/energy-agent-measure-7-1.scope", "energy-agent-measure-7-1.scope"),
+            ("/energy-agent.slice/energy-agent-measure-7-1.scope/x.scope", "energy-agent-measure-7-1.scope"),
+            ("/energy-agent.slice/measure-7-1.scope", "energy-agent.slice"),
             // Kept: what is no scope, machines, systemd itself.
             ("/system.slice/sshd.service", "sshd.service"),
             ("/user.slice", "user.slice"),
@@ -335,6 +352,9 @@ mod tests {
         ] {
             assert_eq!(row(&units, path), unit, "{path}");
         }
+        let measured = "/user.slice/user-1000.slice/user@1000.service/app.slice/energy-agent-measure-7-1.scope";
+        assert_eq!(row(&Units::matching("user@1000.service").unwrap(), measured), "user@1000.service");
+        assert_eq!(row(&Units::matching("sshd.service").unwrap(), measured), OTHER_UNIT);
         let everything = Units::matching(".*").unwrap();
         assert_eq!(row(&everything, "/user.slice/user-1000.slice/session-3.scope"), "session-3.scope");
         assert_eq!(everything.row(Workload::Kernel, ""), Workload::Kernel);

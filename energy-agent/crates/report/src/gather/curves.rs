@@ -15,7 +15,7 @@ pub(super) fn curves(
     ask: &Ask,
     times: &Times,
     cpu: &[Used],
-    gpu: &[Used],
+    charged: &[(f64, f64)],
     held: &[Held],
     nodes: &[String],
 ) -> Vec<Series> {
@@ -40,8 +40,7 @@ pub(super) fn curves(
         }
     }
     if ask.subject.kind != SubjectKind::Node {
-        let share = Sum { counted: gpu.iter().map(|used| &used.counted).collect() };
-        add(Panel::GpuPower, SeriesKind::Mean, "charged to it".to_owned(), "", watts(&share));
+        add(Panel::GpuPower, SeriesKind::Mean, "charged to it".to_owned(), "", charged.to_vec());
     }
     for zone in ["package", "dram"] {
         for estimated in [false, true] {

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::run::Panel;
-use crate::samples::{LAST_TICK, Labels, RawSeries, START};
+use crate::samples::{INTERVAL, LAST_TICK, Labels, RawSeries, START};
 
 const TARGET: [(&str, &str); 2] = [("instance", "10.0.0.1:9102"), ("job", "agents")];
 
@@ -85,6 +85,36 @@ fn a_pod_has_its_parts_its_gpu_and_its_limits() {
     assert_eq!(run.node_energy[0].microjoules, 2_250_000_000);
     let power = run.series.iter().find(|series| series.panel == Panel::CpuPower && series.label == "package").unwrap();
     assert_eq!(power.points[..3], [(999.5, 0.0), (1014.5, 10.0), (1029.5, 20.0)]);
+}
+
+/// A GPU draws 600 W. It is read once a second, and pages come once a second: some have two of its readings and some none.
+#[test]
+fn the_peak_is_what_the_agent_says_and_not_two_readings_at_once() {
+    let mut samples = Samples::default();
+    let times: Vec<f64> = (0..30).map(|second: u32| 1000.0 + f64::from(second)).collect();
+    let readings = [0.0, 1.0, 1.0, 3.0, 4.0, 5.0, 5.0, 7.0, 8.0, 9.0];
+    let all = |value: f64| times.iter().map(|at| (*at, value)).collect::<Vec<_>>();
+    add(&mut samples, START, &[], &all(500.0));
+    add(&mut samples, INTERVAL, &[], &all(1.0));
+    add(&mut samples, LAST_TICK, &[], &times.iter().map(|at| (*at, *at)).collect::<Vec<_>>());
+    let gpu = [("pod_id", "u"), ("node_name", "n"), ("source", "nvml"), ("state", "running")];
+    let points: Vec<_> = times
+        .iter()
+        .zip(0_u32..)
+        .map(|(at, n)| (*at, 600.0 * (readings[usize::try_from(n % 10).unwrap()] + 10.0 * f64::from(n / 10))))
+        .collect();
+    add(&mut samples, "kepler_pod_gpu_joules_total", &gpu, &points[1..]);
+    let peak = |samples: &Samples| {
+        let run = run(samples, &ask()).unwrap();
+        let watts = run.series.iter().find(|series| series.panel == Panel::GpuPower).unwrap();
+        let highest = watts.points.iter().map(|(_, watts)| *watts).fold(0.0, f64::max);
+        (run.energy[0].peak_watts.unwrap(), highest)
+    };
+    // Without the agent's own figure: never too high, and over ten seconds at least 10 of 11 readings.
+    let (from_below, _) = peak(&samples);
+    assert!((600.0 * 10.0 / 11.0..=600.0).contains(&from_below), "{from_below}");
+    add(&mut samples, "kepler_pod_gpu_watts", &gpu, &times[1..].iter().map(|at| (*at, 600.0)).collect::<Vec<_>>());
+    assert_eq!(peak(&samples), (600.0, 600.0));
 }
 
 #[test]
