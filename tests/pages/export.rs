@@ -404,7 +404,9 @@ fn openmetrics_says_when_the_counters_of_workloads_were_created() {
             "kepler_container_cpu_seconds_created".to_owned(),
             "energy_agent_container_cpu_cycles_created".to_owned(),
             "energy_agent_container_context_switches_created".to_owned(),
+            "energy_agent_pod_idle_joules_created".to_owned(),
         ])
+        .chain(["cpu_joules", "gpu_joules", "cpu_seconds"].map(|what| format!("kepler_process_{what}_created")))
         .collect();
     assert_eq!(families, expected.iter().map(String::as_str).collect());
 }

@@ -132,7 +132,7 @@ fn process(pid: Option<u32>, kind: ProcessKind, comm: &str, package: u64) -> Pro
         kind,
         comm: Arc::from(comm),
         exe: Arc::from(if pid.is_some() { "/bin/odd" } else { "" }),
-        created: std::time::Duration::ZERO,
+        created: Duration::from_millis(1500),
         state: WorkloadState::Running,
         energy: [WorkloadEnergy { key: PACKAGE, total: Microjoules(package), power: Some(Watts(1.25)) }]
             .into_iter()
@@ -184,7 +184,7 @@ pub fn rich() -> Snapshot {
         idle: Some(IdleShares {
             policy: "usage",
             pods: vec![PodIdle {
-                created: std::time::Duration::ZERO,
+                created: Duration::from_millis(1500),
                 uid: Arc::from(UID),
                 state: WorkloadState::Running,
                 energy: [(PACKAGE, Microjoules(17_000_000)), (DRAM, Microjoules(2_999_999))].into(),

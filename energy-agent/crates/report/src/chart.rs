@@ -217,7 +217,8 @@ fn ticks(seconds: f64) -> Vec<f64> {
 fn clock(second: f64, seconds: f64) -> String {
     let whole = nearest(second);
     match seconds {
-        all if all < 2.0 => format!("{second:.1} s"),
+        // Up to there a step is half a second or less.
+        all if all <= 5.0 => format!("{second:.1} s"),
         all if all < 120.0 => format!("{whole} s"),
         all if all < 7200.0 => format!("{}:{:02}", whole / 60, whole % 60),
         _ => format!("{}:{:02} h", whole / 3600, whole % 3600 / 60),
@@ -250,6 +251,9 @@ mod tests {
         assert_eq!(ticks(60.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
         assert_eq!(ticks(1889.0), [0.0, 300.0, 600.0, 900.0, 1200.0, 1500.0, 1800.0]);
         assert_eq!(ticks(4_000_000.0).len(), 10);
+        let labels = |seconds| ticks(seconds).into_iter().map(|at| clock(at, seconds)).collect::<Vec<_>>();
+        assert_eq!(labels(2.4), ["0.0 s", "0.5 s", "1.0 s", "1.5 s", "2.0 s"]);
+        assert_eq!(labels(5.2), ["0 s", "1 s", "2 s", "3 s", "4 s", "5 s"]);
         assert_eq!((clock(300.0, 1889.0), clock(3660.0, 9000.0)), ("5:00".to_owned(), "1:01 h".to_owned()));
         assert_eq!([round_top(402.3), round_top(0.0), round_top(98.0), round_top(99.0)], [500.0, 1.0, 100.0, 120.0]);
     }

@@ -125,7 +125,8 @@ impl RunRecorder {
                 .iter()
                 .find(|gpu| *gpu.gpu.uuid == *label)
                 .map_or(label, |gpu| format!("GPU {}", gpu.gpu.index)),
-            node: last.node.to_string(),
+            // There is only one.
+            node: String::new(),
             kind: if panel == Panel::CpuPower { SeriesKind::Mean } else { SeriesKind::Reading },
             points: curve.into_points(),
         });
