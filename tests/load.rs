@@ -5,8 +5,11 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use std::{env, fs, hint, io, process, thread};
 
+use rustix::time::{ClockId, clock_gettime};
+
 const USAGE: &str = "usage: load [--cgroup DIR] KIND
   spin SECONDS [THREADS]            busy without ever sleeping; 0 seconds: until killed
+  burn US                           busy until it has used this much CPU time, however long a full machine makes it wait
   thread SECONDS                    a thread with a name of its own is busy while its process waits
   sleepers SECONDS WORK_US SLEEP_US busy for WORK_US, asleep for SLEEP_US, and so on
   storm SECONDS WORK_US [JOBS]      one process of WORK_US after another, JOBS at a time
@@ -42,7 +45,10 @@ fn main() -> ExitCode {
             .name("CPU 0/KVM".to_owned())
             .spawn(move || burn(seconds))
             .and_then(|thread| thread.join().unwrap_or(Ok(()))),
-        "burn" => burn(Duration::from_micros(first)),
+        "burn" => {
+            use_up(Duration::from_micros(first));
+            Ok(())
+        }
         "sleepers" => sleepers(seconds, Duration::from_micros(second), Duration::from_micros(third)),
         "storm" => storm(seconds, second, third.max(1)),
         "idle" => idle(seconds, second),
@@ -71,6 +77,18 @@ fn burn(time: Duration) -> io::Result<()> {
         hint::spin_loop();
     }
     Ok(())
+}
+
+/// Until the thread has used this much CPU time.
+fn use_up(cpu: Duration) {
+    let used = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::try_from(time).unwrap_or_default()
+    };
+    let end = used() + cpu;
+    while used() < end {
+        hint::spin_loop();
+    }
 }
 
 fn spin(time: Duration, threads: u64) -> io::Result<()> {

@@ -66,9 +66,8 @@ fn work_before_the_container_id_is_known_is_the_pods_and_then_the_containers() {
             Some(agent.scrape()).filter(|page| pod.container_used(page, "main").1 > 0)
         });
         assert_near(pod.container_used(&page, "main").1, cpu_ns(&pod.cgroup.another(id)));
-        // All of it, as far as the machine let it run.
         let wanted = milliseconds(&case["expect"]["cpu_seconds_total"]);
-        assert!(cpu_ns(&pod.cgroup.another(id)) > wanted * 1_000_000 / 10);
+        assert!(cpu_ns(&pod.cgroup.another(id)) >= wanted * 1_000_000, "all of it has run");
         let parts = page.microjoules(CONTAINER_JOULES, &[("pod_id", pod.uid())]);
         assert_eq!(parts, pod.used(&page).0, "a pod is the sum of its containers");
         node.cluster.delete(&pod.object);
