@@ -454,7 +454,7 @@ proptest! {
         let mut writer = Writer::new(Format::Text);
         writer.family("m", FamilyKind::Gauge, &values[0]);
         writer.sample(&Labels::new(&pairs[..1]), &pairs[1..], SeriesValue::Integer(1));
-        let body = writer.finish().0;
+        let body = String::from_utf8(writer.finish().0).unwrap();
         let read = samples(&body).unwrap();
         let kept: Vec<_> = pairs.iter().filter(|(_, value)| !value.is_empty()).collect();
         prop_assert_eq!(read.len(), 1);

@@ -317,6 +317,7 @@ fn page(snapshot: &Snapshot) -> String {
     series::write(&mut writer, snapshot, &Level::ALL);
     let (text, duplicates) = writer.finish();
     assert!(duplicates.is_empty(), "{duplicates:?}");
+    let text = String::from_utf8(text).unwrap();
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.contains("build_info"));
     lines.fold(String::new(), |text, line| text + line + "\n")
 }

@@ -1,40 +1,52 @@
-//! Compresses a page as one gzip member (RFC 1952), and reads back what was compressed here.
+//! Compresses a page, piece by piece, as one gzip member (RFC 1952), and reads back what was compressed here.
 //!
-//! libdeflate's fastest level makes a page smaller in less time than zlib does: of 2.3 MB it leaves 415 kB in 7 ms, zlib-rs
-//! 424 kB in 11 ms. For that it needs the whole text at once, which is freed right after.
+//! Of a page of 12.2 MB, miniz_oxide's fastest level leaves 1.79 MB in 24 ms. libdeflate leaves 1.70 MB in 35 ms and needs the
+//! whole text at once; zlib-rs leaves 1.69 MB in 35 ms, or 2.59 MB in 21 ms.
 
-use libdeflater::{CompressionLvl, Compressor, Decompressor};
+use std::io::{Read as _, Write as _};
 
-/// The fastest level that compresses.
-const LEVEL: i32 = 1;
+use flate2::Compression;
+use flate2::bufread::GzDecoder;
+use flate2::write::GzEncoder;
+
+/// A page that is compressed while it is written.
+#[derive(Debug)]
+pub struct Gzip(GzEncoder<Vec<u8>>);
+
+impl Gzip {
+    #[must_use]
+    pub fn new() -> Self {
+        Self(GzEncoder::new(Vec::new(), Compression::fast()))
+    }
+
+    pub fn push(&mut self, text: &[u8]) {
+        self.0.write_all(text).expect("a Vec takes every write");
+    }
+
+    #[must_use]
+    pub fn finish(self) -> Vec<u8> {
+        let mut coded = self.0.finish().expect("a Vec takes every write");
+        coded.shrink_to_fit();
+        coded
+    }
+}
 
 #[must_use]
 pub fn gzip(text: &[u8]) -> Vec<u8> {
-    let mut compressor = Compressor::new(CompressionLvl::new(LEVEL).expect("libdeflate has the level"));
-    // A large block is mapped, and what is not written of it takes no memory.
-    let mut out = vec![0; compressor.gzip_compress_bound(text.len())];
-    let length = compressor.gzip_compress(text, &mut out).expect("the bound is enough for any text");
-    out.truncate(length);
-    out.shrink_to_fit();
-    out
+    let mut gzip = Gzip::new();
+    gzip.push(text);
+    gzip.finish()
 }
 
 #[must_use]
 pub fn gunzip(coded: &[u8]) -> Vec<u8> {
-    // A member ends with the length of its text.
-    let length = coded.last_chunk().map_or(0, |length| u32::from_le_bytes(*length));
-    let mut text = vec![0; usize::try_from(length).unwrap_or_default()];
-    let length = Decompressor::new().gzip_decompress(coded, &mut text).expect("it was compressed here");
-    text.truncate(length);
+    let mut text = Vec::new();
+    GzDecoder::new(coded).read_to_end(&mut text).expect("it was compressed here");
     text
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
-
-    use flate2::bufread::GzDecoder;
-
     use super::*;
 
     #[test]

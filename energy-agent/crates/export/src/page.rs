@@ -74,12 +74,12 @@ impl Published {
         let page = self.page(format);
         let encode = || {
             let selection = &self.export.selection;
-            let mut writer = Writer::selecting(format, selection.clone());
+            let mut writer = Writer::of_page(format, coding, selection.clone());
             series::write(&mut writer, &self.snapshot, selection.levels());
             own.write(&mut writer);
-            let (text, duplicates) = writer.finish();
+            let (body, duplicates) = writer.finish();
             own.found_duplicates(&duplicates);
-            (coding, Bytes::from(coded(text, coding)))
+            (coding, Bytes::from(body))
         };
         let (first_coding, first) = page.first.get_or_init(encode);
         if *first_coding == coding {
@@ -110,11 +110,4 @@ impl Published {
 /// A page without a tick for this long is stale: five intervals, and at least five seconds.
 fn stale_after(interval: Duration) -> Duration {
     (interval * 5).max(Duration::from_secs(5))
-}
-
-fn coded(text: String, coding: Coding) -> Vec<u8> {
-    match coding {
-        Coding::Identity => text.into_bytes(),
-        Coding::Gzip => gzip(text.as_bytes()),
-    }
 }

@@ -1,4 +1,4 @@
-//! Writes families of samples into one buffer, in the Prometheus text format 0.0.4 or OpenMetrics 1.0.0.
+//! Writes families of samples, in the Prometheus text format 0.0.4 or OpenMetrics 1.0.0, as text or compressed.
 //! Energy and time are written as exact decimals of their integers, so that sums can be checked on the scraped text.
 //!
 //! Written by hand because crates for these formats keep every value as a float in a registry, and copy it for each scrape.
@@ -10,7 +10,9 @@ use energy_model::units::{Microjoules, Watts};
 use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::decimal;
+use crate::gzip::Gzip;
 use crate::metrics::FamilyKind;
+use crate::negotiate::Coding;
 use crate::selection::Selection;
 
 /// Which exposition format is written; decides the `Content-Type` too, so that body and header belong together.
@@ -74,8 +76,10 @@ pub struct Created(pub u64);
 #[derive(Debug)]
 pub struct Writer {
     format: Format,
-    /// The families so far.
+    /// The families so far, or those that are not compressed yet.
     text: String,
+    /// Takes the finished families, so that the whole text of a large page is never in memory.
+    gzip: Option<Gzip>,
     /// Name that samples of the current family begin with.
     name: String,
     /// Where the current family's header begins and ends.
@@ -92,14 +96,19 @@ pub struct Writer {
 impl Writer {
     #[must_use]
     pub fn new(format: Format) -> Self {
-        Self::selecting(format, Selection::default())
+        Self::of_page(format, Coding::Identity, Selection::default())
     }
 
-    /// A page that has only the families of `selection`; writers need not know.
+    /// A page in a coding that has only the families of `selection`; writers need not know.
     #[must_use]
-    pub(crate) fn selecting(format: Format, selection: Selection) -> Self {
+    pub(crate) fn of_page(format: Format, coding: Coding, selection: Selection) -> Self {
+        let gzip = match coding {
+            Coding::Identity => None,
+            Coding::Gzip => Some(Gzip::new()),
+        };
         Self {
             format,
+            gzip,
             selection,
             hidden: false,
             text: String::with_capacity(64 * 1024),
@@ -113,6 +122,7 @@ impl Writer {
     /// Begins the family of `name`, which for a counter ends in `_total`. Without a sample it leaves no trace.
     pub fn family(&mut self, name: &str, kind: FamilyKind, help: &str) {
         self.drop_empty_family();
+        self.compress();
         self.hidden = !self.selection.shows(name);
         if self.hidden {
             return;
@@ -208,12 +218,28 @@ impl Writer {
 
     /// The finished page, and the series that came twice and were left out the second time.
     #[must_use]
-    pub fn finish(mut self) -> (String, Vec<String>) {
+    pub fn finish(mut self) -> (Vec<u8>, Vec<String>) {
         self.drop_empty_family();
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
         }
-        (self.text, self.duplicates)
+        let body = match self.gzip {
+            None => self.text.into_bytes(),
+            Some(mut gzip) => {
+                gzip.push(self.text.as_bytes());
+                gzip.finish()
+            }
+        };
+        (body, self.duplicates)
+    }
+
+    /// Between two families, as the series of one are compared with each other.
+    fn compress(&mut self) {
+        if let Some(gzip) = &mut self.gzip {
+            gzip.push(self.text.as_bytes());
+            self.text.clear();
+            self.header = (0, 0);
+        }
     }
 
     fn drop_empty_family(&mut self) {
@@ -284,11 +310,12 @@ fn write_value(text: &mut String, value: SeriesValue) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gzip::gunzip;
 
     fn written(format: Format, write: impl FnOnce(&mut Writer)) -> String {
         let mut writer = Writer::new(format);
         write(&mut writer);
-        writer.finish().0
+        String::from_utf8(writer.finish().0).unwrap()
     }
 
     #[test]
@@ -375,7 +402,7 @@ mod tests {
             writer.sample(&Labels::default(), &[("l", label)], SeriesValue::Integer(value));
         }
         let (body, duplicates) = writer.finish();
-        assert_eq!(body, "# HELP a A.\n# TYPE a gauge\na{l=\"x\"} 1\na{l=\"y\"} 2\n");
+        assert_eq!(body, b"# HELP a A.\n# TYPE a gauge\na{l=\"x\"} 1\na{l=\"y\"} 2\n");
         assert_eq!(duplicates, ["a{l=\"x\"}"]);
     }
 
@@ -390,6 +417,26 @@ mod tests {
         }
         let (text, duplicates) = writer.finish();
         assert_eq!(duplicates, ["a", "b", "c"].map(|family| format!("{family}{{l=\"0\"}}")));
-        assert_eq!(text.lines().count(), 3 * (5_000 + 2));
+        assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), 3 * (5_000 + 2));
+    }
+
+    #[test]
+    fn a_compressed_page_is_the_same_page() {
+        let write = |coding| {
+            let mut writer = Writer::of_page(Format::OpenMetrics, coding, Selection::default());
+            for family in ["empty", "a", "b", "also_empty"] {
+                writer.family(family, FamilyKind::Gauge, "Help.");
+                let series = if family.ends_with("empty") { 0..0 } else { 0..3_000 };
+                for series in series.chain(if family == "b" { 7..8 } else { 0..0 }) {
+                    writer.sample(&Labels::default(), &[("l", &series.to_string())], SeriesValue::Integer(7));
+                }
+            }
+            writer.finish()
+        };
+        let (text, duplicates) = write(Coding::Identity);
+        let (coded, same_duplicates) = write(Coding::Gzip);
+        assert!(gunzip(&coded) == text, "{} bytes of text", text.len());
+        assert_eq!(duplicates, ["b{l=\"7\"}"]);
+        assert_eq!(same_duplicates, duplicates);
     }
 }

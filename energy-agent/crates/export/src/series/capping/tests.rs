@@ -22,7 +22,7 @@ fn text(status: &CappingStatus) -> String {
     write(&mut writer, status, "n1");
     let (page, duplicates) = writer.finish();
     assert_eq!(duplicates, Vec::<String>::new());
-    page
+    String::from_utf8(page).unwrap()
 }
 
 /// The samples of a family.
