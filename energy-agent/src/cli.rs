@@ -4,6 +4,7 @@
 mod agent_page;
 mod client;
 pub mod compare;
+pub mod completion;
 pub mod doctor;
 pub mod kubectl;
 pub mod measure;

@@ -1,10 +1,12 @@
 //! The command line: every flag is also an environment variable, `ENERGY_AGENT_` and the flag in upper case with
-//! underscores (`--web.listen-address` is `ENERGY_AGENT_WEB_LISTEN_ADDRESS`).
+//! underscores (`--web.listen-address` is `ENERGY_AGENT_WEB_LISTEN_ADDRESS`). An empty variable counts as unset.
 
 mod choice;
 mod command;
+mod command_line;
 mod compare;
 mod controller;
+mod environment;
 mod kubectl;
 mod login;
 mod measure;
@@ -25,6 +27,7 @@ pub use self::choice::{Capping, LogFormat, LogLevel, Resources};
 pub use self::command::{Cli, Command, DoctorArgs, PolicyCommand, ReportFormat, RestoreArgs, TopArgs};
 pub use self::compare::{CompareArgs, CompareFormat, Money, NodeLabels, SweepArgs};
 pub use self::controller::ControllerArgs;
+pub use self::environment::unknown_variables;
 pub use self::kubectl::{ChosenBudgets, ClusterTopArgs, KubectlArgs, KubectlCommand, KubectlPlugin, TopSubject};
 pub use self::login::Login;
 pub use self::measure::{Cooldown, MeasureArgs, WaitFor};

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{CommandFactory, Parser, error::ErrorKind};
-use energy_agent::config::{Capping, Cli, Command, Config, ControllerArgs, KubectlPlugin, LogFormat, LogLevel};
+use clap::error::ErrorKind;
+use energy_agent::config::{
+    Capping, Cli, Command, Config, ControllerArgs, KubectlPlugin, LogFormat, LogLevel, unknown_variables,
+};
 use energy_agent::logging::Log;
 use energy_agent::selection_source::at_start;
 use energy_agent::{Ended, cli, panics};
@@ -19,6 +21,7 @@ use energy_export::web_config::WebConfigSource;
 use energy_host::static_build::look_up_names_without_modules;
 use energy_model::printable::{printable, printable_lines};
 use tracing::field::Field;
+use tracing::warn;
 use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
@@ -31,9 +34,14 @@ const LAST_LINES: Duration = Duration::from_millis(500);
 fn main() -> ExitCode {
     look_up_names_without_modules();
     if is_plugin() {
-        return ended(cli::kubectl::run(&KubectlPlugin::parse().arguments));
+        let plugin = KubectlPlugin::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
+        return ended(cli::kubectl::run(&plugin.arguments));
     }
-    let cli = Cli::try_parse().unwrap_or_else(|error| usage_error(error));
+    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| usage_error(error));
+    // The others say it in their logs.
+    if !matches!(&cli.command, None | Some(Command::Run(_) | Command::Controller(_))) {
+        unknown_variables().iter().for_each(|unknown| eprintln!("warning: {}", printable(&unknown.to_string())));
+    }
     ended(match &cli.command {
         None => run(&cli.run),
         Some(Command::Run(config)) => run(config),
@@ -46,6 +54,8 @@ fn main() -> ExitCode {
         Some(Command::Controller(arguments)) => controller(arguments),
         Some(Command::Kubectl(arguments)) => cli::kubectl::run(arguments),
         Some(Command::Restore(arguments)) => cli::restore::run(arguments),
+        Some(Command::Completion { shell }) => cli::completion::run(*shell),
+        Some(Command::Man { folder }) => cli::completion::write_man_pages(folder),
     })
 }
 
@@ -65,15 +75,16 @@ fn ended(outcome: anyhow::Result<ExitCode>) -> ExitCode {
 fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let web_config = WebConfigSource::open(config.web_config.as_deref(), Arc::default());
     if let Err(problem) = at_start(config).map(drop).and(web_config.map(drop)) {
-        Cli::command().error(ErrorKind::ValueValidation, problem).exit();
+        Cli::command_line().error(ErrorKind::ValueValidation, problem).exit();
     }
     if config.capping == Capping::On && !config.has_policies() {
         let problem = "--capping=on needs policies: name them with --capping.policy, --capping.configmap or \
                        --capping.configmap-selector, or follow objects with --capping.resources";
-        Cli::command().error(ErrorKind::MissingRequiredArgument, problem).exit();
+        Cli::command_line().error(ErrorKind::MissingRequiredArgument, problem).exit();
     }
     let mut log = Log::to_stderr().context("the log")?;
     log_to(config.log_level, config.log_format, log.clone());
+    unknown_variables().iter().for_each(|unknown| warn!("{unknown}"));
     panics::watch();
     let code = match energy_agent::run(config) {
         Ok(Ended::InOrder) => ExitCode::SUCCESS,
@@ -98,6 +109,7 @@ fn run(config: &Config) -> anyhow::Result<ExitCode> {
 fn controller(config: &ControllerArgs) -> anyhow::Result<ExitCode> {
     let mut log = Log::to_stderr().context("the log")?;
     log_to(config.log_level, config.log_format, log.clone());
+    unknown_variables().iter().for_each(|unknown| warn!("{unknown}"));
     panics::watch();
     let outcome = energy_agent::controller::run(config);
     if let Err(error) = &outcome {
@@ -132,17 +144,17 @@ fn field(line: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result
 /// Prints what clap has to say; for an unknown flag also the ones there are. Exit code 2.
 fn usage_error(mut error: clap::Error) -> ! {
     if error.kind() == ErrorKind::UnknownArgument {
-        let whole = Cli::command();
+        let whole = Cli::command_line();
         // A subcommand can only come first.
         let named = std::env::args().nth(1).and_then(|name| whole.find_subcommand(name));
         let (name, command) = named.map_or(("run", &whole), |command| (command.get_name(), command));
-        let flags: Vec<String> =
-            command.get_arguments().filter_map(|flag| flag.get_long()).map(|flag| format!("--{flag}")).collect();
+        let listed = command.get_arguments().filter(|flag| !flag.is_hide_set());
+        let flags: Vec<String> = listed.filter_map(|flag| flag.get_long()).map(|flag| format!("--{flag}")).collect();
         let _ = error.print();
         eprintln!("\nflags of `energy-agent {name}`: {}", flags.join(" "));
         std::process::exit(usage_code(2));
     }
-    error = error.with_cmd(&Cli::command());
+    error = error.with_cmd(&Cli::command_line());
     let _ = error.print();
     std::process::exit(usage_code(error.exit_code()))
 }

@@ -103,7 +103,12 @@ impl Node {
             Some(policies) => Some(Capper::open(config, policies, events)),
             None => Capper::left_over(config),
         };
-        Ok(Self { capper, state: Some(StateFile::new(&config.host.state_directory)), ..node })
+        let mut state = StateFile::new(&config.host.state_directory);
+        if node.idle_method == IdleMethod::Learned {
+            // A folder that cannot be written is said now, and not when there is something to lose.
+            state.save(&node.idle);
+        }
+        Ok(Self { capper, state: Some(state), ..node })
     }
 
     /// A node that measures and leaves the machine as it is, beside an agent or without one: it restores nothing, and what it

@@ -24,9 +24,9 @@ use crate::common::pod_resources::{Kubelet, claim, listed, listed_pod};
 
 const UUID: &str = "GPU-fd585786-3c80-50f9-8a72-731ad8419df6";
 /// Where the child plays: it is the work of a sweep.
-const WORK: &str = "ENERGY_AGENT_TEST_SWEEP";
+const WORK: &str = "TEST_ENERGY_AGENT_SWEEP";
 /// The plant of a card that works, as JSON.
-const BUSY: &str = "ENERGY_AGENT_TEST_PLANT";
+const BUSY: &str = "TEST_ENERGY_AGENT_PLANT";
 /// Seconds that the work takes at the highest clock.
 const AT_HIGHEST: f64 = 0.5;
 /// Power that does not depend on the clock, while the card works; watts.

@@ -177,7 +177,7 @@ fn the_command_shows_what_it_would_do_and_does_it() {
     let dry = node.restore(&["--dry-run"]);
     assert_eq!(dry.code, Some(0), "{dry:#?}");
     let words: Vec<&str> = dry.line(&Knob::CpuFrequency(0)).split_whitespace().collect();
-    let expected = "cpu_frequency of policy0 1000000 kHz 1766400 kHz would be restored";
+    let expected = "cpu_frequency of policy0 1000 MHz 1766 MHz would be restored";
     assert_eq!(words.join(" "), expected);
     assert_eq!(node.contents(), capped, "nothing was written");
 
@@ -233,7 +233,7 @@ fn the_command_leaves_what_somebody_has_set_since() {
     let outcome = node.restore(&[]);
     assert_eq!(outcome.code, Some(0), "{outcome:#?}");
     let words: Vec<&str> = outcome.line(&theirs).split_whitespace().collect();
-    let expected = "cpu_frequency of policy4 2000000 kHz 2956800 kHz left: another program has set it, it is 2000 MHz, but \
+    let expected = "cpu_frequency of policy4 2000 MHz 2956 MHz left: another program has set it, it is 2000 MHz, but \
                     1000 MHz was written; it stays";
     assert_eq!(words.join(" "), expected, "{outcome:#?}");
     assert!(outcome.line(&back).ends_with("already at the original value"), "{outcome:#?}");

@@ -220,7 +220,7 @@ fn a_stall_that_hides_wraps_is_a_gap_fc_010() {
 }
 
 /// Set for the copy of this program that runs without privileges.
-const UNPRIVILEGED: &str = "ENERGY_AGENT_TEST_UNPRIVILEGED_SYSFS";
+const UNPRIVILEGED: &str = "TEST_ENERGY_AGENT_UNPRIVILEGED_SYSFS";
 
 #[test]
 fn counters_for_root_only_give_the_reason_and_the_remedies_fc_011() {

@@ -106,7 +106,7 @@ fn flags_in_the_docs_exist() {
     let flag = Regex::new(r"--[a-z]+(?:[.-][a-z]+)*").unwrap();
     let own = Regex::new(r"`energy-agent [^`]*`|`--[^`]*`|(?m)^energy-agent .*$").unwrap();
     let commands = [
-        "",
+        "run",
         "controller",
         "kubectl release",
         "kubectl top",

@@ -213,9 +213,9 @@ fn what_was_learned_is_kept_and_a_spoilt_file_costs_one_warning() {
 #[test]
 fn a_state_directory_that_cannot_be_made_is_told_once() {
     let mut agent = Agent::start(&["--interval=200ms", "--state.directory=/proc/nothing"]);
+    agent.assert_logged("--state.directory", 1);
     assert_eq!(agent.end("TERM").0.code(), Some(0));
-    let told = wait_for("the warning", || Some(agent.logged("--state.directory")).filter(|told| !told.is_empty()));
-    assert_eq!(told.len(), 1, "{told:#?}");
+    let told = agent.assert_logged("--state.directory", 1);
     assert!(told[0].contains(" WARN ") && told[0].contains("/proc/nothing"), "{told:?}");
 }
 

@@ -48,24 +48,50 @@ fn the_package_holds_these_files_with_these_modes() {
         (line.split_once(" ./").unwrap().1.to_owned(), mode.to_owned())
     };
     let mut files: BTreeMap<String, String> = list.lines().map(line).collect();
+    let (text, program) = ("-rw-r--r--", "-rwxr-xr-x");
     files.retain(|path, mode| {
         let is_folder = path.is_empty() || path.ends_with('/');
         assert!(!is_folder || mode == "drwxr-xr-x", "{path}: {mode}");
         !is_folder
     });
-    let (text, program) = ("-rw-r--r--", "-rwxr-xr-x");
+    let page = |name: &str| format!("usr/share/man/man1/{name}.1.gz");
+    for name in ["energy-agent", "energy-agent-restore", "energy-agent-policy-check", "energy-agent-kubectl-top"] {
+        assert!(files.contains_key(&page(name)), "{name}: {files:#?}");
+    }
+    files.retain(|path, mode| {
+        let is_page = path.starts_with(&page("energy-agent").replace(".1.gz", ""));
+        assert!(!is_page || mode == text, "{path}: {mode}");
+        !is_page
+    });
     let expected = [
         (SETTINGS, text),
         ("usr/bin/energy-agent", program),
         ("usr/bin/kubectl-energy -> energy-agent", "lrwxrwxrwx"),
         ("usr/lib/systemd/system/energy-agent.service", text),
+        ("usr/share/bash-completion/completions/energy-agent", text),
         ("usr/share/doc/energy-agent/THIRD-PARTY.txt.gz", text),
         ("usr/share/doc/energy-agent/changelog.gz", text),
         ("usr/share/doc/energy-agent/copyright", text),
         ("usr/share/doc/energy-agent/energy-agent.cdx.json", text),
+        ("usr/share/fish/vendor_completions.d/energy-agent.fish", text),
         ("usr/share/lintian/overrides/energy-agent", text),
+        ("usr/share/man/man1/kubectl-energy.1.gz -> energy-agent-kubectl.1.gz", "lrwxrwxrwx"),
+        ("usr/share/zsh/vendor-completions/_energy-agent", text),
     ];
     assert_eq!(files, expected.map(|(path, mode)| (path.to_owned(), mode.to_owned())).into());
+}
+
+#[test]
+fn manual_pages_and_completions_say_what_the_program_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let unpacked = Command::new("dpkg-deb").arg("--extract").args([package(), folder.path()]).status().unwrap();
+    assert!(unpacked.success());
+    let share = folder.path().join("usr/share");
+    let page = Command::new("zcat").arg(share.join("man/man1/energy-agent-restore.1.gz")).output().unwrap();
+    assert!(String::from_utf8(page.stdout).unwrap().contains("Only show what would be done"));
+    for file in ["bash-completion/completions/energy-agent", "zsh/vendor-completions/_energy-agent"] {
+        assert!(fs::read_to_string(share.join(file)).unwrap().contains("capping.policy"), "{file}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod deb;
 mod deploy;
 mod doctor;
 mod end_to_end;
+mod flags;
 mod identity;
 mod image;
 mod release;

@@ -40,6 +40,8 @@ pub fn make(options: &Options) -> Result<()> {
     let long = ["changelog", "THIRD-PARTY.txt"].map(|name| stage.0.join(DOC).join(name));
     checked(Command::new("gzip").args(["-9", "--no-name"]).args(long))?;
     stage.write(&format!("{DOC}/energy-agent.cdx.json"), sbom::document(&linked).to_string().as_bytes(), 0o644)?;
+    let runs_here = if arch == Arch::HOST { program } else { build::release(Arch::HOST, Linking::Dynamic)? };
+    stage.documents(&runs_here)?;
     let control = control(arch, &libc_version(arch, &agent)?, &stage)?;
     for name in ["postinst", "prerm", "postrm"] {
         stage.put(&files.join(name), &format!("DEBIAN/{name}"), 0o755)?;
@@ -65,6 +67,24 @@ impl Stage {
     fn put(&self, from: &Path, to: &str, mode: u32) -> Result<()> {
         let text = fs::read(from).with_context(|| from.display().to_string())?;
         self.write(to, &text, mode)
+    }
+
+    /// Man pages and completions, as `program` writes them.
+    fn documents(&self, program: &Path) -> Result<()> {
+        let pages = self.0.join("usr/share/man/man1");
+        checked(Command::new(program).arg("man").arg(&pages))?;
+        let pages: Vec<PathBuf> = fs::read_dir(&pages)?.map(|page| Ok(page?.path())).collect::<Result<_>>()?;
+        checked(Command::new("gzip").args(["-9", "--no-name"]).args(pages))?;
+        symlink("energy-agent-kubectl.1.gz", self.0.join("usr/share/man/man1/kubectl-energy.1.gz"))?;
+        for (shell, file) in [
+            ("bash", "bash-completion/completions/energy-agent"),
+            ("zsh", "zsh/vendor-completions/_energy-agent"),
+            ("fish", "fish/vendor_completions.d/energy-agent.fish"),
+        ] {
+            let script = output(Command::new(program).args(["completion", shell]))?;
+            self.write(&format!("usr/share/{file}"), format!("{script}\n").as_bytes(), 0o644)?;
+        }
+        Ok(())
     }
 
     fn write(&self, to: &str, text: &[u8], mode: u32) -> Result<()> {

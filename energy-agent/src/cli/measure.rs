@@ -17,7 +17,6 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use clap::Parser as _;
 use energy_cluster::config::PodsSource;
 use energy_host::scope::NotStarted;
 use energy_model::printable::{printable, printable_lines};
@@ -236,7 +235,7 @@ fn not_started(arguments: &MeasureArgs, why: NotStarted) -> Result<u8> {
 
 /// An agent that only measures: with the flags given here, and what else is in the environment.
 fn config(arguments: &MeasureArgs) -> Result<Config> {
-    let agent = Cli::try_parse_from(["energy-agent"]).context("a variable ENERGY_AGENT_... in the environment")?;
+    let agent = Cli::read(["energy-agent"]).context("a variable ENERGY_AGENT_... in the environment")?;
     let mut config = Config { host: arguments.host.clone(), idle: arguments.idle, capping: Capping::Off, ..agent.run };
     config.cluster.pods_source = PodsSource::None;
     Ok(config)

@@ -17,6 +17,7 @@ use energy_host::static_build::IS_STATIC;
 use energy_model::capping::knob::{Found, Knob};
 use energy_model::capping::managed_knob::change::KnobChangeKind;
 use energy_model::capping::managed_knob::{Action, ManagedKnob};
+use energy_model::capping::quantity::Quantity;
 use energy_model::printable::steers;
 
 use crate::config::{Config, RestoreArgs};
@@ -112,7 +113,7 @@ fn lost(actuator: &Actuator, files: &mut FileKnobs, gpus: &mut GpuMeter) -> Stri
     let before = text.len();
     for (knob, found) in found.iter().filter(|(knob, found)| lowered(found) && !held.contains(knob)) {
         let value = found.value.unwrap_or_default();
-        text.push_str(&format!("  {knob}: {} of {}\n", with_unit(knob, value), with_unit(knob, found.max)));
+        text.push_str(&format!("  {knob}: {} of {}\n", Quantity::of(knob, value), Quantity::of(knob, found.max)));
     }
     if text.len() == before {
         text.push_str("  (none of the clocks and power limits)\n");
@@ -183,8 +184,9 @@ struct RestoreLine {
 
 impl RestoreLine {
     fn planned(managed: &ManagedKnob, now: Duration) -> Self {
-        let text =
-            |value: Option<u64>| value.map_or_else(|| "open".to_owned(), |value| with_unit(&managed.knob, value));
+        let text = |value: Option<u64>| {
+            value.map_or_else(|| "open".to_owned(), |value| Quantity::of(&managed.knob, value).to_string())
+        };
         let original = managed.held().and_then(|held| held.original);
         let found = match (&managed.knob, &managed.observed.found) {
             (_, None) => "not there".to_owned(),
@@ -202,17 +204,6 @@ impl RestoreLine {
         };
         Self { knob: managed.knob.clone(), found, original: text(original), result: result.to_owned() }
     }
-}
-
-fn with_unit(knob: &Knob, value: u64) -> String {
-    let unit = match knob {
-        Knob::GpuClock(_) => "MHz",
-        Knob::GpuPower(_) => "mW",
-        Knob::CpuFrequency(_) => "kHz",
-        Knob::CpuQuota(_) => "mCPU",
-        Knob::RaplLimit(_) => "uW",
-    };
-    format!("{value} {unit}")
 }
 
 fn table(rows: &[RestoreLine]) -> String {

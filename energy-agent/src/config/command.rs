@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 use super::login::Login;
 use super::report::ReportArgs;
@@ -74,6 +75,19 @@ pub enum Command {
     /// Check power policies offline, explain their fields, or print their JSON Schema or CustomResourceDefinitions.
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Print completions of commands and flags for a shell.
+    ///
+    /// For bash: `energy-agent completion bash > /etc/bash_completion.d/energy-agent`. The Debian package brings them.
+    Completion {
+        #[arg(value_enum, value_name = "SHELL")]
+        shell: Shell,
+    },
+    /// Write the man pages of all commands to a folder.
+    #[command(hide = true)]
+    Man {
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -169,7 +169,7 @@ impl Course {
 
 /// Goes on in a mount namespace of its own, so that no mount outlives this command, whatever ends it.
 fn with_own_mounts() -> Result<()> {
-    const VARIABLE: &str = "ENERGY_AGENT_CHAOS_MOUNTS";
+    const VARIABLE: &str = "CHAOS_ENERGY_AGENT_MOUNTS";
     if env::var_os(VARIABLE).is_some() {
         return Ok(());
     }

@@ -50,7 +50,7 @@ fn the_driver_never_receives_a_limit_out_of_its_range_fc_082() {
     for (knob, limit_mw) in [(&first, 50_000), (&first, 900_000), (&second, 149_400), (&first, u64::MAX)] {
         let error = world.write(knob, KnobValue::Set(limit_mw)).unwrap_err();
         assert_eq!(error.state, KnobState::Rejected);
-        let range = if knob == &first { "200000 to 700000 mW" } else { "150000 to 180000 mW" };
+        let range = if knob == &first { "200.0 W to 700.0 W" } else { "150.0 W to 180.0 W" };
         assert!(error.detail.contains(range), "{}", error.detail);
     }
     assert_eq!(world.write(&first, KnobValue::Restore("50000".to_owned())).unwrap_err().state, KnobState::Rejected);
@@ -87,7 +87,7 @@ fn each_error_is_a_state_of_its_own_gpu_and_others_go_on_fc_084() {
     let states: Vec<KnobState> = written.iter().flat_map(|result| result.as_ref().err()).map(|it| it.state).collect();
     assert_eq!(states, [KnobState::Unsupported, KnobState::NoPermission, KnobState::Rejected]);
     assert!(written[1].as_ref().unwrap_err().detail.contains("CAP_SYS_ADMIN"), "the remedy");
-    assert!(written[2].as_ref().unwrap_err().detail.contains("200000 to 700000 mW"), "the valid range");
+    assert!(written[2].as_ref().unwrap_err().detail.contains("200.0 W to 700.0 W"), "the valid range");
     assert_eq!(written[3].as_ref().unwrap().value, Some(300_000));
     // What cannot be written, whatever it is, stays so.
     let states = uuids.iter().map(|uuid| world.found(&power(uuid)).state).collect::<Vec<_>>();

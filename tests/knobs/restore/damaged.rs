@@ -86,7 +86,7 @@ fn without_a_record_whole_lines_are_used_and_the_way_out_for_the_others_is_said(
     let done = node.restore(&[]);
     assert_eq!(done.code, Some(1), "{done:#?}");
     assert!(done.text.contains("1 line of "), "{done:#?}");
-    assert!(done.text.contains("  cpu_frequency of policy0: 1000000 kHz of 2956800 kHz\n"), "{done:#?}");
+    assert!(done.text.contains("  cpu_frequency of policy0: 1000 MHz of 2956 MHz\n"), "{done:#?}");
     assert!(done.text.contains("Set by hand those that you did not set yourself"), "{done:#?}");
     for (knob, before) in node.before.iter().filter(|(knob, _)| **knob != lost) {
         assert!(done.line(knob).ends_with("restored"), "{done:#?}");
@@ -106,7 +106,7 @@ fn an_agent_that_finds_damage_leaves_it_to_the_command_to_say_so() {
     drop(agent);
     let said = node.restore(&[]);
     assert_eq!(said.code, Some(1), "{said:#?}");
-    assert!(said.text.contains("cpu_frequency of policy0: 1000000 kHz"), "{said:#?}");
+    assert!(said.text.contains("cpu_frequency of policy0: 1000 MHz"), "{said:#?}");
     let again = node.restore(&[]);
     assert_eq!(again.code, Some(0), "said once: {again:#?}");
 }

@@ -93,7 +93,7 @@ fn a_killed_agents_gpus_are_given_back_by_the_command() {
     until(&mut agent, &wanted(), &nvml, CAPPED);
     drop(agent);
     let dry = node.restore(&["--dry-run"]);
-    assert!(dry.line(&power()).contains("250000 mW"), "{dry:#?}");
+    assert!(dry.line(&power()).contains("250.0 W"), "{dry:#?}");
     assert!(dry.line(&clock()).ends_with("would be restored"), "{dry:#?}");
     assert_eq!(held(&nvml), CAPPED);
     let outcome = node.restore(&[]);

@@ -14,7 +14,7 @@ use super::node::{Driver, Node, config, limits};
 use crate::common::agent::wait_for;
 
 /// Variables for the child: root, state and run directory, and knobs.
-const CHILD: &str = "ENERGY_AGENT_TEST_CAPS";
+const CHILD: &str = "TEST_ENERGY_AGENT_CAPS";
 const KILLS: u32 = 100;
 
 /// Numbers that look random and are the same in each run.

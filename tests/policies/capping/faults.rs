@@ -125,7 +125,7 @@ fn a_limit_that_a_driver_refuses_is_told_once_and_stays_with_its_device_fc_084()
     for uuid in [&refused[1], &refused[2]] {
         assert_eq!(world.one_event("NoActuator", &format!("gpu_power_limit of {uuid}: "))["regarding"]["kind"], "Node");
     }
-    for (uuid, text) in [(&refused[1], "SYS_ADMIN"), (&refused[2], "200000 to 700000 mW")] {
+    for (uuid, text) in [(&refused[1], "SYS_ADMIN"), (&refused[2], "200.0 W to 700.0 W")] {
         agent.assert_all_logged(&[uuid, text], 1);
     }
     for (name, uuid, why) in

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use energy_model::capping::knob::KnobState;
 use energy_model::capping::knob::{Found, Knob, KnobError, KnobValue};
+use energy_model::capping::quantity::Quantity;
 use energy_model::capping::stated::{ClockRange, Stated};
+use energy_model::units::{Watts, ratio};
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, GpuVirtualizationMode, PerformanceState};
 use nvml_wrapper::enums::device::{DeviceArchitecture, GpuLockedClocksSetting};
@@ -167,14 +169,14 @@ impl Knobs {
 
     fn set_limit(&mut self, device: &mut Device<'_>, limit_mw: u64) -> Result<Found, KnobError> {
         let limit = self.limit.as_mut().map_err(|error| error.clone())?;
-        let range = format!("the limit is {} to {} mW here", limit.min, limit.max);
+        let range = format!("the limit is {} to {} here", watts(limit.min), watts(limit.max));
         let Some(wanted) = u32::try_from(limit_mw).ok().filter(|wanted| (limit.min..=limit.max).contains(wanted))
         else {
-            return Err(rejected(format!("{SET_LIMIT}: {limit_mw} mW is not written, {range}")));
+            return Err(rejected(format!("{SET_LIMIT}: {} is not written, {range}", watts(limit_mw))));
         };
         let before = device.power_management_limit().ok();
         device.set_power_management_limit(wanted).map_err(|error| match error {
-            NvmlError::InvalidArg => rejected(format!("{SET_LIMIT}: the driver refuses {wanted} mW, {range}")),
+            NvmlError::InvalidArg => rejected(format!("{SET_LIMIT}: the driver refuses {}, {range}", watts(wanted))),
             error => refusal(SET_LIMIT, &error),
         })?;
         let after = device.power_management_limit().ok();
@@ -183,6 +185,11 @@ impl Knobs {
         let state = if kept { KnobState::NotEffective } else { KnobState::Ok };
         Ok(Found { state, ..limit.found() })
     }
+}
+
+/// Milliwatts, as people read them.
+fn watts(limit_mw: impl Into<u64>) -> Quantity {
+    Quantity::Power(Watts(ratio(limit_mw.into(), 1_000)))
 }
 
 impl PowerLimit {
@@ -262,7 +269,7 @@ fn limit(device: &Device<'_>) -> Result<Result<PowerLimit, KnobError>, GpuFailur
     Ok(constraints.and_then(|constraints| {
         let (min, max) = (constraints.min_limit, constraints.max_limit);
         if min >= max {
-            return Err(unsupported(format!("{SET_LIMIT}: {max} mW is the only limit of this GPU")));
+            return Err(unsupported(format!("{SET_LIMIT}: {} is the only limit of this GPU", watts(max))));
         }
         Ok(PowerLimit { min, max, default, now: now? })
     }))
