@@ -2,10 +2,13 @@
 //! agents, decides every budget, and writes what has changed, as long as it leads.
 
 mod budget_spec;
+mod budget_status;
 mod budgets;
 mod fleet;
 mod leader;
 mod levels;
+mod node_status;
+mod policy_status;
 mod queries;
 mod round;
 mod shown;
@@ -13,6 +16,7 @@ mod sources;
 mod statuses;
 #[cfg(test)]
 mod tests;
+mod totals;
 mod writer;
 
 use std::env;

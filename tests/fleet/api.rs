@@ -10,7 +10,7 @@ use crate::common::kubernetes::cluster::Cluster;
 use crate::common::kubernetes::server::runtime;
 use crate::common::manifests::parsed;
 
-const GROUP: &str = "/apis/power.energy-agent.io/v1alpha1";
+pub const GROUP: &str = "/apis/power.energy-agent.io/v1alpha1";
 pub const NAMESPACE: &str = "fleet";
 
 #[derive(Clone)]
@@ -40,7 +40,7 @@ impl Api {
         for kind in parsed(&text) {
             self.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &kind);
         }
-        for plural in ["clusterpowerbudgets", "powerlevels"] {
+        for plural in ["clusterpowerbudgets", "powerlevels", "powercappingpolicies", "nodefrequencies"] {
             wait_for(plural, || self.ask(Method::GET, &format!("{GROUP}/{plural}"), None).ok());
         }
     }
@@ -88,6 +88,49 @@ impl Api {
         self.create(&format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"), &slice);
     }
 
+    /// The agent of a node has another port.
+    pub fn replace_addresses(&self, slice: &str, addresses: &[(String, String)], port: u16) {
+        let path = format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/{slice}");
+        self.ask(Method::DELETE, &path, None).unwrap();
+        self.create_addresses(slice, addresses, port);
+    }
+
+    /// Creates or changes an object of our group at this path below it, `namespaces/NAMESPACE/PLURAL/NAME` or `PLURAL/NAME`.
+    pub fn apply(&self, path: &str, spec: &Value) {
+        let (collection, name) = path.rsplit_once('/').unwrap();
+        let whole = json!({
+            "apiVersion": "power.energy-agent.io/v1alpha1", "kind": kind(collection), "metadata": {"name": name}, "spec": spec,
+        });
+        match self.ask(Method::POST, &format!("{GROUP}/{collection}"), Some(&whole)) {
+            Ok(_) => {}
+            Err((409, _)) => {
+                drop(self.ask(Method::PATCH, &format!("{GROUP}/{path}"), Some(&json!({"spec": spec}))).unwrap())
+            }
+            Err(error) => panic!("{path}: {error:?}"),
+        }
+    }
+
+    pub fn delete(&self, path: &str) {
+        self.ask(Method::DELETE, &format!("{GROUP}/{path}"), None).unwrap();
+    }
+
+    /// `None`: there is none.
+    pub fn find(&self, path: &str) -> Option<Value> {
+        self.ask(Method::GET, &format!("{GROUP}/{path}"), None).ok()
+    }
+
+    /// Waits for a status of the object at this path that `check` is content with.
+    pub fn wait_for_status_of(&self, what: &str, path: &str, check: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            wait_for(&format!("{path}: {what}"), || {
+                last = self.find(path)?["status"].take();
+                check(&last).then(|| last.clone())
+            })
+        }));
+        found.unwrap_or_else(|_| panic!("{path}: {what}: {last:#}"))
+    }
+
     pub fn create_budget(&self, name: &str, spec: &Value) {
         self.create(
             &format!("{GROUP}/clusterpowerbudgets"),
@@ -130,6 +173,10 @@ impl Api {
         format!("{GROUP}/namespaces/{NAMESPACE}/powerlevels")
     }
 
+    pub fn all_levels_path(&self) -> String {
+        format!("{GROUP}/powerlevels")
+    }
+
     pub fn lease(&self) -> Option<Value> {
         self.ask(Method::GET, &lease_path(), None).ok()
     }
@@ -141,6 +188,15 @@ impl Api {
 
     pub fn delete_lease(&self) {
         self.ask(Method::DELETE, &lease_path(), None).unwrap();
+    }
+}
+
+fn kind(collection: &str) -> &'static str {
+    match collection.rsplit('/').next().unwrap() {
+        "powercappingpolicies" => "PowerCappingPolicy",
+        "clusterpowerbudgets" => "ClusterPowerBudget",
+        "nodefrequencies" => "NodeFrequencies",
+        other => panic!("{other}"),
     }
 }
 

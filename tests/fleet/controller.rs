@@ -2,17 +2,17 @@
 
 use axum::http::Method;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::api::{Api, NAMESPACE, says};
-use crate::common::agent::{Agent, wait_for};
-use crate::common::kubernetes::cluster::{Cluster, TOKEN, kubeconfig};
-use crate::common::kubernetes::proxy::{Asked, Proxy};
+use crate::agents;
+use crate::api::{Api, says};
+use crate::common::agent::wait_for;
+use crate::common::kubernetes::cluster::Cluster;
+use crate::common::kubernetes::proxy::Asked;
 use crate::common::skip::{API_SERVER, skip};
 use crate::nodes::Nodes;
 use crate::observer::{Guarded, Observer};
 use crate::replica::Replica;
-use crate::rights;
+use crate::{policies, rights};
 
 const COUNT: u8 = 50;
 /// What 50 nodes draw at first: 50 * 1500 W.
@@ -72,10 +72,14 @@ fn a_hall_is_kept_within_its_budget_whatever_happens_to_its_controllers() {
     step_and_cut(&world);
     silent_nodes(&world);
     pages(&mut world);
-    real_agent(&mut world);
+    policies::one_budget_for_a_service(&world.api, &world.nodes);
+    policies::refused(&world.api, &world.nodes);
+    policies::many_edits(&world.api, || world.a.budgets()["rounds"].as_u64().unwrap());
+    agents::real_agent(&world.api, |name| node_of([&world.a, &world.b], name));
     leader_is_killed(&mut world, &cluster);
     leader_is_paused(&mut world);
     lease_is_deleted(&mut world);
+    random_kills(&mut world, &cluster);
     levels_are_restored(&world);
     server_is_away(&mut world);
     ends(&world);
@@ -218,36 +222,10 @@ fn pages(world: &mut World) {
     assert_eq!((leader.page("/healthz", ""), other.page("/readyz", "")), ("ok\n".to_owned(), "ok\n".to_owned()));
 }
 
-/// An agent of the program itself, beside the simulated ones: what it says is understood.
-fn real_agent(world: &mut World) {
-    let name = "real.example";
-    let (proxy, folder) = (Proxy::start(&world.api.0), TempDir::new().unwrap());
-    let server = format!("http://{}", proxy.address());
-    let file = kubeconfig(folder.path(), &server, None, &json!({"token": TOKEN}));
-    let kubeconfig = format!("--kubeconfig={}", file.display());
-    let namespace = format!("--capping.resources-namespace={NAMESPACE}");
-    let flags = ["--capping=on", "--capping.resources=enforce", "--node.name=real.example", "--pods.source=api"];
-    let agent = Agent::start(&[&flags[..], &[&kubeconfig, &namespace]].concat());
-    let port: u16 = agent.address.rsplit_once(':').unwrap().1.parse().unwrap();
-    world.api.create("/api/v1/nodes", &json!({"metadata": {"name": name, "labels": {"real": "yes"}}}));
-    world.api.create_addresses("energy-agent-2", &[(name.to_owned(), "127.0.0.1".to_owned())], port);
-    world.api.create_budget(
-        "real",
-        &json!({
-            "mode": "Recommend", "watts": 100_000, "nodes": {"matchLabels": {"real": "yes"}},
-        }),
-    );
-    let (leader, _) = world.leader_and_other();
-    let node = wait_for("a report of the agent", || {
-        let document = leader.budgets();
-        let node = document["nodes"].as_array()?.iter().find(|node| node["name"] == name)?.clone();
-        (node["state"] == "reporting").then_some(node)
-    });
-    let (floor, most) = (node["floor_watts"].as_f64().unwrap(), node["most_watts"].as_f64().unwrap());
-    assert!(floor >= 0.0 && most >= floor, "{node}");
-    let budget = |status: &Value| status["nodes"] == 1 && says(status, "Ready", "True", "Running");
-    world.api.wait_for_status("the node of the agent", "real", budget);
-    world.api.delete_budget("real");
+/// What the leader's page says of a node.
+fn node_of(replicas: [&Replica; 2], name: &str) -> Option<Value> {
+    let leader = replicas.into_iter().map(Replica::budgets).find(|document| document["leads"] == true)?;
+    leader["nodes"].as_array()?.iter().find(|node| node["name"] == name).cloned()
 }
 
 /// kill -9: the other one goes on from the levels there are.
@@ -288,6 +266,37 @@ fn leader_is_paused(world: &mut World) {
         woken.proxy.accepted()[before..].iter().map(|asked| &asked.path).collect::<Vec<_>>(),
         Vec::<&String>::new()
     );
+}
+
+/// kill -9 of a replica at moments that no one has chosen, while the load and the budget change.
+fn random_kills(world: &mut World, cluster: &Cluster) {
+    let kills = std::env::var("TEST_FLEET_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5);
+    let mut dice = Dice(u64::from(std::process::id()));
+    for kill in 0..kills {
+        let demand = 1500.0 + f64::from(dice.below(1500));
+        world.nodes.all_demand(demand);
+        world.api.patch_budget("hall", &json!({"watts": 85_000 + 1000 * dice.below(6)}));
+        std::thread::sleep(std::time::Duration::from_millis(dice.below(1200).into()));
+        let place = if dice.below(2) == 0 { &mut world.a } else { &mut world.b };
+        let fresh = Replica::start(cluster, &format!("k{kill}"));
+        let dead = std::mem::replace(place, fresh);
+        world.asked.extend(dead.proxy.asked());
+        dead.kill();
+    }
+    world.api.patch_budget("hall", &json!({"watts": 90_000}));
+    world.nodes.all_demand(2400.0);
+    wait_for("a leader", || node_of([&world.a, &world.b], "node-0.rack-0.example"));
+    world.wait_for_power("the hall within its budget after all kills", 90_000.0);
+}
+
+/// Numbers that nobody has chosen: a linear congruential generator.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        u32::try_from((self.0 >> 33) % u64::from(end)).unwrap()
+    }
 }
 
 /// Somebody deletes the Lease: it comes back, and the epoch goes on from the levels'.

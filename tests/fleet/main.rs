@@ -4,9 +4,14 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod agents;
 mod api;
 mod controller;
+#[path = "../policies/capping/world.rs"]
+#[allow(dead_code, reason = "of a node with GPUs, some is used here")]
+mod gpu_world;
 mod nodes;
 mod observer;
+mod policies;
 mod replica;
 mod rights;

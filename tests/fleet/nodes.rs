@@ -19,6 +19,9 @@ use crate::common::kubernetes::server::runtime;
 
 pub const FLOOR: f64 = 500.0;
 pub const MOST: f64 = 3000.0;
+/// What the devices of a policy's pods can be held at, and may draw.
+pub const PODS_FLOOR: f64 = 300.0;
+pub const PODS_MOST: f64 = 2000.0;
 /// What is drawn of a limit by a node that would draw more.
 const UNDER_LIMIT: f64 = 0.97;
 
@@ -43,6 +46,12 @@ struct State {
     seq: u64,
     /// By budget: permille and epoch.
     levels: Vec<(String, u32, i64)>,
+    /// What the pods of a policy want here; 0 where there are none.
+    pods_demand: f64,
+    /// Of the policy's level.
+    pods_permille: Option<u32>,
+    /// A policy of this name that the agent refuses.
+    refuses: Option<String>,
 }
 
 impl Node {
@@ -58,8 +67,21 @@ impl Node {
         self.state.lock().unwrap().nonsense = nonsense;
     }
 
-    pub fn follow(&self, levels: Vec<(String, u32, i64)>) {
-        self.state.lock().unwrap().levels = levels;
+    pub fn follow(&self, levels: Vec<(String, u32, i64)>, pods_permille: Option<u32>) {
+        let mut state = self.state.lock().unwrap();
+        (state.levels, state.pods_permille) = (levels, pods_permille);
+    }
+
+    pub fn set_pods_demand(&self, watts: f64) {
+        self.state.lock().unwrap().pods_demand = watts;
+    }
+
+    pub fn pods_power(&self) -> f64 {
+        self.state.lock().unwrap().pods_power()
+    }
+
+    pub fn set_refuses(&self, policy: Option<&str>) {
+        self.state.lock().unwrap().refuses = policy.map(str::to_owned);
     }
 
     pub fn power(&self) -> f64 {
@@ -90,11 +112,34 @@ impl Node {
                 report["limited_by"] = json!(budget);
             }
         }
+        if state.pods_demand > 0.0 {
+            let limit = state.pods_limit();
+            report["policies"] = json!([{
+                "namespace": "ml", "name": "serve", "pods": 2, "watts": state.pods_power(),
+                "capped_pods": if limit.is_some_and(|limit| state.pods_demand > limit) { 2 } else { 0 },
+                "floor_watts": PODS_FLOOR, "most_watts": PODS_MOST, "limit_watts": limit,
+            }]);
+        }
+        if let Some(name) = &state.refuses {
+            report["policies"] = json!([{"namespace": "ml", "name": name, "refused": "spec.newer: not understood"}]);
+        }
         Some(report.to_string())
     }
 }
 
 impl State {
+    fn pods_limit(&self) -> Option<f64> {
+        let permille = self.pods_permille.filter(|permille| *permille < 1000)?;
+        Some(PODS_FLOOR + f64::from(permille) / 1000.0 * (PODS_MOST - PODS_FLOOR))
+    }
+
+    fn pods_power(&self) -> f64 {
+        match self.pods_limit() {
+            Some(limit) if self.pods_demand > limit => (UNDER_LIMIT * limit).max(PODS_FLOOR),
+            _ => self.pods_demand,
+        }
+    }
+
     /// The lowest value, and its node.
     fn limit(&self) -> Option<(f64, &str)> {
         let limits = self.levels.iter().filter(|(_, permille, _)| *permille < 1000);

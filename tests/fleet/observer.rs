@@ -43,9 +43,10 @@ impl Observer {
         let (ended, kept, api, nodes) = (Arc::clone(&end), Arc::clone(&seen), api.clone(), nodes.nodes.clone());
         let thread = thread::spawn(move || {
             while !ended.load(Ordering::SeqCst) {
-                if let Ok(list) = api.ask(Method::GET, &api.levels_path(), None) {
+                if let Ok(list) = api.ask(Method::GET, &api.all_levels_path(), None) {
                     let levels = list["items"].as_array().cloned().unwrap_or_default();
-                    nodes.iter().for_each(|node| node.follow(followed(node, &levels)));
+                    let pods = of_policy(&levels);
+                    nodes.iter().for_each(|node| node.follow(followed(node, &levels), pods));
                     kept.lock().unwrap().look(&nodes, &levels, &guarded);
                 }
                 thread::sleep(LOOK);
@@ -96,11 +97,19 @@ fn limit(node: &Node, level: &Value) -> f64 {
     FLOOR + f64::from(permille(node, level)) / 1000.0 * (MOST - FLOOR)
 }
 
+/// The level of the policy whose pods some nodes have.
+fn of_policy(levels: &[Value]) -> Option<u32> {
+    let level = levels.iter().find(|level| level["metadata"]["name"] == "policy.serve")?;
+    let permille = level["spec"]["levels"][0]["permille"].as_u64().unwrap();
+    Some(u32::try_from(permille).unwrap())
+}
+
 /// The levels of the budgets that select the node: the hall, and its rack.
 fn followed(node: &Node, levels: &[Value]) -> Vec<(String, u32, i64)> {
     let mine = levels.iter().filter(|level| {
         let budget = level["spec"]["for"]["name"].as_str().unwrap();
-        budget == "hall" || budget == format!("rack-{}", node.rack)
+        let is_budget = level["spec"]["for"]["kind"] == "ClusterPowerBudget";
+        is_budget && (budget == "hall" || budget == format!("rack-{}", node.rack))
     });
     mine.map(|level| {
         let budget = level["spec"]["for"]["name"].as_str().unwrap().to_owned();

@@ -22,9 +22,9 @@ use super::fleet::{Fleet, NodeState};
 use super::queries::Readings;
 
 /// A node that has drawn more than its limit in so many rounds does not follow it.
-const DISOBEYS: u32 = 6;
+pub const DISOBEYS: u32 = 6;
 /// From this part of its limit on, a node would draw more if it could.
-const AT_LIMIT: f64 = 0.9;
+pub const AT_LIMIT: f64 = 0.9;
 
 #[derive(Debug, Default)]
 pub struct Laws {
@@ -182,7 +182,8 @@ impl Laws {
     }
 }
 
-fn resumed(level: &PowerLevelSpec) -> Law {
+/// The law that goes on from a level.
+pub fn resumed(level: &PowerLevelSpec) -> Law {
     let permille = |permille: u32| Permille::new(u16::try_from(permille).unwrap_or(u16::MAX));
     let levels: Vec<_> = level.levels.iter().map(|tier| (tier.tier.clone(), permille(tier.permille))).collect();
     Law::resume(&levels)
@@ -248,7 +249,7 @@ impl BudgetState {
             }
         }
         let budget_watts = budget_watts;
-        let scene = Scene { now: tick.uptime, watts: budget_watts, factor, members: &members };
+        let scene = Scene { now: tick.uptime, watts: budget_watts, factor, members: &members, is_blind: false };
         let mut decision = self.law.step(&self.spec.settings, &scene);
         let is_ours = self.spec.spec.control.controller_name == CONTROLLER;
         if !is_ours {
@@ -272,8 +273,7 @@ impl BudgetState {
     fn reporting(&self, node: &NodeState, report: &PowerReport, level: Permille, ceiling: f64) -> State {
         let name = &self.object.metadata.name;
         let most = report.most_watts;
-        let floor = report.levels.iter().find(|held| held.budget == *name).and_then(|held| held.floor_watts);
-        let floor = floor.filter(|floor| floor.is_finite()).unwrap_or(report.floor_watts).clamp(0.0, most);
+        let floor = self.floor_of(report);
         let limit = level.limit(floor, most);
         let Some(power) = report.watts else {
             // Not measured: it may draw all that it is allowed, and says nothing of what it wishes.
@@ -287,6 +287,12 @@ impl BudgetState {
         State::Reporting(Report { power, floor, most, held, ceiling })
     }
 
+    /// The node's own floor, or that for this budget where protected pods raise it.
+    fn floor_of(&self, report: &PowerReport) -> f64 {
+        let held = report.levels.iter().find(|held| held.budget == self.object.metadata.name);
+        held.and_then(|held| held.floor_watts).unwrap_or(report.floor_watts).clamp(0.0, report.most_watts)
+    }
+
     /// What a node is taken to draw that has an agent and never answered: the mean of what the others may draw.
     fn unheard_watts(&self, fleet: &Fleet, tick: &Tick<'_>) -> f64 {
         let fresh = self.members.iter().filter_map(|(place, _)| fleet.nodes[*place].fresh(tick.now, tick.patience));
@@ -297,11 +303,7 @@ impl BudgetState {
     /// Somebody else writes the level: what is shown is what nodes follow.
     fn follow_other(&self, decision: &mut Decision, tick: &Tick<'_>) {
         let key = (tick.namespace.to_owned(), name_for_budget(&self.object.metadata.name));
-        let level = tick.levels.get(&key).and_then(|object| object.spec::<PowerLevelSpec>().ok());
-        for (tier, shown) in self.spec.settings.tiers.iter().zip(&mut decision.levels) {
-            let permille = level.as_ref().map_or(1000, |level| level.permille(tier));
-            *shown = Permille::new(u16::try_from(permille).unwrap_or(u16::MAX));
-        }
+        decision.levels = shown_levels(tick, &key, &self.spec.settings.tiers);
     }
 
     /// What its nodes may draw at most by it.
@@ -309,12 +311,22 @@ impl BudgetState {
         for &(place, tier) in &self.members {
             let level = decided.decision.levels[tier];
             let Some(heard) = fleet.nodes[place].heard.as_ref().filter(|_| !level.is_open()) else { continue };
-            let limit = level.limit(heard.report.floor_watts, heard.report.most_watts);
+            let limit = level.limit(self.floor_of(&heard.report), heard.report.most_watts);
             if limits[place].as_ref().is_none_or(|(other, _)| limit < *other) {
                 limits[place] = Some((limit, Arc::clone(&self.object)));
             }
         }
     }
+}
+
+/// The levels that somebody has written, by tier; open where there is none.
+pub fn shown_levels(tick: &Tick<'_>, key: &ObjectKey, tiers: &[String]) -> Vec<Permille> {
+    let level = tick.levels.get(key).and_then(|object| object.spec::<PowerLevelSpec>().ok());
+    let of = |tier: &String| {
+        let permille = level.as_ref().map_or(1000, |level| level.permille(tier));
+        Permille::new(u16::try_from(permille).unwrap_or(u16::MAX))
+    };
+    tiers.iter().map(of).collect()
 }
 
 /// The watts that the query says, within its bounds, and whether it has said nothing for too long. `last`: what it said last.

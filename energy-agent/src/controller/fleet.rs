@@ -114,6 +114,10 @@ impl Fleet {
         }
     }
 
+    pub fn node(&self, name: &str) -> Option<&NodeState> {
+        self.places.get(name).map(|place| &self.nodes[*place])
+    }
+
     /// Whom to ask in this round. It does not wait for those that did not answer in the last one.
     pub fn round(&self) -> Vec<Asked> {
         let asked = |node: &NodeState| {
@@ -133,7 +137,7 @@ impl Fleet {
                 Ok(report) => {
                     self.answers.reports += 1;
                     node.trouble = None;
-                    node.over = if is_over(&report) { node.over.saturating_add(1) } else { 0 };
+                    node.over = if is_over(report.watts, report.limit_watts) { node.over.saturating_add(1) } else { 0 };
                     node.allowed = report.limit_watts.unwrap_or(report.most_watts).min(report.most_watts);
                     node.heard = Some(HeardReport { report, at: now });
                 }
@@ -153,19 +157,27 @@ impl Fleet {
 }
 
 /// It draws clearly more than the limit that it says it follows.
-fn is_over(report: &PowerReport) -> bool {
-    let (Some(watts), Some(limit)) = (report.watts, report.limit_watts) else { return false };
-    watts > limit * OVER + OVER_WATTS
+pub fn is_over(watts: Option<f64>, limit: Option<f64>) -> bool {
+    watts.zip(limit).is_some_and(|(watts, limit)| watts > limit * OVER + OVER_WATTS)
 }
 
 /// The report with figures that its devices can draw.
 fn sane(mut report: PowerReport) -> Result<PowerReport, String> {
     let is_fine = |watts: f64| watts.is_finite() && (0.0..=MOST_WATTS).contains(&watts);
-    let figures = [Some(report.floor_watts), Some(report.most_watts), report.watts, report.limit_watts];
-    if !figures.into_iter().flatten().all(is_fine) {
+    let own = [Some(report.floor_watts), Some(report.most_watts), report.watts, report.limit_watts];
+    let of_levels = report.levels.iter().map(|held| held.floor_watts);
+    let of_policies = report
+        .policies
+        .iter()
+        .flat_map(|policy| [Some(policy.floor_watts), Some(policy.most_watts), policy.watts, policy.limit_watts]);
+    if !own.into_iter().chain(of_levels).chain(of_policies).flatten().all(is_fine) {
         return Err(format!("the report has figures that no node can draw (0 to {MOST_WATTS} W are taken)"));
     }
     report.floor_watts = report.floor_watts.min(report.most_watts);
+    for policy in &mut report.policies {
+        policy.most_watts = policy.most_watts.min(report.most_watts);
+        policy.watts = policy.watts.map(|watts| watts.min(report.most_watts * OVERSHOOT));
+    }
     report.watts = report.watts.map(|watts| watts.min(report.most_watts * OVERSHOOT));
     Ok(report)
 }

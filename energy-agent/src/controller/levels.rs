@@ -1,19 +1,26 @@
 //! PowerLevels as they should be, and what has to be written for that. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use energy_budget::law::Decision;
 use energy_cluster::objects::ObjectKey;
-use energy_model::resources::cluster_power_budget;
-use energy_model::resources::object::KubeObject;
-use energy_model::resources::power_level::{self, LevelSubject, PowerLevelSpec, TierLevel, name_for_budget};
-use energy_model::resources::{GROUP, LEVELS_LEASE, VERSION, api_version};
+use energy_model::resources::object::{KubeObject, Metadata};
+use energy_model::resources::power_level::{
+    self, LevelSubject, PowerLevelSpec, TierLevel, name_for_budget, name_for_policy,
+};
+use energy_model::resources::{CONTROLLER, GROUP, LEVELS_LEASE, VERSION, api_version};
+use energy_model::resources::{cluster_power_budget, power_capping_policy};
 use serde_json::{Value, json};
 
-use super::budgets::{Decided, Round};
+use super::budgets::Round;
+use super::sources::ObjectsByKey;
+use super::totals::DecidedPolicy;
 
 /// The static share is written anew when it has moved by so much; it moves a little at every tick.
 const FALLBACK_STEP: u32 = 20;
+/// What a node waits for a sign of life of whoever writes the level of a policy.
+const STALE_AFTER_SECONDS: u32 = 60;
 
 /// One request.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,119 +33,167 @@ pub enum Write {
 /// A write, and the level that it is about.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LevelWrite {
-    pub name: String,
+    pub key: ObjectKey,
     /// Some limit falls by it.
     pub lowers: bool,
     pub write: Write,
 }
 
-/// What to write so that levels are as the round says, under this epoch. `levels` are those there are; `now` is the time as
-/// the API server writes it.
-pub fn writes(
-    round: &Round,
-    budgets: &BTreeMap<ObjectKey, Arc<KubeObject>>,
-    levels: &BTreeMap<ObjectKey, Arc<KubeObject>>,
-    namespace: &str,
-    epoch: i64,
-    now: &str,
-) -> Vec<LevelWrite> {
-    let collection = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{}", power_level::PLURAL);
-    let mut writes: Vec<LevelWrite> = Vec::new();
-    let wanted = round.budgets.iter().filter(|decided| decided.is_ours && decided.spec.is_enforced());
-    for decided in wanted {
-        let name = name_for_budget(&decided.object.metadata.name);
-        let there = levels.get(&(namespace.to_owned(), name.clone()));
-        let path = format!("{collection}/{name}");
-        let before = there.and_then(|object| object.spec::<PowerLevelSpec>().ok());
-        let spec = spec(decided, epoch, before.as_ref(), now);
-        let lowers = before.as_ref().is_none_or(|before| lowers(before, &spec));
-        let write = match (there, before) {
-            (None, _) => {
-                Write::Create { collection: collection.clone(), object: object(decided, namespace, &name, &spec, None) }
-            }
-            // Of an object that is gone; or somebody wrote what is none. It is made anew at the next tick.
-            (Some(_), before) if before.as_ref().is_none_or(|before| before.subject.uid != spec.subject.uid) => {
-                Write::Delete { path }
-            }
-            (Some(_), Some(before)) if before == spec => continue,
-            (Some(there), _) => {
-                let object = object(decided, namespace, &name, &spec, Some(&there.metadata.resource_version));
-                Write::Replace { path, object }
-            }
-        };
-        writes.push(LevelWrite { name, lowers, write });
-    }
-    // Those of budgets that are gone, Off or only recommended.
-    let is_wanted = |name: &str| {
-        let wants = |decided: &Decided| name_for_budget(&decided.object.metadata.name) == name;
-        round.budgets.iter().any(|decided| wants(decided) && (decided.spec.is_enforced() || !decided.is_ours))
-            // One that can't be read keeps what it has.
-            || round.unread.iter().any(|(object, _)| name_for_budget(&object.metadata.name) == name)
-    };
-    for ((there, name), object) in levels {
-        let of_budget = object.spec["for"]["kind"] == cluster_power_budget::KIND;
-        let subject = object.spec["for"]["name"].as_str().unwrap_or_default();
-        let others = budgets.get(&(String::new(), subject.to_owned())).is_some_and(|budget| is_foreign(budget));
-        if there == namespace && of_budget && !others && !is_wanted(name) {
-            let write = Write::Delete { path: format!("{collection}/{name}") };
-            writes.push(LevelWrite { name: name.clone(), lowers: false, write });
+/// The levels that there should be.
+#[derive(Debug, Default)]
+pub struct LevelPlan {
+    wanted: Vec<WantedLevel>,
+    /// Somebody else's, and those of objects that were never right: they stay as they are.
+    kept: BTreeSet<ObjectKey>,
+    /// Kinds whose objects are known: other levels for them are deleted.
+    known: Vec<&'static str>,
+}
+
+#[derive(Debug)]
+struct WantedLevel {
+    key: ObjectKey,
+    subject: LevelSubject,
+    tiers: Vec<TierLevel>,
+    fallback: u32,
+    stale_after_seconds: u32,
+}
+
+impl LevelPlan {
+    /// Levels of budgets lie in the namespace of the agents.
+    pub fn add_budgets(&mut self, round: &Round, budgets: &ObjectsByKey, namespace: &str) {
+        self.known.push(cluster_power_budget::KIND);
+        let key = |object: &KubeObject| (namespace.to_owned(), name_for_budget(&object.metadata.name));
+        let others = round.budgets.iter().filter(|decided| !decided.is_ours).map(|decided| &decided.object);
+        let unread = round.unread.iter().map(|(object, _)| object);
+        let foreign = budgets.values().filter(|object| is_foreign(object));
+        self.kept.extend(others.chain(unread).chain(foreign).map(|object| key(object)));
+        for decided in round.budgets.iter().filter(|decided| decided.is_ours && decided.spec.is_enforced()) {
+            self.wanted.push(WantedLevel {
+                key: key(&decided.object),
+                subject: subject(cluster_power_budget::KIND, &decided.object.metadata),
+                tiers: tiers(&decided.spec.settings.tiers, &decided.decision),
+                fallback: decided.decision.fallback.get().into(),
+                stale_after_seconds: decided.spec.spec.on_controller_loss.after_seconds,
+            });
         }
     }
-    writes
+
+    /// Levels of policies lie beside them.
+    pub fn add_policies(&mut self, policies: &[DecidedPolicy]) {
+        self.known.push(power_capping_policy::KIND);
+        for decided in policies {
+            let metadata = &decided.object.metadata;
+            let key = (metadata.namespace.clone(), name_for_policy(&metadata.name));
+            match &decided.total {
+                Some(total) if decided.is_ours && total.is_enforced => self.wanted.push(WantedLevel {
+                    key,
+                    subject: subject(power_capping_policy::KIND, metadata),
+                    tiers: tiers(&[String::new()], &total.decision),
+                    fallback: total.decision.fallback.get().into(),
+                    stale_after_seconds: STALE_AFTER_SECONDS,
+                }),
+                _ if !decided.is_ours || decided.was_never_right => drop(self.kept.insert(key)),
+                _ => {}
+            }
+        }
+    }
+
+    /// What to write so that levels are so, under this epoch. `levels` are those there are; `now` is the time as the API server
+    /// writes it.
+    pub fn writes(&self, levels: &BTreeMap<ObjectKey, Arc<KubeObject>>, epoch: i64, now: &str) -> Vec<LevelWrite> {
+        let mut writes: Vec<LevelWrite> =
+            self.wanted.iter().filter_map(|wanted| wanted.write(levels.get(&wanted.key), epoch, now)).collect();
+        let wanted: BTreeSet<&ObjectKey> = self.wanted.iter().map(|wanted| &wanted.key).collect();
+        for (key, object) in levels {
+            let is_known = object.spec["for"]["kind"].as_str().is_some_and(|kind| self.known.contains(&kind));
+            if is_known && !wanted.contains(key) && !self.kept.contains(key) {
+                let write = Write::Delete { path: path(key) };
+                writes.push(LevelWrite { key: key.clone(), lowers: false, write });
+            }
+        }
+        writes
+    }
 }
 
-fn is_foreign(budget: &KubeObject) -> bool {
-    let name = budget.spec["control"]["controllerName"].as_str();
-    name.is_some_and(|name| name != energy_model::resources::CONTROLLER)
+/// Whether an object names somebody else who writes its level.
+pub fn is_foreign(object: &KubeObject) -> bool {
+    object.spec["control"]["controllerName"].as_str().is_some_and(|name| name != CONTROLLER)
 }
 
-fn spec(decided: &Decided, epoch: i64, before: Option<&PowerLevelSpec>, now: &str) -> PowerLevelSpec {
-    let metadata = &decided.object.metadata;
-    let tiers = decided.spec.settings.tiers.iter().zip(&decided.decision.levels);
-    let levels: Vec<TierLevel> =
-        tiers.map(|(tier, level)| TierLevel { tier: tier.clone(), permille: level.get().into() }).collect();
-    let fallback = u32::from(decided.decision.fallback.get());
-    let kept = before.map(|before| before.fallback_permille).filter(|before| before.abs_diff(fallback) < FALLBACK_STEP);
-    let changed = before.is_none_or(|before| before.levels != levels);
-    PowerLevelSpec {
-        subject: LevelSubject {
-            kind: cluster_power_budget::KIND.to_owned(),
-            name: metadata.name.clone(),
-            uid: metadata.uid.clone(),
-            generation: metadata.generation,
-        },
-        epoch,
-        change_time: before
-            .filter(|_| !changed)
-            .map_or_else(|| Some(now.to_owned()), |before| before.change_time.clone()),
-        lease_name: LEVELS_LEASE.to_owned(),
-        stale_after_seconds: decided.spec.spec.on_controller_loss.after_seconds,
-        lowest_permille: levels.iter().map(|level| level.permille).min(),
-        levels,
-        fallback_permille: kept.unwrap_or(fallback),
+fn collection(namespace: &str) -> String {
+    format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{}", power_level::PLURAL)
+}
+
+fn path((namespace, name): &ObjectKey) -> String {
+    format!("{}/{name}", collection(namespace))
+}
+
+fn subject(kind: &str, metadata: &Metadata) -> LevelSubject {
+    let Metadata { name, uid, generation, .. } = metadata;
+    LevelSubject { kind: kind.to_owned(), name: name.clone(), uid: uid.clone(), generation: *generation }
+}
+
+fn tiers(names: &[String], decision: &Decision) -> Vec<TierLevel> {
+    let tiers = names.iter().zip(&decision.levels);
+    tiers.map(|(tier, level)| TierLevel { tier: tier.clone(), permille: level.get().into() }).collect()
+}
+
+impl WantedLevel {
+    /// `None`: it is as it should be.
+    fn write(&self, there: Option<&Arc<KubeObject>>, epoch: i64, now: &str) -> Option<LevelWrite> {
+        let before = there.and_then(|object| object.spec::<PowerLevelSpec>().ok());
+        let spec = self.spec(epoch, before.as_ref(), now);
+        let lowers = before.as_ref().is_none_or(|before| lowers(before, &spec));
+        let write = match (there, before) {
+            (None, _) => Write::Create { collection: collection(&self.key.0), object: self.object(&spec, None) },
+            // Of an object that is gone; or somebody wrote what is none. It is made anew at the next tick.
+            (Some(_), before) if before.as_ref().is_none_or(|before| before.subject.uid != spec.subject.uid) => {
+                Write::Delete { path: path(&self.key) }
+            }
+            (Some(_), Some(before)) if before == spec => return None,
+            (Some(there), _) => {
+                let object = self.object(&spec, Some(&there.metadata.resource_version));
+                Write::Replace { path: path(&self.key), object }
+            }
+        };
+        Some(LevelWrite { key: self.key.clone(), lowers, write })
+    }
+
+    fn spec(&self, epoch: i64, before: Option<&PowerLevelSpec>, now: &str) -> PowerLevelSpec {
+        let share = before.map(|before| before.fallback_permille);
+        let kept = share.filter(|before| before.abs_diff(self.fallback) < FALLBACK_STEP);
+        let same = before.filter(|before| before.levels == self.tiers);
+        PowerLevelSpec {
+            subject: self.subject.clone(),
+            epoch,
+            change_time: same.map_or_else(|| Some(now.to_owned()), |before| before.change_time.clone()),
+            lease_name: LEVELS_LEASE.to_owned(),
+            stale_after_seconds: self.stale_after_seconds,
+            lowest_permille: self.tiers.iter().map(|level| level.permille).min(),
+            levels: self.tiers.clone(),
+            fallback_permille: kept.unwrap_or(self.fallback),
+        }
+    }
+
+    fn object(&self, spec: &PowerLevelSpec, version: Option<&str>) -> Value {
+        let LevelSubject { kind, name, uid, .. } = &self.subject;
+        let mut object = json!({
+            "apiVersion": api_version(),
+            "kind": power_level::KIND,
+            "metadata": {
+                "namespace": self.key.0,
+                "name": self.key.1,
+                "ownerReferences": [{"apiVersion": api_version(), "kind": kind, "name": name, "uid": uid}],
+            },
+            "spec": spec,
+        });
+        if let Some(version) = version {
+            object["metadata"]["resourceVersion"] = json!(version);
+        }
+        object
     }
 }
 
 fn lowers(before: &PowerLevelSpec, spec: &PowerLevelSpec) -> bool {
     spec.levels.iter().any(|level| level.permille < before.permille(&level.tier))
-}
-
-fn object(decided: &Decided, namespace: &str, name: &str, spec: &PowerLevelSpec, version: Option<&str>) -> Value {
-    let owner = &decided.object.metadata;
-    let mut object = json!({
-        "apiVersion": api_version(),
-        "kind": power_level::KIND,
-        "metadata": {
-            "namespace": namespace,
-            "name": name,
-            "ownerReferences": [{
-                "apiVersion": api_version(), "kind": cluster_power_budget::KIND, "name": owner.name, "uid": owner.uid,
-            }],
-        },
-        "spec": spec,
-    });
-    if let Some(version) = version {
-        object["metadata"]["resourceVersion"] = json!(version);
-    }
-    object
 }

@@ -1,5 +1,6 @@
 //! The rounds of the controller: asking, deciding, writing, and telling what came of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,6 +16,7 @@ use energy_files::config_file::{self, MAX_BYTES};
 use energy_files::log_limit::LogLimit;
 use energy_model::meter_state::Reason;
 use energy_model::resources::power_level::PowerLevelSpec;
+use energy_model::resources::{cluster_power_budget, power_capping_policy};
 use hyper::http::HeaderValue;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep_until, timeout};
@@ -23,14 +25,19 @@ use tracing::{info, warn};
 use super::budgets::{Laws, Round, Tick};
 use super::fleet::Fleet;
 use super::leader::{Leader, Step};
+use super::levels::LevelPlan;
 use super::queries::{self, Readings};
 use super::shown::ShownRounds;
-use super::sources::{SeenCluster, Sources, uptime};
-use super::writer::ClusterWriter;
+use super::sources::{SeenCluster, Sources, time, uptime};
+use super::totals::{DecidedPolicy, Totals};
+use super::writer::{ClusterWriter, Intentions};
+use super::{budget_status, node_status, policy_status};
 use crate::config::ControllerArgs;
 
 /// A report is too old after so many intervals, in halves.
 const STALE_HALVES: u32 = 5;
+/// Between two decisions outside of rounds.
+const CALM: Duration = Duration::from_millis(250);
 /// How long the end waits for the Lease to be given up.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -41,14 +48,17 @@ pub struct Rounds {
     sources: Sources,
     fleet: Fleet,
     budgets: Laws,
+    totals: Totals,
     leader: Leader,
     prometheus: Option<PromqlClient>,
     readings: Readings,
     writer: ClusterWriter,
     shown: ShownRounds,
     publish: watch::Sender<Arc<View>>,
-    /// Generations of all budgets at the last decision.
+    /// Generations of all budgets and policies, by uid, at the last decision.
     decided: Vec<(String, i64)>,
+    /// Before this, edits wait: many of them cost no more than some.
+    calm: Instant,
     lease_news: LogLimit<Reason>,
 }
 
@@ -74,6 +84,7 @@ impl Rounds {
             sources: Sources::follow(config, credentials),
             fleet: Fleet::default(),
             budgets: Laws::default(),
+            totals: Totals::default(),
             writer: ClusterWriter::new(Arc::clone(&api), config.namespace.clone(), leader.identity().to_owned()),
             leader,
             prometheus: config.prometheus.as_deref().and_then(|url| PromqlClient::new(url).ok()),
@@ -83,6 +94,7 @@ impl Rounds {
             shown: ShownRounds::default(),
             publish,
             decided: Vec::new(),
+            calm: Instant::now(),
             lease_news: LogLimit::default(),
         })
     }
@@ -91,16 +103,21 @@ impl Rounds {
     pub async fn run(mut self, mut ended: oneshot::Receiver<()>) {
         let mut due = Instant::now();
         loop {
+            let calm = self.calm;
+            let edited = async {
+                sleep_until(calm.into()).await;
+                self.sources.changed().await;
+            };
             let full = tokio::select! {
                 () = sleep_until(due.into()) => true,
-                () = self.sources.changed() => false,
+                () = edited => false,
                 _ = &mut ended => break,
             };
             if full {
                 self.round().await;
                 due = self.next(due);
             } else if self.leader.leads(Instant::now()) && self.is_other() {
-                // A budget was edited or deleted: nobody waits for the next round.
+                // A budget or policy was edited or deleted: nobody waits for the next round.
                 self.decide_and_write().await;
             }
         }
@@ -116,7 +133,7 @@ impl Rounds {
         (due + pause).max(Instant::now() + pause / 4)
     }
 
-    /// Whether a budget is not as it was at the last decision.
+    /// Whether a budget or policy is not as it was at the last decision.
     fn is_other(&mut self) -> bool {
         self.sources.see(&mut self.fleet).is_some_and(|seen| generations(&seen) != self.decided)
     }
@@ -164,11 +181,20 @@ impl Rounds {
         match self.writer.begin(self.leader.transitions(), self.sources.see(&mut self.fleet)).await {
             Ok(levels) => {
                 info!(epoch = self.writer.epoch(), identity = self.leader.identity(), "this replica leads");
-                let inherited = levels.iter().filter_map(|object| {
-                    let level: PowerLevelSpec = object.spec().ok()?;
-                    Some((level.subject.name.clone(), level))
-                });
-                self.budgets.begin(inherited.collect());
+                let (mut of_budgets, mut of_policies) = (BTreeMap::new(), BTreeMap::new());
+                for object in &levels {
+                    let Ok(level) = object.spec::<PowerLevelSpec>() else { continue };
+                    let name = level.subject.name.clone();
+                    match level.subject.kind.as_str() {
+                        cluster_power_budget::KIND => drop(of_budgets.insert(name, level)),
+                        power_capping_policy::KIND => {
+                            drop(of_policies.insert((object.metadata.namespace.clone(), name), level));
+                        }
+                        _ => {}
+                    }
+                }
+                self.budgets.begin(of_budgets);
+                self.totals.begin(of_policies);
                 // Nothing is decided before the agents were asked.
                 let asked = self.fleet.round();
                 let mut answered = Vec::new();
@@ -212,19 +238,36 @@ impl Rounds {
             levels: &levels,
         };
         let round = self.budgets.decide(&seen.budgets, &mut self.fleet, &tick);
+        let policies =
+            seen.policies.as_ref().map(|objects| self.totals.decide(objects, &self.fleet, &tick, self.config.interval));
         let decision = started.elapsed();
         if self.leader.leads(Instant::now()) {
             let until = self.leader.until();
+            let intentions = self.intentions(&round, policies.as_deref(), &seen);
             let seen = SeenCluster { levels: Arc::new(levels), ..seen };
-            if self.writer.write(&round, &seen, self.fleet.nodes.len(), until).await.is_err() {
+            if self.writer.write(intentions, &seen, until).await.is_err() {
                 warn!("a later leader has written a level; this replica waits");
                 self.leader.lost();
             }
         }
-        self.tell(Some(&round), decision);
+        self.calm = Instant::now() + CALM.min(self.config.interval / 4);
+        self.tell(Some((&round, policies.as_deref().unwrap_or_default())), decision);
     }
 
-    fn tell(&mut self, round: Option<&Round>, decision: Duration) {
+    /// How levels and status should be.
+    fn intentions(&self, round: &Round, policies: Option<&[DecidedPolicy]>, seen: &SeenCluster) -> Intentions {
+        let mut levels = LevelPlan::default();
+        levels.add_budgets(round, &seen.budgets, &self.config.namespace);
+        let mut statuses = budget_status::drafts(round, &time());
+        if let Some(policies) = policies {
+            levels.add_policies(policies);
+            statuses.extend(policies.iter().map(|decided| policy_status::draft(decided, &time())));
+        }
+        statuses.extend(node_status::drafts(&seen.frequencies, &self.fleet, SystemTime::now()));
+        Intentions { levels, statuses, nodes: self.fleet.nodes.len() }
+    }
+
+    fn tell(&mut self, round: Option<(&Round, &[DecidedPolicy])>, decision: Duration) {
         let mut troubles = self.sources.troubles();
         troubles.extend(self.writer.trouble().map(str::to_owned));
         let leads = self.leader.leads(Instant::now());
@@ -299,9 +342,10 @@ async fn lease_round(leader: &mut Leader, api: &Api, config: &ControllerArgs) ->
 
 fn generations(seen: &SeenCluster) -> Vec<(String, i64)> {
     let generation = |object: &Arc<energy_model::resources::object::KubeObject>| {
-        (format!("{} {}", object.metadata.name, object.metadata.uid), object.metadata.generation)
+        (object.metadata.uid.clone(), object.metadata.generation)
     };
-    seen.budgets.values().map(generation).collect()
+    let policies = seen.policies.iter().flat_map(|policies| policies.values());
+    seen.budgets.values().chain(policies).map(generation).collect()
 }
 
 /// The login for agents that want one.

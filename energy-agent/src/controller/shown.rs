@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use energy_budget::law::Decision;
 use energy_export::budgets::view::{BudgetRow, HistoryPoint, NodeStanding, NodeView, TierView, View};
+use energy_model::resources::condition::Condition;
 
 use super::budgets::{Decided, Round, parents};
 use super::fleet::{Fleet, NodeState};
-use super::statuses;
+use super::totals::{DecidedPolicy, DecidedTotal};
+use super::{budget_status, policy_status};
 
 /// Rounds that the page shows: ten minutes of rounds 5 s apart.
 const HISTORY: usize = 120;
@@ -23,18 +26,22 @@ pub struct ShownRounds {
 }
 
 impl ShownRounds {
-    pub fn view(&mut self, round: Option<&Round>, fleet: &Fleet, interval: Duration) -> View {
+    pub fn view(&mut self, round: Option<(&Round, &[DecidedPolicy])>, fleet: &Fleet, interval: Duration) -> View {
         self.rounds += 1;
         let mut view = View::blank("");
         (view.rounds, view.taken, view.completed) = (self.rounds, SystemTime::now(), Instant::now());
         (view.counts.reports, view.counts.missing_reports) = (fleet.answers.reports, fleet.answers.failures);
-        let Some(round) = round else { return view };
+        let Some((round, policies)) = round else { return view };
         let made_for = (fleet.revision, round.budgets.iter().map(|budget| budget.nodes.len()).collect());
         if self.made_for.as_ref() != Some(&made_for) {
             self.parents = parents(round);
             self.made_for = Some(made_for);
         }
-        self.history.retain(|name, _| round.budgets.iter().any(|budget| budget.object.metadata.name == *name));
+        let totals: Vec<_> = policies.iter().filter_map(|policy| Some((policy, policy.total.as_ref()?))).collect();
+        self.history.retain(|name, _| {
+            round.budgets.iter().any(|budget| budget.object.metadata.name == *name)
+                || totals.iter().any(|(policy, _)| policy_name(policy) == *name)
+        });
         let patience = interval * 5 / 2;
         view.nodes = fleet
             .nodes
@@ -45,18 +52,45 @@ impl ShownRounds {
             })
             .collect();
         view.budgets = round.budgets.iter().map(|budget| self.budget(budget)).collect();
+        view.policies = totals.into_iter().map(|(policy, total)| self.policy(policy, total)).collect();
         view
+    }
+
+    fn remember(&mut self, name: &str, point: HistoryPoint) -> Vec<HistoryPoint> {
+        let history = self.history.entry(name.to_owned()).or_default();
+        history.push_back(point);
+        if history.len() > HISTORY {
+            history.pop_front();
+        }
+        history.iter().copied().collect()
+    }
+
+    fn policy(&mut self, decided: &DecidedPolicy, total: &DecidedTotal) -> BudgetRow {
+        let DecidedTotal { budget_watts, is_enforced, decision } = total;
+        let (name, permille) = (policy_name(decided), lowest(decision));
+        BudgetRow {
+            mode: if *is_enforced { "Enforce" } else { "Recommend" },
+            parent: None,
+            budget_watts: *budget_watts,
+            watts: decision.watts,
+            limit_watts: decision.limit_watts,
+            tiers: vec![TierView { name: String::new(), permille }],
+            fallback_permille: decision.fallback.get(),
+            limited: if decided.capped > 0 { decided.nodes.len() } else { 0 },
+            silent: decided.silent,
+            unreported: 0,
+            nodes: decided.nodes.clone(),
+            conditions: shown(policy_status::conditions(decided, "")),
+            history: self.remember(&name, HistoryPoint { watts: decision.watts, permille }),
+            name,
+        }
     }
 
     fn budget(&mut self, decided: &Decided) -> BudgetRow {
         let Decided { object, spec, decision, .. } = decided;
         let name = &object.metadata.name;
-        let permille = decision.levels.iter().min().map_or(1000, |level| level.get());
-        let history = self.history.entry(name.clone()).or_default();
-        history.push_back(HistoryPoint { watts: decision.watts, permille });
-        if history.len() > HISTORY {
-            history.pop_front();
-        }
+        let permille = lowest(decision);
+        let history = self.remember(name, HistoryPoint { watts: decision.watts, permille });
         let tiers = spec.settings.tiers.iter().zip(&decision.levels);
         BudgetRow {
             name: name.clone(),
@@ -71,13 +105,25 @@ impl ShownRounds {
             silent: decided.silent,
             unreported: decided.unreported,
             nodes: decided.nodes.clone(),
-            conditions: statuses::conditions(decided, "")
-                .into_iter()
-                .map(|condition| (condition.kind, condition.status == "True", condition.reason, condition.message))
-                .collect(),
-            history: history.iter().copied().collect(),
+            conditions: shown(budget_status::conditions(decided, "")),
+            history,
         }
     }
+}
+
+fn policy_name(policy: &DecidedPolicy) -> String {
+    format!("{}/{}", policy.object.metadata.namespace, policy.object.metadata.name)
+}
+
+fn lowest(decision: &Decision) -> u16 {
+    decision.levels.iter().min().map_or(1000, |level| level.get())
+}
+
+fn shown(conditions: Vec<Condition>) -> Vec<(String, bool, String, String)> {
+    conditions
+        .into_iter()
+        .map(|condition| (condition.kind, condition.status == "True", condition.reason, condition.message))
+        .collect()
 }
 
 fn node_view(node: &NodeState, limit: Option<(f64, &String)>, patience: Duration) -> NodeView {

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use energy_cluster::kinds::{self, ClusterNode, EndpointSlice};
-use energy_cluster::kubernetes::Credentials;
+use energy_cluster::kubernetes::{ClusterError, Credentials};
 use energy_cluster::objects::{Known, ObjectKey};
 use energy_files::log_limit::LogLimit;
 use energy_model::meter_state::Reason;
@@ -21,6 +21,8 @@ pub type ObjectsByKey = BTreeMap<ObjectKey, Arc<KubeObject>>;
 pub struct Sources {
     budgets: Receiver<Known<KubeObject>>,
     levels: Receiver<Known<KubeObject>>,
+    policies: Receiver<Known<KubeObject>>,
+    frequencies: Receiver<Known<KubeObject>>,
     nodes: Receiver<Known<ClusterNode>>,
     slices: Receiver<Known<EndpointSlice>>,
     news: BTreeMap<&'static str, News>,
@@ -38,6 +40,9 @@ struct News {
 pub struct SeenCluster {
     pub budgets: Arc<ObjectsByKey>,
     pub levels: Arc<ObjectsByKey>,
+    /// `None`: they were never told, as where the role does not allow it.
+    pub policies: Option<Arc<ObjectsByKey>>,
+    pub frequencies: Arc<ObjectsByKey>,
 }
 
 impl Sources {
@@ -45,18 +50,20 @@ impl Sources {
         Self {
             budgets: kinds::follow_budgets(credentials.clone()),
             levels: kinds::follow_levels(credentials.clone()),
+            policies: kinds::follow_policies(credentials.clone()),
+            frequencies: kinds::follow_frequencies(credentials.clone()),
             nodes: kinds::follow_nodes(credentials.clone()),
             slices: kinds::follow_endpoint_slices(credentials.clone(), &config.namespace, &config.service),
             news: BTreeMap::new(),
         }
     }
 
-    /// Waits for a change of a budget or of a level.
+    /// Waits for a change of a budget, a policy or a level.
     pub async fn changed(&mut self) {
-        let (budgets, levels) = (self.budgets.changed(), self.levels.changed());
         let ended = tokio::select! {
-            changed = budgets => changed.is_err(),
-            changed = levels => changed.is_err(),
+            changed = self.budgets.changed() => changed.is_err(),
+            changed = self.policies.changed() => changed.is_err(),
+            changed = self.levels.changed() => changed.is_err(),
         };
         if ended {
             // The runtime ends.
@@ -75,7 +82,14 @@ impl Sources {
         drop(slices);
         let budgets = self.budgets.borrow_and_update().objects.clone()?;
         let levels = self.levels.borrow_and_update().objects.clone()?;
-        Some(SeenCluster { budgets: Arc::new(budgets), levels: Arc::new(levels) })
+        let policies = self.policies.borrow_and_update().objects.clone().map(Arc::new);
+        let frequencies = self.frequencies.borrow_and_update().objects.clone().unwrap_or_default();
+        Some(SeenCluster {
+            budgets: Arc::new(budgets),
+            levels: Arc::new(levels),
+            policies,
+            frequencies: Arc::new(frequencies),
+        })
     }
 
     /// The budgets as they were told last.
@@ -83,31 +97,31 @@ impl Sources {
         self.budgets.borrow().objects.clone().unwrap_or_default()
     }
 
-    /// What keeps each source from being followed, for people.
+    /// What keeps each source from being followed, by its name.
+    fn states(&self) -> [(&'static str, Option<ClusterError>); 6] {
+        [
+            ("ClusterPowerBudgets", self.budgets.borrow().trouble.clone()),
+            ("PowerLevels", self.levels.borrow().trouble.clone()),
+            ("PowerCappingPolicies", self.policies.borrow().trouble.clone()),
+            ("NodeFrequencies", self.frequencies.borrow().trouble.clone()),
+            ("Nodes", self.nodes.borrow().trouble.clone()),
+            ("EndpointSlices", self.slices.borrow().trouble.clone()),
+        ]
+    }
+
+    /// The same, for people.
     pub fn troubles(&self) -> Vec<String> {
-        let troubles = [
-            self.budgets.borrow().trouble.clone(),
-            self.levels.borrow().trouble.clone(),
-            self.nodes.borrow().trouble.clone(),
-            self.slices.borrow().trouble.clone(),
-        ];
-        troubles.into_iter().flatten().map(|trouble| trouble.to_string()).collect()
+        self.states().into_iter().filter_map(|(_, trouble)| Some(trouble?.to_string())).collect()
     }
 
     /// Says once what is in the way, and when it no longer is.
     fn say(&mut self) {
-        let states = [
-            ("ClusterPowerBudgets", self.budgets.borrow().trouble.clone()),
-            ("PowerLevels", self.levels.borrow().trouble.clone()),
-            ("Nodes", self.nodes.borrow().trouble.clone()),
-            ("EndpointSlices", self.slices.borrow().trouble.clone()),
-        ];
-        for (what, trouble) in states {
+        for (what, trouble) in self.states() {
             let news = self.news.entry(what).or_default();
             match trouble {
                 Some(trouble) => {
                     if news.limit.is(trouble.reason, Instant::now()) {
-                        let is_ours = ["ClusterPowerBudgets", "PowerLevels"].contains(&what);
+                        let is_ours = !["Nodes", "EndpointSlices"].contains(&what);
                         let remedy = if is_ours && trouble.reason == Reason::Absent {
                             "install the kinds: energy-agent policy crd | kubectl apply --server-side -f -"
                         } else {

@@ -1,20 +1,16 @@
-//! The status of each budget: what it says, and when it is worth a write. Every agent watches budgets, so that each write
-//! is an event for every node.
+//! When the status of an object is worth a write. Every agent watches budgets and policies, so that each write of theirs is an
+//! event for every node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use energy_cluster::objects::ObjectKey;
-use energy_model::capping::policy::Mode;
-use energy_model::resources::cluster_power_budget::{ClusterPowerBudgetStatus, KIND, PLURAL};
 use energy_model::resources::condition::Condition;
-use energy_model::resources::object::KubeObject;
+use energy_model::resources::object::{KubeObject, Metadata};
 use energy_model::resources::{GROUP, VERSION, api_version};
-use energy_model::units::{floor_u64, ratio};
+use energy_model::units::floor_u64;
+use serde::Serialize;
 use serde_json::{Value, json};
-
-use super::budgets::{Decided, Round};
 
 /// Watch events a second that status may cause, all agents together.
 const EVENTS_A_SECOND: f64 = 1000.0;
@@ -22,182 +18,179 @@ const EVENTS_A_SECOND: f64 = 1000.0;
 const MOST_A_SECOND: f64 = 20.0;
 /// However many there are.
 const LEAST_A_SECOND: f64 = 0.05;
-/// Figures that moved by less than this share of the budget are worth no write.
-const FIGURES: f64 = 0.02;
-/// But at this age they are.
+/// Of what only one agent watches.
+const OWN_A_SECOND: f64 = 10.0;
+/// Figures of this age are written, however little they have moved.
 const AGE: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Default)]
 pub struct Statuses {
-    /// Writes of figures that may be made now, and when they were counted.
-    allowed: f64,
-    counted: Option<Instant>,
-    written: BTreeMap<String, Instant>,
+    shared: Allowance,
+    own: Allowance,
+    written: BTreeMap<StatusKey, Instant>,
+}
+
+/// Kind, namespace, name.
+type StatusKey = (&'static str, String, String);
+
+/// How fast the status of an object may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// All agents watch it; changes of state are written at once, figures as far as the rate allows.
+    Budget,
+    /// All agents watch it, and there may be thousands: as far as the rate allows, changes of state first.
+    Policy,
+    /// One agent watches it.
+    Node,
+}
+
+/// How an object stands, as its status would say it.
+#[derive(Clone, Debug)]
+pub struct StatusDraft {
+    pub object: Arc<KubeObject>,
+    pub kind: &'static str,
+    pub plural: &'static str,
+    pub pace: Pace,
+    /// Without the conditions; what is not known is null.
+    pub status: Value,
+    pub conditions: Vec<Condition>,
+    /// Figures are clearly other ones than those in the object.
+    pub has_moved: bool,
+    /// Something that is no condition is another state.
+    pub is_other: bool,
 }
 
 /// A status to write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatusWrite {
-    pub name: String,
+    pub kind: &'static str,
     pub path: String,
     pub patch: Value,
-    /// Conditions that are different now.
+    /// Conditions that are different now, of which an Event tells.
     pub news: Vec<Condition>,
     pub object: Arc<KubeObject>,
 }
 
-impl Statuses {
-    /// What to write now: changes of state at once, figures as far as the rate allows, the oldest first.
-    pub fn writes(
-        &mut self,
-        round: &Round,
-        objects: &BTreeMap<ObjectKey, Arc<KubeObject>>,
-        nodes: usize,
-        now: Instant,
-        time: &str,
-    ) -> Vec<StatusWrite> {
-        let rate = (EVENTS_A_SECOND / count(nodes).max(1.0)).clamp(LEAST_A_SECOND, MOST_A_SECOND);
+/// Writes that may be made now.
+#[derive(Debug, Default)]
+struct Allowance {
+    writes: f64,
+    counted: Option<Instant>,
+}
+
+impl Allowance {
+    fn grow(&mut self, rate: f64, now: Instant) {
         let passed =
             self.counted.replace(now).map_or(0.0, |before| now.saturating_duration_since(before).as_secs_f64());
-        self.allowed = (self.allowed + rate * passed).min((rate * 5.0).max(1.0));
-        self.written.retain(|name, _| objects.contains_key(&(String::new(), name.clone())));
-        let decided = round.budgets.iter().map(|decided| (&decided.object, status(decided, time)));
-        let unread = round.unread.iter().map(|(object, refusal)| (object, refused(object, &refusal.0, time)));
-        let mut writes = Vec::new();
-        let mut figures = Vec::new();
-        for (object, mut status) in decided.chain(unread) {
-            let before: ClusterPowerBudgetStatus = serde_json::from_value(object.status.clone()).unwrap_or_default();
-            let news = keep_times(&mut status.conditions, &before.conditions);
-            if !news.is_empty() || before.observed_generation != status.observed_generation {
-                self.written.insert(object.metadata.name.clone(), now);
-                writes.push(write(object, &status, news));
-            } else if is_worth(&before, &status) || self.is_old(object, now) {
-                figures.push((self.written.get(&object.metadata.name).copied(), object, status));
+        self.writes = (self.writes + rate * passed).min((rate * 5.0).max(1.0));
+    }
+
+    fn take(&mut self) -> bool {
+        let has = self.writes >= 1.0;
+        if has {
+            self.writes -= 1.0;
+        }
+        has
+    }
+}
+
+impl StatusDraft {
+    /// `fields`: what an earlier status may have had that this one has not.
+    pub fn new(
+        object: &Arc<KubeObject>,
+        kind: &'static str,
+        plural: &'static str,
+        status: &impl Serialize,
+        fields: &[&str],
+        conditions: &[Condition],
+    ) -> Self {
+        let mut status = serde_json::to_value(status).unwrap_or_default();
+        // A merge patch removes only what it names.
+        if let Some(entries) = status.as_object_mut() {
+            for field in fields {
+                entries.entry(*field).or_insert(Value::Null);
             }
         }
-        figures.sort_by_key(|(written, ..)| *written);
-        for (_, object, status) in figures {
-            if self.allowed < 1.0 {
-                break;
+        Self {
+            object: Arc::clone(object),
+            kind,
+            plural,
+            pace: Pace::Policy,
+            status,
+            conditions: conditions.to_vec(),
+            has_moved: false,
+            is_other: false,
+        }
+    }
+
+    fn key(&self) -> StatusKey {
+        let Metadata { namespace, name, .. } = &self.object.metadata;
+        (self.kind, namespace.clone(), name.clone())
+    }
+
+    fn write(mut self, news: Vec<Condition>) -> StatusWrite {
+        let Metadata { namespace, name, resource_version, .. } = &self.object.metadata;
+        let place = if namespace.is_empty() { String::new() } else { format!("namespaces/{namespace}/") };
+        self.status["conditions"] = json!(self.conditions);
+        StatusWrite {
+            kind: self.kind,
+            path: format!("/apis/{GROUP}/{VERSION}/{place}{}/{name}", self.plural),
+            patch: json!({"metadata": {"resourceVersion": resource_version}, "status": self.status}),
+            news,
+            object: self.object,
+        }
+    }
+}
+
+impl Statuses {
+    /// What to write now: what is urgent, then changes of state, then figures, the oldest first. `nodes`: how many agents there
+    /// are.
+    pub fn writes(&mut self, drafts: Vec<StatusDraft>, nodes: usize, now: Instant) -> Vec<StatusWrite> {
+        let rate = (EVENTS_A_SECOND / f64::from(number(nodes)).max(1.0)).clamp(LEAST_A_SECOND, MOST_A_SECOND);
+        self.shared.grow(rate, now);
+        self.own.grow(OWN_A_SECOND, now);
+        let keys: BTreeSet<StatusKey> = drafts.iter().map(StatusDraft::key).collect();
+        self.written.retain(|key, _| keys.contains(key));
+        let (mut writes, mut waiting) = (Vec::new(), Vec::new());
+        for mut draft in drafts {
+            let before = conditions_of(&draft.object);
+            let news = keep_times(&mut draft.conditions, &before);
+            let generation = draft.object.status["observedGeneration"].as_i64().unwrap_or_default();
+            let is_news = !news.is_empty() || draft.is_other || generation != draft.object.metadata.generation;
+            if is_news && draft.pace == Pace::Budget {
+                self.written.insert(draft.key(), now);
+                writes.push(draft.write(news));
+            } else if is_news || draft.has_moved || self.is_old(&draft.key(), now) {
+                waiting.push((!is_news, self.written.get(&draft.key()).copied(), draft, news));
             }
-            self.allowed -= 1.0;
-            self.written.insert(object.metadata.name.clone(), now);
-            writes.push(write(object, &status, Vec::new()));
+        }
+        waiting.sort_by_key(|(is_figures, written, ..)| (*is_figures, *written));
+        for (_, _, draft, news) in waiting {
+            let allowance = if draft.pace == Pace::Node { &mut self.own } else { &mut self.shared };
+            if allowance.take() {
+                self.written.insert(draft.key(), now);
+                writes.push(draft.write(news));
+            }
         }
         writes
     }
 
-    fn is_old(&self, object: &KubeObject, now: Instant) -> bool {
-        self.written.get(&object.metadata.name).is_none_or(|written| now.saturating_duration_since(*written) >= AGE)
+    fn is_old(&self, key: &StatusKey, now: Instant) -> bool {
+        self.written.get(key).is_none_or(|written| now.saturating_duration_since(*written) >= AGE)
     }
 }
 
-fn write(object: &Arc<KubeObject>, status: &ClusterPowerBudgetStatus, news: Vec<Condition>) -> StatusWrite {
-    let name = object.metadata.name.clone();
-    let mut patch = json!({
-        "metadata": {"resourceVersion": object.metadata.resource_version},
-        "status": status,
-    });
-    // A merge patch removes only what it names.
-    if let Some(fields) = patch["status"].as_object_mut() {
-        for field in ["observedTime", "budgetWatts", "watts", "percent", "limitWatts", "levelPermille"] {
-            fields.entry(field).or_insert(Value::Null);
-        }
-    }
-    StatusWrite {
-        path: format!("/apis/{GROUP}/{VERSION}/{PLURAL}/{name}"),
-        name,
-        patch,
-        news,
-        object: Arc::clone(object),
-    }
+fn conditions_of(object: &KubeObject) -> Vec<Condition> {
+    serde_json::from_value(object.status["conditions"].clone()).unwrap_or_default()
 }
 
-fn status(decided: &Decided, time: &str) -> ClusterPowerBudgetStatus {
-    let Decided { object, decision, budget_watts, nodes, limited, silent, .. } = decided;
-    let lowest = decision.levels.iter().min().map(|level| u32::from(level.get()));
-    ClusterPowerBudgetStatus {
-        observed_generation: object.metadata.generation,
-        observed_time: Some(time.to_owned()),
-        budget_watts: Some(whole(*budget_watts)),
-        watts: Some(whole(decision.watts)),
-        percent: u32::try_from(floor_u64(100.0 * decision.watts / budget_watts)).ok(),
-        limit_watts: Some(whole(decision.limit_watts)),
-        level_permille: lowest,
-        nodes: number(nodes.len()),
-        limited_nodes: number(*limited),
-        silent_nodes: number(*silent),
-        conditions: conditions(decided, time),
-    }
-}
-
-fn refused(object: &KubeObject, why: &str, time: &str) -> ClusterPowerBudgetStatus {
-    let message = format!("{why}; nothing is limited by it");
-    ClusterPowerBudgetStatus {
-        observed_generation: object.metadata.generation,
-        observed_time: Some(time.to_owned()),
-        conditions: vec![condition(object, "Ready", false, "Refused", message, time)],
-        ..ClusterPowerBudgetStatus::default()
-    }
-}
-
-pub fn conditions(decided: &Decided, time: &str) -> Vec<Condition> {
-    let Decided { object, spec, refusal, budget_watts, decision, stale, nodes, silent, .. } = decided;
-    let (is_ready, reason, message) = if let Some(refusal) = refusal {
-        (false, "Refused", format!("{}; the previous version stays in force", refusal.0))
-    } else if nodes.is_empty() {
-        (false, "NoNodes", "no node has these labels; correct spec.nodes or label the nodes".to_owned())
-    } else if decision.too_many_silent {
-        (
-            false,
-            "TooManySilent",
-            format!("{silent} of {} nodes are silent: the level is lowered, never raised", nodes.len()),
-        )
-    } else if let Some((reason, why)) = stale {
-        (false, *reason, why.clone())
-    } else {
-        (true, "Running", format!("{} nodes", nodes.len()))
-    };
-    let (watts, budget) = (shown(decision.watts), shown(*budget_watts));
-    let (in_budget, why, figures) = if let Some(floors) = decision.floors_exceed {
-        let floors = shown(floors);
-        (
-            false,
-            "FloorsExceedBudget",
-            format!("floors {floors}: the nodes can't be held at {budget}; take nodes away or raise the budget"),
-        )
-    } else if decision.watts > *budget_watts {
-        (false, "OverBudget", format!("{watts} of {budget}"))
-    } else {
-        (true, "UnderBudget", format!("{watts} of {budget}"))
-    };
-    let is_limiting = decision.levels.iter().any(|level| !level.is_open());
-    let tiers = spec.settings.tiers.iter().zip(&decision.levels).filter(|(_, level)| !level.is_open());
-    let tiers: Vec<String> = tiers
-        .map(|(tier, level)| {
-            let tier = if tier.is_empty() { String::new() } else { format!("tier {tier} ") };
-            format!("{tier}level {}", level.get())
-        })
-        .collect();
-    let limit = shown(decision.limit_watts);
-    let limiting = match (is_limiting, spec.spec.mode) {
-        (true, Mode::Enforce) => ("Limited", format!("{}: at most {limit}", tiers.join(", "))),
-        (true, _) => ("WouldLimit", format!("{}: at most {limit}, were it enforced", tiers.join(", "))),
-        (false, _) => ("Open", "nothing is limited".to_owned()),
-    };
-    vec![
-        condition(object, "Ready", is_ready, reason, message, time),
-        condition(object, "InBudget", in_budget, why, figures, time),
-        condition(object, "Limiting", is_limiting, limiting.0, limiting.1, time),
-    ]
-}
-
-fn condition(object: &KubeObject, kind: &str, is: bool, reason: &str, message: String, time: &str) -> Condition {
+pub fn condition(object: &KubeObject, kind: &str, is: bool, reason: &str, message: String, time: &str) -> Condition {
     Condition {
         kind: kind.to_owned(),
         status: if is { "True" } else { "False" }.to_owned(),
         reason: reason.to_owned(),
-        message,
+        // The API server takes 32 KiB.
+        message: message.chars().take(2000).collect(),
         last_transition_time: time.to_owned(),
         observed_generation: Some(object.metadata.generation),
     }
@@ -220,44 +213,45 @@ fn keep_times(conditions: &mut [Condition], before: &[Condition]) -> Vec<Conditi
     news
 }
 
-/// Whether figures have moved enough.
-fn is_worth(before: &ClusterPowerBudgetStatus, status: &ClusterPowerBudgetStatus) -> bool {
-    let moved = |a: Option<i64>, b: Option<i64>| {
-        let (a, b) = (a.unwrap_or_default(), b.unwrap_or_default());
-        ratio(a.abs_diff(b), status.budget_watts.unwrap_or_default().unsigned_abs().max(1)) > FIGURES
-    };
-    let counts = |status: &ClusterPowerBudgetStatus| (status.nodes, status.silent_nodes, status.level_permille);
-    moved(before.watts, status.watts)
-        || moved(before.budget_watts, status.budget_watts)
-        || counts(before) != counts(status)
+/// That an object which has just come is open and in its budget is no news.
+pub fn is_news(object: &KubeObject, condition: &Condition) -> bool {
+    let is_first = object.status["conditions"].as_array().is_none_or(Vec::is_empty);
+    let is_usual = matches!(condition.reason.as_str(), "Running" | "UnderBudget" | "Open" | "NoPods" | "Off");
+    !(is_first && is_usual)
 }
 
-/// A condition as an Event about its budget, for `kubectl describe`; `None`: nothing to tell.
-pub fn event(write: &StatusWrite, news: &Condition, identity: &str, number: u64, time: &str) -> Value {
-    let KubeObject { metadata, .. } = &*write.object;
+/// A condition as an Event about its object, for `kubectl describe`: its namespace and the Event.
+pub fn event(write: &StatusWrite, news: &Condition, identity: &str, number: u64, time: &str) -> (String, Value) {
+    let Metadata { namespace, name, uid, .. } = &write.object.metadata;
     let is_bad = matches!(
         news.reason.as_str(),
         "Refused" | "NoNodes" | "TooManySilent" | "MeterStale" | "WattsFromStale" | "FloorsExceedBudget" | "OverBudget"
     );
     let instance: String = identity.chars().take(120).collect();
     let note: String = news.message.chars().take(500).collect();
-    let name: String = metadata.name.chars().take(200).collect();
-    json!({
+    let short: String = name.chars().take(200).collect();
+    // The server wants events about objects without a namespace here.
+    let place = if namespace.is_empty() { "default" } else { namespace };
+    let mut event = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"namespace": "default", "name": format!("{name}.{number:x}")},
+        "metadata": {"namespace": place, "name": format!("{short}.{number:x}")},
         "eventTime": time,
         "action": news.kind,
         "reason": news.reason,
         "type": if is_bad { "Warning" } else { "Normal" },
-        "regarding": {"apiVersion": api_version(), "kind": KIND, "name": metadata.name, "uid": metadata.uid},
+        "regarding": {"apiVersion": api_version(), "kind": write.kind, "name": name, "uid": uid},
         "note": note,
         "reportingController": "energy-agent-controller",
         "reportingInstance": instance,
-    })
+    });
+    if !namespace.is_empty() {
+        event["regarding"]["namespace"] = json!(namespace);
+    }
+    (place.to_owned(), event)
 }
 
-fn shown(watts: f64) -> String {
+pub fn shown(watts: f64) -> String {
     if watts >= 1e6 {
         format!("{:.2} MW", watts / 1e6)
     } else if watts >= 1e4 {
@@ -267,14 +261,10 @@ fn shown(watts: f64) -> String {
     }
 }
 
-fn whole(watts: f64) -> i64 {
+pub fn whole(watts: f64) -> i64 {
     i64::try_from(floor_u64(watts.max(0.0))).unwrap_or(i64::MAX)
 }
 
-fn number(count: usize) -> u32 {
+pub fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-fn count(number: usize) -> f64 {
-    f64::from(self::number(number))
 }

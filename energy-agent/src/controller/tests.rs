@@ -14,9 +14,10 @@ use energy_model::resources::power_level::PowerLevelSpec;
 use serde_json::{Value, json};
 
 use super::budget_spec::CheckedBudget;
+use super::budget_status;
 use super::budgets::{Laws, Round, Tick, parents};
 use super::fleet::Fleet;
-use super::levels::{Write, writes};
+use super::levels::{LevelPlan, Write};
 use super::queries::Readings;
 use super::statuses::Statuses;
 
@@ -101,8 +102,9 @@ impl World {
     }
 
     fn writes(&self, round: &Round, epoch: i64) -> Vec<Write> {
-        let writes = writes(round, &self.objects, &self.levels, NAMESPACE, epoch, "2026-01-01T00:00:00Z");
-        writes.into_iter().map(|write| write.write).collect()
+        let mut plan = LevelPlan::default();
+        plan.add_budgets(round, &self.objects, NAMESPACE);
+        plan.writes(&self.levels, epoch, "2026-01-01T00:00:00Z").into_iter().map(|write| write.write).collect()
     }
 
     /// The API server has what was written.
@@ -335,25 +337,25 @@ fn changes_of_state_are_written_at_once_and_figures_as_the_rate_allows() {
     }
     let mut statuses = Statuses::default();
     let round = world.round();
-    let all = statuses.writes(&round, &world.objects, 5000, world.now(), "2026-01-01T00:00:00Z");
+    let all = statuses.writes(budget_status::drafts(&round, "2026-01-01T00:00:00Z"), 5000, world.now());
     assert_eq!(all.len(), 6);
     for write in all {
         let mut object = (*write.object).clone();
         object.status = write.patch["status"].clone();
-        world.objects.insert((String::new(), write.name), Arc::new(object));
+        world.objects.insert((String::new(), object.metadata.name.clone()), Arc::new(object));
     }
     // Other figures of the same state: 0.2 a second for 5,000 nodes.
     world.seconds += 5;
     world.report(&[560.0; 4]);
     let round = world.round();
-    let written = statuses.writes(&round, &world.objects, 5000, world.now(), "2026-01-01T00:00:05Z");
-    assert_eq!(written.iter().map(|write| write.name.as_str()).collect::<Vec<_>>(), ["b0"]);
+    let written = statuses.writes(budget_status::drafts(&round, "2026-01-01T00:00:05Z"), 5000, world.now());
+    assert_eq!(written.iter().map(|write| write.object.metadata.name.as_str()).collect::<Vec<_>>(), ["b0"]);
     assert!(written[0].news.is_empty());
     assert_eq!(written[0].patch["status"]["watts"], 2240);
     // Over the budget: that is news for all.
     world.report(&[700.0; 4]);
     let round = world.round();
-    let written = statuses.writes(&round, &world.objects, 5000, world.now(), "2026-01-01T00:00:10Z");
+    let written = statuses.writes(budget_status::drafts(&round, "2026-01-01T00:00:10Z"), 5000, world.now());
     assert_eq!(written.len(), 6);
     let reasons: Vec<&str> = written[0].news.iter().map(|news| news.reason.as_str()).collect();
     assert_eq!(reasons, ["OverBudget", "Limited"]);

@@ -20,15 +20,22 @@ use serde_json::json;
 use tokio::time::timeout_at;
 use tracing::warn;
 
-use super::budgets::Round;
-use super::levels::{self, LevelWrite, Write};
+use super::levels::{LevelPlan, LevelWrite, Write};
 use super::sources::{SeenCluster, time};
-use super::statuses::{self, StatusWrite, Statuses};
+use super::statuses::{self, StatusDraft, StatusWrite, Statuses};
 
 /// Requests at the same time.
 const AT_ONCE: usize = 32;
 /// Nodes count from when they saw it change; the shortest patience that a budget can have is 30 s.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
+
+/// How levels and status should be after a round.
+pub struct Intentions {
+    pub levels: LevelPlan,
+    pub statuses: Vec<StatusDraft>,
+    /// In the cluster.
+    pub nodes: usize,
+}
 
 /// A later leader has written: nothing more may be written.
 #[derive(Debug)]
@@ -120,20 +127,14 @@ impl ClusterWriter {
     ///
     /// # Errors
     /// When a later leader has written a level.
-    pub async fn write(
-        &mut self,
-        round: &Round,
-        seen: &SeenCluster,
-        nodes: usize,
-        until: Instant,
-    ) -> Result<(), Deposed> {
+    pub async fn write(&mut self, intentions: Intentions, seen: &SeenCluster, until: Instant) -> Result<(), Deposed> {
         self.trouble = None;
         // What the watch itself has told, for what is written now.
         let told = seen.clone();
         let mut seen = seen.clone();
         // A second time for those whose version was not the last one.
         for _ in 0..2 {
-            let writes = levels::writes(round, &seen.budgets, &seen.levels, &self.namespace, self.epoch, &time());
+            let writes = intentions.levels.writes(&seen.levels, self.epoch, &time());
             if writes.is_empty() {
                 break;
             }
@@ -145,7 +146,7 @@ impl ClusterWriter {
             seen.levels = Arc::new(merged);
         }
         self.show_life(until).await;
-        let statuses = self.statuses.writes(round, &seen.budgets, nodes, Instant::now(), &time());
+        let statuses = self.statuses.writes(intentions.statuses, intentions.nodes, Instant::now());
         self.write_statuses(statuses, until).await;
         Ok(())
     }
@@ -180,18 +181,18 @@ impl ClusterWriter {
             return Err(Deposed);
         }
         for (write, outcome) in outcomes {
-            let key = (self.namespace.clone(), write.name.clone());
+            let key = write.key.clone();
             match outcome {
                 Ok(object) => {
                     self.counts.writes += 1;
                     self.wrote(Some(told), key, object.map(Arc::new));
                 }
-                Err(ApiError::Failed(trouble)) => self.failed(&write.name, &ApiError::Failed(trouble)),
+                Err(ApiError::Failed(trouble)) => self.failed(&shown(&key), &ApiError::Failed(trouble)),
                 Err(error) => {
                     if error == ApiError::Conflict {
                         self.counts.conflicts += 1;
                     } else if error != ApiError::Absent {
-                        self.failed(&write.name, &error);
+                        self.failed(&shown(&key), &error);
                     }
                     self.look_again(&write, key, told).await?;
                 }
@@ -203,7 +204,7 @@ impl ClusterWriter {
     /// Somebody else has written the level: a later leader, or somebody who may not.
     async fn look_again(&mut self, write: &LevelWrite, key: ObjectKey, told: &SeenCluster) -> Result<(), Deposed> {
         let path = match &write.write {
-            Write::Create { collection, .. } => format!("{collection}/{}", write.name),
+            Write::Create { collection, .. } => format!("{collection}/{}", key.1),
             Write::Replace { path, .. } | Write::Delete { path } => path.clone(),
         };
         match self.api.get(&path).await {
@@ -215,7 +216,7 @@ impl ClusterWriter {
                 self.wrote(Some(told), key, Some(Arc::new(object)));
             }
             Err(ApiError::Absent) => self.wrote(Some(told), key, None),
-            Err(error) => self.failed(&write.name, &error),
+            Err(error) => self.failed(&shown(&key), &error),
         }
         Ok(())
     }
@@ -280,10 +281,11 @@ impl ClusterWriter {
                     let outcome = api.patch_status(&write.path, &write.patch).await.map(drop);
                     let mut posted = 0_u64;
                     if outcome.is_ok() {
-                        for news in write.news.iter().filter(|news| is_news(&write.object, news)) {
+                        for news in write.news.iter().filter(|news| statuses::is_news(&write.object, news)) {
                             let at = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
-                            let event = statuses::event(&write, news, &identity, number(), &at);
-                            let created = api.create("/apis/events.k8s.io/v1/namespaces/default/events", &event).await;
+                            let (namespace, event) = statuses::event(&write, news, &identity, number(), &at);
+                            let collection = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+                            let created = api.create(&collection, &event).await;
                             posted += u64::from(created.is_ok());
                         }
                     }
@@ -300,7 +302,7 @@ impl ClusterWriter {
                 Ok(()) => self.counts.writes += 1,
                 // Edited or deleted meanwhile: the next round knows the new version.
                 Err(ApiError::Conflict | ApiError::Absent) => self.counts.conflicts += 1,
-                Err(error) => self.failed(&write.name, &error),
+                Err(error) => self.failed(&write.path, &error),
             }
         }
     }
@@ -315,11 +317,9 @@ impl ClusterWriter {
     }
 }
 
-/// That a budget which has just come is open and in its budget is no news.
-fn is_news(object: &KubeObject, condition: &energy_model::resources::condition::Condition) -> bool {
-    let is_first = object.status["conditions"].as_array().is_none_or(Vec::is_empty);
-    let is_usual = matches!(condition.reason.as_str(), "Running" | "UnderBudget" | "Open");
-    !(is_first && is_usual)
+/// A level as people know it.
+fn shown((namespace, name): &ObjectKey) -> String {
+    format!("PowerLevel {namespace}/{name}")
 }
 
 /// For names of Events, which have to differ.

@@ -305,6 +305,7 @@ fn pods() -> Pods {
             labels: [("app".to_owned(), format!("app-{index}"))].into(),
             containers: vec![container(0), container(1)],
             cpu_request_milli: [500, 250, 0][index],
+            priority: 0,
         };
         (Arc::from(*uid), Arc::new(pod))
     };

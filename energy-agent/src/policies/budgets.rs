@@ -205,6 +205,7 @@ impl Watching {
                 mode: spec.mode.min(self.most),
                 tier: spec.tier_of(&labels).to_owned(),
                 loss: spec.loss_limit(),
+                protect: spec.protect.clone(),
                 level,
             });
         }
@@ -223,6 +224,7 @@ impl Watching {
                 mode: self.most,
                 tier: String::new(),
                 loss: LossLimit::Hold,
+                protect: None,
                 level,
             });
         }

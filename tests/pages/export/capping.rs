@@ -57,6 +57,8 @@ pub fn status() -> CappingStatus {
                 mode: Mode::Recommend,
                 scope: BudgetScope::PerNode,
                 source: SOURCE.into(),
+                pods: 1,
+                range: None,
                 subjects: vec![subject(None, SubjectState::Recommending, 900.0, Some(955.5), 0.9)],
                 lost: vec![conflict(Component::Gpu), conflict(Component::Cpu)],
             },
@@ -65,6 +67,8 @@ pub fn status() -> CappingStatus {
                 mode: Mode::Enforce,
                 scope: BudgetScope::PerPod,
                 source: SOURCE.into(),
+                pods: 1,
+                range: None,
                 subjects: vec![
                     subject(Some(pod("u1", "train-0")), SubjectState::Capping, 250.0, Some(262.5), 0.75),
                     subject(Some(pod("u3", "train-1")), SubjectState::TelemetryLost, 250.0, None, 1.0),
@@ -95,6 +99,7 @@ pub fn status() -> CappingStatus {
             level: NodeLevel::Permille(420),
             epoch: 17,
             standing: Standing::Followed,
+            protect: None,
         }],
         sources: vec![SourceState {
             source: "ConfigMap energy/<policies>".into(),

@@ -30,7 +30,7 @@ const fn member(report: Report) -> Member {
 }
 
 fn step(law: &mut Law, settings: &Settings, now: u64, watts: f64, members: &[Member]) -> Decision {
-    law.step(settings, &Scene { now: seconds(now), watts, factor: 1.0, members })
+    law.step(settings, &Scene { now: seconds(now), watts, factor: 1.0, members, is_blind: false })
 }
 
 fn permille(decision: &Decision) -> Vec<u16> {
@@ -145,7 +145,7 @@ fn limits_never_add_up_to_more_than_the_oversubscription() {
     assert_eq!(decision.fallback.get(), 356);
     // Supplies draw a quarter beside: 800 W for the nodes, 400 / 1600 = 0.25.
     let members = [member(node(210.0)), member(node(210.0))];
-    let scene = Scene { now: seconds(0), watts: 1000.0, factor: 1.25, members: &members };
+    let scene = Scene { now: seconds(0), watts: 1000.0, factor: 1.25, members: &members, is_blind: false };
     assert_eq!(permille(&Law::open().step(&settings, &scene)), [250]);
     // A building that draws less than its nodes say does not lift the guard.
     assert_eq!(permille(&Law::open().step(&settings, &Scene { factor: 0.8, ..scene })), [375]);

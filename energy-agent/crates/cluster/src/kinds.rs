@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use energy_model::resources::object::KubeObject;
-use energy_model::resources::{GROUP, VERSION, cluster_power_budget, power_level};
+use energy_model::resources::{
+    GROUP, VERSION, cluster_power_budget, node_frequencies, power_capping_policy, power_level,
+};
 use serde::Deserialize;
 use tokio::sync::watch::Receiver;
 
@@ -156,6 +158,16 @@ pub fn budgets() -> Query {
 #[must_use]
 pub fn follow_levels(credentials: Credentials) -> Receiver<Known<KubeObject>> {
     objects::start(credentials, levels())
+}
+
+#[must_use]
+pub fn follow_policies(credentials: Credentials) -> Receiver<Known<KubeObject>> {
+    objects::start(credentials, own(power_capping_policy::PLURAL))
+}
+
+#[must_use]
+pub fn follow_frequencies(credentials: Credentials) -> Receiver<Known<KubeObject>> {
+    objects::start(credentials, own(node_frequencies::PLURAL))
 }
 
 #[must_use]

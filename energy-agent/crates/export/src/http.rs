@@ -311,7 +311,7 @@ async fn power_report(State(web): State<Arc<Pages>>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("no tick for {seconds} s: the power is not known\n"))
             .into_response();
     }
-    power::answer(&published.snapshot, web.power, web.web_config.borrow().has_users())
+    power::answer(&published.snapshot, web.power)
 }
 
 async fn landing(State(web): State<Arc<Pages>>) -> Response {

@@ -80,11 +80,6 @@ impl WebConfig {
         Some((StatusCode::UNAUTHORIZED, challenge, "401 unauthorized\n").into_response())
     }
 
-    /// Whoever reads a page has logged in.
-    pub(crate) const fn has_users(&self) -> bool {
-        self.users.is_some()
-    }
-
     /// For the log and the landing page.
     #[must_use]
     pub fn text(&self) -> String {

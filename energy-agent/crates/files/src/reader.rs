@@ -50,7 +50,9 @@ impl FileReader {
             let more = u32::try_from(free + 1).unwrap_or(1);
             drop(timeout(pause, self.turns.acquire_many(more)).await);
         }
-        let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else { return Err(NoAnswer::Waiting) };
+        // Others may be reading at this moment, and return soon.
+        let turn = timeout(self.limit, Arc::clone(&self.turns).acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else { return Err(NoAnswer::Waiting) };
         let reading = spawn_blocking(move || {
             let found = read();
             // However long that took.
@@ -106,6 +108,9 @@ mod tests {
                 reader.read(hanging).await
             }
         };
+        // More than there are threads, at once, and none hangs.
+        let at_once = futures_util::future::join_all((0..9).map(|number| patient.read(move || number)));
+        assert_eq!(runtime.block_on(at_once), (0..9).map(Ok).collect::<Vec<_>>());
         let held = lock.lock().unwrap();
         let outcomes: Vec<_> = (0..6).map(|_| runtime.block_on(read(&reader))).collect();
         assert_eq!(outcomes, [[Err(NoAnswer::GivenUp); 4].as_slice(), &[Err(NoAnswer::Waiting); 2]].concat());

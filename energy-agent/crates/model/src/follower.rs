@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::capping::level::{Levels, NodeBudget, NodeLevel, Standing};
+use crate::capping::level::{Levels, NodeBudget, NodeLevel, Protect, Standing};
 use crate::capping::policy::{Authority, Mode, PolicyName};
 use crate::resources::cluster_power_budget::LossLimit;
 use crate::resources::power_level::{OPEN, PowerLevelSpec};
@@ -34,6 +34,7 @@ pub struct FollowedBudget {
     /// Of this node; empty for none.
     pub tier: String,
     pub loss: LossLimit,
+    pub protect: Option<Protect>,
     /// As it is in the cluster.
     pub level: Option<PowerLevelSpec>,
 }
@@ -73,8 +74,8 @@ impl Follower {
             let epoch = held.as_ref().map_or(0, |held| held.level.epoch);
             match subject.name.authority {
                 Authority::Budget => {
-                    let (name, mode) = (subject.name.clone(), subject.mode);
-                    levels.budgets.push(NodeBudget { name, mode, level, epoch, standing });
+                    let (name, mode, protect) = (subject.name.clone(), subject.mode, subject.protect.clone());
+                    levels.budgets.push(NodeBudget { name, mode, level, epoch, standing, protect });
                 }
                 Authority::Admin | Authority::Tenant => drop(levels.policies.insert(subject.name.clone(), level)),
             }

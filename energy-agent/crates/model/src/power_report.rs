@@ -25,9 +25,45 @@ pub struct PowerReport {
     /// What it follows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub levels: Vec<HeldLevel>,
-    /// Of the objects that select pods of this node.
+    /// Of the objects that select pods of this node, and of those that are refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuReport>,
+    /// Groups of cores whose clock is limited.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<CpuReport>,
+    /// Why its NodeFrequencies are not followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frequencies_refused: Option<String>,
+}
+
+/// A GPU of the node, and what it is limited to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuReport {
+    pub uuid: String,
+    pub model: String,
+    /// What it runs at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_mhz: Option<u32>,
+    /// The highest clock that it may have; `None`: all that it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ceiling_mhz: Option<u32>,
+    /// Its clock or its power is lowered.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lowered: bool,
+    /// By which policy or budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limited_by: Option<String>,
+}
+
+/// Cores with one clock (a `cpufreq` policy), by the number of the first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CpuReport {
+    pub core_id: u32,
+    pub ceiling_mhz: u32,
 }
 
 /// A level that the node follows.
@@ -53,8 +89,12 @@ pub struct PolicyReport {
     pub capped_pods: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watts: Option<f64>,
+    /// Of the devices of its pods, where it is a budget over many nodes; else 0.
     pub floor_watts: f64,
     pub most_watts: f64,
+    /// What they may draw by its level; `None`: open, or only recommended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_watts: Option<f64>,
     /// Why its last version is not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,

@@ -56,6 +56,8 @@ struct PodSpec {
     #[serde(deserialize_with = "or_null")]
     node_name: String,
     #[serde(deserialize_with = "or_null")]
+    priority: i32,
+    #[serde(deserialize_with = "or_null")]
     containers: Vec<ContainerSpec>,
     #[serde(deserialize_with = "or_null")]
     init_containers: Vec<ContainerSpec>,
@@ -152,6 +154,7 @@ impl From<PodObject> for Pod {
             labels: metadata.labels,
             containers,
             cpu_request_milli,
+            priority: spec.priority,
         }
     }
 }

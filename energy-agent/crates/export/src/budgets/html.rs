@@ -44,6 +44,9 @@ pub fn page(view: &View) -> String {
     for budget in view.budgets.iter().rev().filter(|budget| budget.parent.is_none()) {
         write_budget(&mut page, view, budget, 0);
     }
+    for policy in &view.policies {
+        write_budget(&mut page, view, policy, 0);
+    }
     page.push_str(
         "<footer><p>The same as JSON: <a href=\"/budgets?format=json\">/budgets?format=json</a></p></footer>\n</body>\n</html>\n",
     );

@@ -16,7 +16,8 @@ pub fn document(view: &View) -> Value {
         "rounds": view.rounds,
         "decision_seconds": view.decision.as_secs_f64(),
         "problems": view.troubles,
-        "budgets": view.budgets.iter().map(|budget| self::budget(view, budget)).collect::<Vec<_>>(),
+        "budgets": view.budgets.iter().map(|row| budget(view, row)).collect::<Vec<_>>(),
+        "policies": view.policies.iter().map(|policy| budget(view, policy)).collect::<Vec<_>>(),
         "nodes": view.nodes.iter().map(node).collect::<Vec<_>>(),
     })
 }

@@ -20,6 +20,8 @@ pub struct View {
     pub counts: Counts,
     /// Ascending by the number of nodes.
     pub budgets: Vec<BudgetRow>,
+    /// Of scope Total, as `namespace/name`.
+    pub policies: Vec<BudgetRow>,
     pub nodes: Vec<NodeView>,
 }
 
@@ -114,6 +116,7 @@ impl View {
             troubles: Vec::new(),
             counts: Counts::default(),
             budgets: Vec::new(),
+            policies: Vec::new(),
             nodes: Vec::new(),
         }
     }

@@ -78,7 +78,7 @@ fn write_problems(page: &mut String, problems: &[Problem]) {
 }
 
 fn write_policy(page: &mut String, policy: &PolicyStatus) {
-    let PolicyStatus { name, mode, scope, source, subjects, lost } = policy;
+    let PolicyStatus { name, mode, scope, source, pods: _, range: _, subjects, lost } = policy;
     let line = format_args!(
         "<section><h2>{}</h2>\n<p><span class=\"chip {}\">{}</span> {}; from {}</p>\n",
         escaped(&name.to_string()),

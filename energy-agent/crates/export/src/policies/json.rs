@@ -8,7 +8,9 @@ use energy_model::capping::knob::Knob;
 use energy_model::capping::policy::{Authority, PolicyName};
 use energy_model::capping::quantity::Quantity;
 use energy_model::capping::status::SourceState;
-use energy_model::capping::status::{CapStatus, CappingStatus, Conflict, PodId, PolicyStatus, Problem, SubjectStatus};
+use energy_model::capping::status::{
+    CapStatus, CappingStatus, Conflict, LevelRange, PodId, PolicyStatus, Problem, SubjectStatus,
+};
 use energy_model::snapshot::Snapshot;
 use energy_model::units::{Watts, ratio};
 use serde_json::{Value, json};
@@ -28,7 +30,7 @@ pub fn document(snapshot: &Snapshot, status: &CappingStatus) -> Value {
 }
 
 fn policy(policy: &PolicyStatus) -> Value {
-    let PolicyStatus { name, mode, scope, source, subjects, lost } = policy;
+    let PolicyStatus { name, mode, scope, source, pods: _, range, subjects, lost } = policy;
     let PolicyName { authority, namespace, name } = name;
     json!({
         "authority": authority.as_str(),
@@ -37,6 +39,9 @@ fn policy(policy: &PolicyStatus) -> Value {
         "mode": mode.as_str(),
         "scope": scope.as_str(),
         "source": **source,
+        "range": range.map(|LevelRange { floor, most, limit }| json!({
+            "floor_watts": floor.0, "most_watts": most.0, "limit_watts": limit.map(|limit| limit.0),
+        })),
         "subjects": subjects.iter().map(subject).collect::<Vec<_>>(),
         "conflicts": lost.iter().map(conflict).collect::<Vec<_>>(),
     })

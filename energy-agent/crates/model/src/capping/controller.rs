@@ -149,11 +149,13 @@ impl Controller {
                 BudgetScope::PerNode | BudgetScope::Total => vec![(None, &*share.won)],
             };
             let mut subjects = Vec::with_capacity(parts.len());
+            let mut level_range = None;
             for (pod, won) in parts {
                 let view = scene.view(number, won);
                 let subject = if policy.budget.scope == BudgetScope::Total {
                     let range = scene.power_range(&view, &mut self.highest);
                     let level = levels.policies.get(&policy.name).copied().unwrap_or_default();
+                    level_range = Some(range.with(level));
                     keeper.keep_level(Policy::clone(policy), level, range, view)
                 } else {
                     keeper.keep(policy, pod, view)
@@ -167,6 +169,8 @@ impl Controller {
                 mode: policy.mode,
                 scope: policy.budget.scope,
                 source: Arc::clone(source),
+                pods: share.won.len(),
+                range: level_range,
                 subjects,
                 lost,
             });
@@ -175,12 +179,19 @@ impl Controller {
         let range = scene.power_range(&node, &mut self.highest);
         (keeper.outcome.power, keeper.outcome.range) = (node.power.map(Watts), range);
         for budget in &levels.budgets {
-            let subject = keeper.keep_level(whole::policy(budget, range.most), budget.level, range, node.clone());
+            let (view, floor) = match &budget.protect {
+                Some(protect) => scene.without_protected(&node, protect, &mut self.highest),
+                None => (node.clone(), 0.0),
+            };
+            let range = PowerRange { floor: range.floor + floor, ..range };
+            let subject = keeper.keep_level(whole::policy(budget, range.most), budget.level, range, view);
             keeper.outcome.policies.push(PolicyStatus {
                 name: budget.name.clone(),
                 mode: budget.mode,
                 scope: BudgetScope::PerNode,
                 source: Arc::from(budget.name.to_string()),
+                pods: 0,
+                range: Some(range.with(budget.level)),
                 subjects: vec![subject],
                 lost: Vec::new(),
             });

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::policy::{Mode, PolicyName};
 
 /// Of the range between floor and most.
@@ -23,6 +25,32 @@ pub struct NodeBudget {
     /// Of the level, for the controller.
     pub epoch: i64,
     pub standing: Standing,
+    /// Pods whose devices it does not lower.
+    pub protect: Option<Protect>,
+}
+
+/// A pod is protected by its priority or by its labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Protect {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_at_least: Option<i32>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub match_labels: BTreeMap<String, String>,
+}
+
+impl Protect {
+    /// Whether a pod with this priority and these labels is protected.
+    #[must_use]
+    pub fn covers(&self, priority: i32, labels: &BTreeMap<String, String>) -> bool {
+        self.priority_at_least.is_some_and(|least| priority >= least)
+            || (!self.match_labels.is_empty() && has_all(labels, &self.match_labels))
+    }
+}
+
+/// Whether labels have all that are wanted.
+pub(crate) fn has_all(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
+    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
 /// Where a level comes from.

@@ -93,10 +93,23 @@ pub struct PolicyStatus {
     pub scope: BudgetScope,
     /// Where it was read.
     pub source: Arc<str>,
+    /// Those that it decides about.
+    pub pods: usize,
+    /// Where it follows a level.
+    pub range: Option<LevelRange>,
     /// One for each selected pod, or one for the node.
     pub subjects: Vec<SubjectStatus>,
     /// Pods that a policy of higher rank decides about.
     pub lost: Vec<Conflict>,
+}
+
+/// Between which bounds the devices of a budget over many nodes can be held on this one, and what its level lets them draw.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LevelRange {
+    pub floor: Watts,
+    pub most: Watts,
+    /// `None`: the level is open.
+    pub limit: Option<Watts>,
 }
 
 /// A pod whose component another policy decides about.

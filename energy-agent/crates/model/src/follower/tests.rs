@@ -28,7 +28,8 @@ fn level(epoch: i64, batch: u32) -> PowerLevelSpec {
 fn world(loss: LossLimit) -> World {
     let name = PolicyName { authority: Authority::Budget, name: "hall".into(), ..PolicyName::default() };
     let (uid, tier) = ("u1".to_owned(), "batch".to_owned());
-    let subject = FollowedBudget { name, uid, mode: Mode::Enforce, tier, loss, level: Some(level(7, 420)) };
+    let level = Some(level(7, 420));
+    let subject = FollowedBudget { name, uid, mode: Mode::Enforce, tier, loss, protect: None, level };
     let leases = BTreeMap::from([("levels".to_owned(), "1".to_owned())]);
     World { follower: Follower::default(), seen: Seen { subjects: vec![subject], leases, complete: true } }
 }

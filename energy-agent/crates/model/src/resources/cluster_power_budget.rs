@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::CONTROLLER;
 use super::condition::Condition;
+use crate::capping::level::{Protect, has_all};
 use crate::capping::policy::Mode;
 
 pub const KIND: &str = "ClusterPowerBudget";
@@ -94,16 +95,6 @@ pub enum LossLimit {
 #[serde(default, rename_all = "camelCase")]
 pub struct Meter {
     pub query: String,
-}
-
-/// A pod is protected by its priority or by its labels.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Protect {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub priority_at_least: Option<i32>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub match_labels: BTreeMap<String, String>,
 }
 
 /// `from` counts, `to` does not; RFC 3339.
@@ -206,17 +197,4 @@ impl ClusterPowerBudgetSpec {
         let usual = if self.oversubscription_percent.is_some() { LossLimit::StaticShare } else { LossLimit::Hold };
         self.on_controller_loss.limit.unwrap_or(usual)
     }
-}
-
-impl Protect {
-    /// Whether a pod with this priority and these labels is protected.
-    #[must_use]
-    pub fn covers(&self, priority: i32, labels: &BTreeMap<String, String>) -> bool {
-        self.priority_at_least.is_some_and(|least| priority >= least)
-            || (!self.match_labels.is_empty() && has_all(labels, &self.match_labels))
-    }
-}
-
-fn has_all(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
-    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }

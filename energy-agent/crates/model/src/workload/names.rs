@@ -52,6 +52,8 @@ pub struct Pod {
     pub containers: Vec<PodContainer>,
     /// Effective CPU request of the pod (the scheduler's sum), thousandths of a CPU.
     pub cpu_request_milli: u64,
+    /// `spec.priority`: the value of its PriorityClass.
+    pub priority: i32,
 }
 
 impl Pod {

@@ -60,6 +60,8 @@ fn over_budget() -> CappingStatus {
             mode: Mode::Enforce,
             scope: BudgetScope::PerPod,
             source: "file /p.yaml".into(),
+            pods: 1,
+            range: None,
             subjects: vec![subject],
             lost: vec![lost(Component::Gpu), lost(Component::Cpu)],
         }],

@@ -28,6 +28,8 @@ fn told(from: Option<SubjectState>, to: SubjectState) -> Option<(ChangeKind, Str
         mode: Mode::Enforce,
         scope: BudgetScope::PerPod,
         source: "file /p.yaml".into(),
+        pods: 1,
+        range: None,
         subjects: vec![subject],
         lost: Vec::new(),
     }];

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use super::device::{BudgetDevice, DeviceKey, Lever, LeverKind, Range, Sharing};
 use super::view::{BudgetView, Scene};
 use crate::capping::knob::Knob;
-use crate::capping::level::NodeBudget;
+use crate::capping::level::{NodeBudget, NodeLevel, Protect};
 use crate::capping::observation::GpuDevice;
 use crate::capping::policy::{
     Actuators, Amount, BudgetScope, BudgetSpec, Components, Control, CpuActuators, GpuActuators, Policy, Selector,
 };
 use crate::capping::quantity::Quantity;
+use crate::capping::status::LevelRange;
 use crate::units::Watts;
 
 /// How power follows a relative clock, as the ratio law takes it.
@@ -29,6 +30,16 @@ impl PowerRange {
     #[must_use]
     pub(crate) fn at(self, permille: u32) -> f64 {
         self.floor + f64::from(permille) / 1000.0 * (self.most - self.floor)
+    }
+
+    /// For people and for the controller of many nodes.
+    #[must_use]
+    pub(crate) fn with(self, level: NodeLevel) -> LevelRange {
+        let limit = match level {
+            NodeLevel::Open => None,
+            NodeLevel::Permille(permille) => Some(Watts(self.at(permille))),
+        };
+        LevelRange { floor: Watts(self.floor), most: Watts(self.most), limit }
     }
 
     fn add(&mut self, other: Self) {
@@ -93,6 +104,42 @@ impl Scene<'_> {
             view.devices.extend(self.cpus(power));
         }
         view
+    }
+
+    /// What a budget may lower of the node that protects some pods: all but the GPUs that only such pods use. These may draw
+    /// all that they can, so that the node's floor is higher by the watts that are returned.
+    #[must_use]
+    pub(crate) fn without_protected(
+        &self,
+        node: &BudgetView,
+        protect: &Protect,
+        highest: &mut Highest,
+    ) -> (BudgetView, f64) {
+        let mut view = BudgetView { devices: Vec::with_capacity(node.devices.len()), ..node.clone() };
+        let mut kept = 0.0;
+        for device in &node.devices {
+            if self.is_protected(&device.key, protect) {
+                let range = self.range_of(device, highest);
+                kept += range.most - range.floor;
+            } else {
+                view.devices.push(device.clone());
+            }
+        }
+        if view.devices.is_empty() && !node.devices.is_empty() {
+            view.blocked = Some("only protected pods use what could be lowered".to_owned());
+        }
+        (view, kept)
+    }
+
+    /// CPUs are everybody's.
+    fn is_protected(&self, device: &DeviceKey, protect: &Protect) -> bool {
+        let DeviceKey::Gpu(uuid) = device else { return false };
+        let users = self.seen.gpus.iter().find(|gpu| gpu.uuid == *uuid).map_or(&[][..], |gpu| &gpu.users);
+        let is_covered = |uid: &str| {
+            let pod = self.seen.pods.iter().find(|pod| *pod.uid == *uid);
+            pod.is_some_and(|now| protect.covers(now.pod.priority, &now.pod.labels))
+        };
+        !users.is_empty() && users.iter().all(|user| is_covered(&user.uid))
     }
 
     fn gpu(&self, gpu: &GpuDevice, power: Option<f64>) -> Result<BudgetDevice, String> {

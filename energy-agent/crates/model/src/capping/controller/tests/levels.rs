@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::capping::controller::world::{World, clock_of, limit_of, policy};
-use crate::capping::level::{NodeBudget, NodeLevel, Standing};
+use crate::capping::level::{NodeBudget, NodeLevel, Protect, Standing};
 use crate::capping::policy::Authority;
 
 fn name(authority: Authority, called: &str) -> PolicyName {
@@ -10,7 +10,8 @@ fn name(authority: Authority, called: &str) -> PolicyName {
 }
 
 fn budget(mode: Mode, level: NodeLevel) -> NodeBudget {
-    NodeBudget { name: name(Authority::Budget, "hall"), mode, level, epoch: 1, standing: Standing::Followed }
+    let name = name(Authority::Budget, "hall");
+    NodeBudget { name, mode, level, epoch: 1, standing: Standing::Followed, protect: None }
 }
 
 /// Two GPUs of 700 W each at most; the idle power is 70 W, and the lowest clock 345 of 1980 MHz.
@@ -141,6 +142,32 @@ fn a_policy_of_scope_total_is_open_until_a_level_says_otherwise() {
     let subject = &world.status("total").subjects[0];
     assert!((subject.budget.unwrap().0 - 407.91).abs() < 0.1, "{subject:?}");
     assert!(world.limit(&clock_of("GPU-0")).is_some());
+}
+
+#[test]
+fn what_protected_pods_hold_counts_in_the_floor_and_the_others_carry_the_load() {
+    let mut world = node().pod("b");
+    world.seen.gpus[1].users = world.seen.gpus[0].users.clone();
+    world.seen.gpus[1].users[0].uid = "b".into();
+    Arc::make_mut(&mut world.seen.pods[1].pod).priority = 1_000_000;
+    world.draw("GPU-0", 700.0);
+    world.draw("GPU-1", 600.0);
+    let protect = Protect { priority_at_least: Some(1_000_000), ..Protect::default() };
+    let protected = NodeBudget { protect: Some(protect), ..budget(Mode::Enforce, NodeLevel::Permille(500)) };
+    world.levels.budgets = vec![protected];
+    world.ticks(1);
+    // The floor: 115.82 + 700 W; the limit in the middle between it and 1400 W.
+    let range = world.status("hall").range.unwrap();
+    assert!((range.floor.0 - 815.82).abs() < 0.05 && (range.most.0 - 1400.0).abs() < 1e-9, "{range:?}");
+    assert!((range.limit.unwrap().0 - 1107.91).abs() < 0.05, "{range:?}");
+    assert!(world.limit(&clock_of("GPU-0")).is_some());
+    assert_eq!((world.limit(&clock_of("GPU-1")), world.limit(&limit_of("GPU-1"))), (None, None));
+    // Another user of the GPU, who is not protected: it is lowered as others are.
+    let shared = world.seen.gpus[0].users[0].clone();
+    world.seen.gpus[1].users.push(shared);
+    world.ticks(1);
+    assert!((world.status("hall").range.unwrap().floor.0 - 231.64).abs() < 0.05);
+    assert!(world.limit(&clock_of("GPU-1")).is_some());
 }
 
 #[test]
