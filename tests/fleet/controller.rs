@@ -8,11 +8,12 @@ use crate::api::{Api, says};
 use crate::common::agent::wait_for;
 use crate::common::kubernetes::cluster::Cluster;
 use crate::common::kubernetes::proxy::Asked;
+use crate::common::prometheus::Prometheus;
 use crate::common::skip::{API_SERVER, skip};
 use crate::nodes::Nodes;
 use crate::observer::{Guarded, Observer};
 use crate::replica::Replica;
-use crate::{policies, rights};
+use crate::{policies, queries, rights};
 
 const COUNT: u8 = 50;
 /// What 50 nodes draw at first: 50 * 1500 W.
@@ -21,6 +22,7 @@ const AT_REST: f64 = 75_000.0;
 struct World {
     api: Api,
     nodes: Nodes,
+    prometheus: Prometheus,
     a: Replica,
     b: Replica,
     /// What those asked for that were killed.
@@ -53,8 +55,8 @@ fn a_hall_is_kept_within_its_budget_whatever_happens_to_its_controllers() {
         return skip(&API_SERVER);
     }
     let cluster = Cluster::shared();
-    let api = Api(cluster.clone());
-    let a = Replica::start(&cluster, "a");
+    let (api, prometheus) = (Api(cluster.clone()), Prometheus::scraping("[]"));
+    let a = Replica::start(&cluster, "a", &prometheus.url());
     // The kinds are not there yet: that is said, and looked for again after some seconds.
     a.wait_for_log("install the kinds: energy-agent policy crd");
     api.install_kinds();
@@ -62,8 +64,8 @@ fn a_hall_is_kept_within_its_budget_whatever_happens_to_its_controllers() {
     let nodes = Nodes::start(COUNT);
     nodes.all_demand(AT_REST / 50.0);
     api.create_nodes(&nodes.objects(), &nodes.addresses(), nodes.port);
-    let b = Replica::start(&cluster, "b");
-    let mut world = World { api, nodes, a, b, asked: Vec::new() };
+    let b = Replica::start(&cluster, "b", &prometheus.url());
+    let mut world = World { api, nodes, prometheus, a, b, asked: Vec::new() };
     let observer =
         Observer::start(&world.api, &world.nodes, Guarded { budget: "rack-r0", rack: "r0", watts: 20_000.0 });
 
@@ -72,6 +74,7 @@ fn a_hall_is_kept_within_its_budget_whatever_happens_to_its_controllers() {
     step_and_cut(&world);
     silent_nodes(&world);
     pages(&mut world);
+    queries::meters(&world.api);
     policies::one_budget_for_a_service(&world.api, &world.nodes);
     policies::refused(&world.api, &world.nodes);
     policies::many_edits(&world.api, || world.a.budgets()["rounds"].as_u64().unwrap());
@@ -235,7 +238,7 @@ fn leader_is_killed(world: &mut World, cluster: &Cluster) {
     world.a.wait_for_log("ClusterPowerBudgets are followed again");
     let epoch = world.epoch("hall");
     let name = world.api.holder();
-    let fresh = Replica::start(cluster, &format!("{name}2"));
+    let fresh = Replica::start(cluster, &format!("{name}2"), &world.prometheus.url());
     let dead = if world.a.name == name {
         std::mem::replace(&mut world.a, fresh)
     } else {
@@ -278,7 +281,7 @@ fn random_kills(world: &mut World, cluster: &Cluster) {
         world.api.patch_budget("hall", &json!({"watts": 85_000 + 1000 * dice.below(6)}));
         std::thread::sleep(std::time::Duration::from_millis(dice.below(1200).into()));
         let place = if dice.below(2) == 0 { &mut world.a } else { &mut world.b };
-        let fresh = Replica::start(cluster, &format!("k{kill}"));
+        let fresh = Replica::start(cluster, &format!("k{kill}"), &world.prometheus.url());
         let dead = std::mem::replace(place, fresh);
         world.asked.extend(dead.proxy.asked());
         dead.kill();

@@ -13,5 +13,6 @@ mod gpu_world;
 mod nodes;
 mod observer;
 mod policies;
+mod queries;
 mod replica;
 mod rights;

@@ -24,13 +24,14 @@ pub struct Replica {
 
 impl Replica {
     /// Starts it, and waits until it listens.
-    pub fn start(cluster: &Cluster, name: &str) -> Self {
+    pub fn start(cluster: &Cluster, name: &str, prometheus: &str) -> Self {
         let (proxy, folder) = (Proxy::start(cluster), TempDir::new().unwrap());
         let server = format!("http://{}", proxy.address());
         let kubeconfig = kubeconfig(folder.path(), &server, None, &json!({"token": TOKEN}));
         let mut child = Command::new(PROGRAM)
             .args(["controller", "--web.listen-address=127.0.0.1:0", "--controller.interval=400ms"])
             .args(["--controller.lease-duration=3s", &format!("--controller.namespace={NAMESPACE}")])
+            .arg(format!("--controller.prometheus={prometheus}"))
             .args([format!("--controller.identity={name}"), format!("--kubeconfig={}", kubeconfig.display())])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use energy_cluster::prometheus::PromqlClient;
+use energy_cluster::https::{ClientTls, HttpLogin};
+use energy_cluster::prometheus;
 
 use super::choice::{LogFormat, LogLevel};
 use super::listen_address;
@@ -70,6 +71,7 @@ pub struct ControllerArgs {
         long = "agents.username",
         env = "ENERGY_AGENT_AGENTS_USERNAME",
         requires = "password_file",
+        value_parser = user_name,
         value_name = "NAME"
     )]
     pub username: Option<String>,
@@ -81,10 +83,89 @@ pub struct ControllerArgs {
         value_name = "FILE"
     )]
     pub password_file: Option<PathBuf>,
+    /// Authority (PEM) that has signed the certificates of the agents. With it they are asked by TLS.
+    #[arg(long = "agents.ca-file", env = "ENERGY_AGENT_AGENTS_CA_FILE", value_name = "FILE")]
+    pub agents_ca: Option<PathBuf>,
+    /// Name in the certificates of the agents, which are asked by their addresses. Default: the address.
+    #[arg(
+        long = "agents.server-name",
+        env = "ENERGY_AGENT_AGENTS_SERVER_NAME",
+        requires = "agents_ca",
+        value_name = "NAME"
+    )]
+    pub agents_server_name: Option<String>,
+    /// Client certificate (PEM) for agents that require one.
+    #[arg(
+        long = "agents.cert-file",
+        env = "ENERGY_AGENT_AGENTS_CERT_FILE",
+        requires = "agents_key",
+        value_name = "FILE"
+    )]
+    pub agents_cert: Option<PathBuf>,
+    /// Private key (PEM) of that certificate.
+    #[arg(
+        long = "agents.key-file",
+        env = "ENERGY_AGENT_AGENTS_KEY_FILE",
+        requires = "agents_cert",
+        value_name = "FILE"
+    )]
+    pub agents_key: Option<PathBuf>,
+    /// Authority (PEM) that has signed the certificate of `--controller.prometheus`.
+    #[arg(long = "prometheus.ca-file", env = "ENERGY_AGENT_PROMETHEUS_CA_FILE", value_name = "FILE")]
+    pub prometheus_ca: Option<PathBuf>,
+    /// User name for `--controller.prometheus`.
+    #[arg(long = "prometheus.username", env = "ENERGY_AGENT_PROMETHEUS_USERNAME", requires = "prometheus_password_file", value_parser = user_name, conflicts_with = "prometheus_token_file", value_name = "NAME")]
+    pub prometheus_username: Option<String>,
+    /// File with its password; a line break at its end is ignored.
+    #[arg(
+        long = "prometheus.password-file",
+        env = "ENERGY_AGENT_PROMETHEUS_PASSWORD_FILE",
+        requires = "prometheus_username",
+        value_name = "FILE"
+    )]
+    pub prometheus_password_file: Option<PathBuf>,
+    /// File with a token for `--controller.prometheus`, such as that of a service account; it is read anew every minute.
+    #[arg(
+        long = "prometheus.bearer-token-file",
+        env = "ENERGY_AGENT_PROMETHEUS_BEARER_TOKEN_FILE",
+        value_name = "FILE"
+    )]
+    pub prometheus_token_file: Option<PathBuf>,
+}
+
+impl ControllerArgs {
+    /// How agents are asked.
+    pub fn agents_tls(&self) -> ClientTls {
+        ClientTls {
+            authority: self.agents_ca.clone(),
+            own: self.agents_cert.clone().zip(self.agents_key.clone()),
+            server_name: self.agents_server_name.clone(),
+        }
+    }
+
+    pub fn agents_login(&self) -> Option<HttpLogin> {
+        let (user, password_file) = self.username.clone().zip(self.password_file.clone())?;
+        Some(HttpLogin::Basic { user, password_file })
+    }
+
+    /// How Prometheus is asked.
+    pub fn prometheus_tls(&self) -> ClientTls {
+        ClientTls { authority: self.prometheus_ca.clone(), ..ClientTls::default() }
+    }
+
+    pub fn prometheus_login(&self) -> Option<HttpLogin> {
+        let basic = self.prometheus_username.clone().zip(self.prometheus_password_file.clone());
+        let basic = basic.map(|(user, password_file)| HttpLogin::Basic { user, password_file });
+        basic.or_else(|| Some(HttpLogin::Bearer { token_file: self.prometheus_token_file.clone()? }))
+    }
+}
+
+fn user_name(text: &str) -> Result<String, String> {
+    if text.contains(':') { Err("a name cannot have a colon".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 fn prometheus(text: &str) -> Result<String, String> {
-    PromqlClient::new(text).map(|_| text.to_owned())
+    prometheus::api(text).map(|_| text.to_owned())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

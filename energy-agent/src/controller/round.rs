@@ -5,19 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use energy_cluster::agents::Agents;
 use energy_cluster::api::{Api, ApiError};
+use energy_cluster::https::HttpLogin;
 use energy_cluster::kubernetes::Credentials;
 use energy_cluster::prometheus::PromqlClient;
 use energy_export::budgets::view::View;
-use energy_files::config_file::{self, MAX_BYTES};
 use energy_files::log_limit::LogLimit;
 use energy_model::meter_state::Reason;
 use energy_model::resources::power_level::PowerLevelSpec;
 use energy_model::resources::{cluster_power_budget, power_capping_policy};
-use hyper::http::HeaderValue;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep_until, timeout};
 use tracing::{info, warn};
@@ -36,6 +33,8 @@ use crate::config::ControllerArgs;
 
 /// A report is too old after so many intervals, in halves.
 const STALE_HALVES: u32 = 5;
+/// Passwords and tokens are read anew.
+const LOGIN: Duration = Duration::from_secs(60);
 /// Between two decisions outside of rounds.
 const CALM: Duration = Duration::from_millis(250);
 /// How long the end waits for the Lease to be given up.
@@ -52,6 +51,8 @@ pub struct Rounds {
     leader: Leader,
     prometheus: Option<PromqlClient>,
     readings: Readings,
+    /// When the files with passwords and tokens were read.
+    logged_in: Option<Instant>,
     writer: ClusterWriter,
     shown: ShownRounds,
     publish: watch::Sender<Arc<View>>,
@@ -79,15 +80,18 @@ impl Rounds {
         let patience = (config.lease_duration / 3).min(Duration::from_secs(5));
         let api = Arc::new(Api::new(credentials.clone(), patience));
         let leader = Leader::new(config.namespace.clone(), config.lease.clone(), identity, config.lease_duration);
-        Ok(Self {
-            agents: Agents::new(authorization(config)?),
+        let prometheus = config.prometheus.as_deref().map(|url| PromqlClient::new(url, &config.prometheus_tls()));
+        let prometheus = prometheus.transpose().map_err(anyhow::Error::msg).context("--controller.prometheus")?;
+        let mut rounds = Self {
+            agents: Agents::new(&config.agents_tls()).map_err(anyhow::Error::msg).context("--agents.*")?,
             sources: Sources::follow(config, credentials),
             fleet: Fleet::default(),
             budgets: Laws::default(),
             totals: Totals::default(),
             writer: ClusterWriter::new(Arc::clone(&api), config.namespace.clone(), leader.identity().to_owned()),
             leader,
-            prometheus: config.prometheus.as_deref().and_then(|url| PromqlClient::new(url).ok()),
+            prometheus,
+            logged_in: None,
             readings: Readings::default(),
             api,
             config: config.clone(),
@@ -96,7 +100,24 @@ impl Rounds {
             decided: Vec::new(),
             calm: Instant::now(),
             lease_news: LogLimit::default(),
-        })
+        };
+        rounds.log_in().map_err(anyhow::Error::msg)?;
+        Ok(rounds)
+    }
+
+    /// Reads the files with passwords and tokens, unless they were read a short time ago.
+    fn log_in(&mut self) -> Result<(), String> {
+        if self.logged_in.is_some_and(|at| at.elapsed() < LOGIN) {
+            return Ok(());
+        }
+        self.logged_in = Some(Instant::now());
+        let header = |login: Option<HttpLogin>| login.map(|login| login.header()).transpose();
+        self.agents.log_in(header(self.config.agents_login())?);
+        let of_prometheus = header(self.config.prometheus_login())?;
+        if let Some(prometheus) = &mut self.prometheus {
+            prometheus.log_in(of_prometheus);
+        }
+        Ok(())
     }
 
     /// Goes on until the end is asked for, then gives the Lease up.
@@ -139,6 +160,11 @@ impl Rounds {
     }
 
     async fn round(&mut self) {
+        if let Err(problem) = self.log_in()
+            && self.lease_news.is(Reason::Config, Instant::now())
+        {
+            warn!(problem, "a password or token can't be read; the one before is used");
+        }
         let asked = self.fleet.round();
         // A replica that never led asks nobody but the API server.
         let mut answered = Vec::new();
@@ -346,17 +372,4 @@ fn generations(seen: &SeenCluster) -> Vec<(String, i64)> {
     };
     let policies = seen.policies.iter().flat_map(|policies| policies.values());
     seen.budgets.values().chain(policies).map(generation).collect()
-}
-
-/// The login for agents that want one.
-fn authorization(config: &ControllerArgs) -> Result<Option<HeaderValue>> {
-    let (Some(user), Some(file)) = (&config.username, &config.password_file) else { return Ok(None) };
-    ensure!(!user.contains(':'), "--agents.username {user:?}: a name cannot have a colon");
-    let password = config_file::bytes(file, MAX_BYTES).with_context(|| format!("reading {}", file.display()))?;
-    let password = password.strip_suffix(b"\n").unwrap_or(&password);
-    let password = password.strip_suffix(b"\r").unwrap_or(password);
-    let login = STANDARD.encode([user.as_bytes(), b":", password].concat());
-    let mut value = HeaderValue::try_from(format!("Basic {login}")).context("the login for agents")?;
-    value.set_sensitive(true);
-    Ok(Some(value))
 }

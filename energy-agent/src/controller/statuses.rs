@@ -160,7 +160,11 @@ impl Statuses {
             if is_news && draft.pace == Pace::Budget {
                 self.written.insert(draft.key(), now);
                 writes.push(draft.write(news));
-            } else if is_news || draft.has_moved || self.is_old(&draft.key(), now) {
+            } else if is_news
+                || draft.has_moved
+                || says_otherwise(&draft.conditions, &before)
+                || self.is_old(&draft.key(), now)
+            {
                 waiting.push((!is_news, self.written.get(&draft.key()).copied(), draft, news));
             }
         }
@@ -178,6 +182,15 @@ impl Statuses {
     fn is_old(&self, key: &StatusKey, now: Instant) -> bool {
         self.written.get(key).is_none_or(|written| now.saturating_duration_since(*written) >= AGE)
     }
+}
+
+/// What keeps an object from being ready is for another cause now, by the same reason.
+fn says_otherwise(conditions: &[Condition], before: &[Condition]) -> bool {
+    let unready = |conditions: &[Condition]| {
+        let found = conditions.iter().find(|condition| condition.kind == "Ready" && condition.status == "False");
+        found.map(|condition| condition.message.clone())
+    };
+    unready(conditions) != unready(before)
 }
 
 fn conditions_of(object: &KubeObject) -> Vec<Condition> {

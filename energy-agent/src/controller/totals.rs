@@ -467,7 +467,8 @@ mod tests {
             "spec": {"selector": {}, "budget": {"watts": 1000}},
         }));
         let decided = world.decide();
-        assert!(decided.refusal.unwrap().contains("spec.selector") && !decided.was_never_right);
+        let refusal = decided.refusal.unwrap();
+        assert!(refusal.contains("selector") && !decided.was_never_right, "{refusal}");
         assert_eq!(decided.total.unwrap().decision.levels[0].get(), 416);
         world.policy(3, "Recommend", 20_000);
         assert_eq!(world.level(), 1000);

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use self::bucket::Bucket;
+use self::bucket::Buckets;
 use crate::kubernetes::backoff::Backoff;
 use crate::kubernetes::{ClusterError, Credentials, Server};
 
@@ -36,7 +36,7 @@ const OBJECT: &str = "events.events.k8s.io";
 /// Where the tick puts what happened.
 pub struct Outbox {
     queue: mpsc::Sender<Noted>,
-    bucket: Bucket,
+    buckets: Buckets,
     count: CountEvent,
 }
 
@@ -58,7 +58,7 @@ pub fn start(credentials: Credentials, node: Arc<str>, count: CountEvent) -> (Ou
     let (queue, noted) = mpsc::channel(QUEUE);
     let poster = Poster { credentials, server: None, news: LogLimit::default(), failing: false };
     let sending = tokio::spawn(run(poster, node, noted, Arc::clone(&count)));
-    (Outbox { queue, bucket: Bucket::new(Instant::now()), count }, Sending(sending))
+    (Outbox { queue, buckets: Buckets::new(Instant::now()), count }, Sending(sending))
 }
 
 impl Sending {
@@ -76,8 +76,9 @@ impl Outbox {
     /// Never waits: too many at a time are counted and left out.
     pub fn post(&mut self, change: Change) {
         let since = Instant::now();
+        let may = self.buckets.take(&change.about, change.policy.as_ref(), since);
         let noted = Noted { change, at: Timestamp::now(), since };
-        if !self.bucket.take(since) || self.queue.try_send(noted).is_err() {
+        if !may || self.queue.try_send(noted).is_err() {
             (self.count)(false);
         }
     }

@@ -9,6 +9,7 @@ pub mod api;
 pub mod config;
 pub mod configmaps;
 pub mod events;
+pub mod https;
 pub mod job;
 pub mod kinds;
 pub mod kubernetes;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use energy_model::json_fault::json_fault;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
-use hyper::http::{Method, Request, Uri, header};
+use hyper::http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -14,14 +15,17 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use crate::https::{self, ClientTls};
+
 /// An answer with one value is short.
 const MOST_BYTES: usize = 1 << 20;
 
 #[derive(Clone)]
 pub struct PromqlClient {
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     /// Of its API's queries.
     uri: Uri,
+    authorization: Option<HeaderValue>,
 }
 
 #[derive(Deserialize)]
@@ -39,19 +43,22 @@ struct QueryData {
 }
 
 impl PromqlClient {
-    /// `url`: such as `http://prometheus:9090`.
+    /// `url`: such as `http://prometheus:9090`; `https://` needs an authority.
     ///
     /// # Errors
-    /// When it is no such URL.
-    pub fn new(url: &str) -> Result<Self, String> {
-        let uri: Uri =
-            format!("{}/api/v1/query", url.trim_end_matches('/')).parse().map_err(|error| format!("{error}"))?;
-        if uri.scheme_str() != Some("http") || uri.host().is_none() {
-            return Err("expected http://HOST:PORT; put a proxy in between where Prometheus has TLS".to_owned());
+    /// When it is no such URL, or a file cannot be used.
+    pub fn new(url: &str, tls: &ClientTls) -> Result<Self, String> {
+        let uri = api(url)?;
+        if uri.scheme_str() == Some("https") && tls.authority.is_none() {
+            return Err("https:// needs --prometheus.ca-file: the authority that has signed its certificate".to_owned());
         }
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(Duration::from_secs(2)));
-        Ok(Self { client: Client::builder(TokioExecutor::new()).build(connector), uri })
+        let client = Client::builder(TokioExecutor::new()).build(https::connector(tls)?);
+        Ok(Self { client, uri, authorization: None })
+    }
+
+    /// From now on, it asks with this header.
+    pub fn log_in(&mut self, authorization: Option<HeaderValue>) {
+        self.authorization = authorization;
     }
 
     /// The value of the one series that the query gives.
@@ -81,16 +88,43 @@ impl PromqlClient {
         let request = Request::builder()
             .method(Method::POST)
             .uri(self.uri.clone())
-            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
-            .body(Full::from(body))
-            .map_err(|error| error.to_string())?;
-        let answer = self.client.request(request).await.map_err(|error| format!("{}: {error}", self.uri))?;
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+        let request = match &self.authorization {
+            Some(authorization) => request.header(header::AUTHORIZATION, authorization),
+            None => request,
+        };
+        let request = request.body(Full::from(body)).map_err(|error| error.to_string())?;
+        let answer = self.client.request(request).await.map_err(|error| {
+            let remedy = if https::is_of_tls(&error) {
+                "; --prometheus.ca-file names the authority of its certificate"
+            } else {
+                ""
+            };
+            format!("{}: {}{remedy}", self.uri, https::chain(&error))
+        })?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
         let body = body.map_err(|error| format!("{}: {error}", self.uri))?.to_bytes();
+        if status == StatusCode::UNAUTHORIZED {
+            let remedy =
+                "log in with --prometheus.username and --prometheus.password-file, or --prometheus.bearer-token-file";
+            return Err(format!("{} answered 401; {remedy}", self.uri));
+        }
         // A refused query is explained in the same form, with the status 400 or 422.
         serde_json::from_slice(&body).map_err(|error| format!("{} answered {status}: {}", self.uri, json_fault(&error)))
     }
+}
+
+/// Where its API answers queries.
+///
+/// # Errors
+/// When it is no such URL.
+pub fn api(url: &str) -> Result<Uri, String> {
+    let uri: Uri = format!("{}/api/v1/query", url.trim_end_matches('/')).parse().map_err(|error| format!("{error}"))?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
+        return Err("expected http://HOST:PORT or https://HOST:PORT".to_owned());
+    }
+    Ok(uri)
 }
 
 /// Percent encoding of everything but letters, digits and `-_.~`.
@@ -118,10 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_http_is_taken() {
-        assert!(PromqlClient::new("http://prometheus:9090/").is_ok());
-        for url in ["https://prometheus:9090", "prometheus:9090", "http://", ""] {
-            assert!(PromqlClient::new(url).is_err(), "{url}");
+    fn urls_of_http_are_taken_and_tls_needs_an_authority() {
+        assert_eq!(api("http://prometheus:9090/").unwrap(), "http://prometheus:9090/api/v1/query");
+        for url in ["ftp://prometheus:9090", "prometheus:9090", "http://", ""] {
+            assert!(api(url).is_err(), "{url}");
         }
+        let refusal = PromqlClient::new("https://prometheus:9090", &ClientTls::default()).err().unwrap();
+        assert!(refusal.contains("--prometheus.ca-file"), "{refusal}");
     }
 }

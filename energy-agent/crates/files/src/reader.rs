@@ -109,8 +109,13 @@ mod tests {
             }
         };
         // More than there are threads, at once, and none hangs.
-        let at_once = futures_util::future::join_all((0..9).map(|number| patient.read(move || number)));
-        assert_eq!(runtime.block_on(at_once), (0..9).map(Ok).collect::<Vec<_>>());
+        let one = |number: usize| {
+            let patient = patient.clone();
+            runtime.spawn(async move { patient.read(move || number).await })
+        };
+        let at_once: Vec<_> = (0..9).map(one).collect();
+        let found: Vec<_> = at_once.into_iter().map(|one| runtime.block_on(one).unwrap()).collect();
+        assert_eq!(found, (0..9).map(Ok).collect::<Vec<_>>());
         let held = lock.lock().unwrap();
         let outcomes: Vec<_> = (0..6).map(|_| runtime.block_on(read(&reader))).collect();
         assert_eq!(outcomes, [[Err(NoAnswer::GivenUp); 4].as_slice(), &[Err(NoAnswer::Waiting); 2]].concat());

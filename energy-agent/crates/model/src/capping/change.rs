@@ -46,7 +46,7 @@ pub struct Change {
 }
 
 /// What it happened to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum About {
     Node,
     Pod(PodId),
