@@ -9,7 +9,7 @@ use energy_model::resources::object::KubeObject;
 use energy_model::units::{floor_u64, ratio};
 
 use super::budgets::{Decided, Round};
-use super::statuses::{Pace, StatusDraft, condition, number, shown, whole};
+use super::statuses::{StatusDraft, StatusPace, condition, number, shown, whole};
 
 /// Figures that moved by less than this share of the budget are worth no write.
 const FIGURES: f64 = 0.02;
@@ -28,7 +28,7 @@ fn draft(object: &Arc<KubeObject>, status: &ClusterPowerBudgetStatus) -> StatusD
     StatusDraft {
         has_moved: is_worth(&before, status),
         is_other: false,
-        pace: Pace::Budget,
+        pace: StatusPace::Budget,
         ..StatusDraft::new(object, KIND, PLURAL, status, &FIELDS, &status.conditions)
     }
 }

@@ -319,6 +319,11 @@ impl BudgetState {
     }
 }
 
+/// Whether an object names somebody else who writes its level.
+pub fn is_foreign(object: &KubeObject) -> bool {
+    object.spec["control"]["controllerName"].as_str().is_some_and(|name| name != CONTROLLER)
+}
+
 /// The levels that somebody has written, by tier; open where there is none.
 pub fn shown_levels(tick: &Tick<'_>, key: &ObjectKey, tiers: &[String]) -> Vec<Permille> {
     let level = tick.levels.get(key).and_then(|object| object.spec::<PowerLevelSpec>().ok());

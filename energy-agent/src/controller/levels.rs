@@ -9,11 +9,11 @@ use energy_model::resources::object::{KubeObject, Metadata};
 use energy_model::resources::power_level::{
     self, LevelSubject, PowerLevelSpec, TierLevel, name_for_budget, name_for_policy,
 };
-use energy_model::resources::{CONTROLLER, GROUP, LEVELS_LEASE, VERSION, api_version};
+use energy_model::resources::{GROUP, LEVELS_LEASE, VERSION, api_version};
 use energy_model::resources::{cluster_power_budget, power_capping_policy};
 use serde_json::{Value, json};
 
-use super::budgets::Round;
+use super::budgets::{Round, is_foreign};
 use super::sources::ObjectsByKey;
 use super::totals::DecidedPolicy;
 
@@ -113,11 +113,6 @@ impl LevelPlan {
         }
         writes
     }
-}
-
-/// Whether an object names somebody else who writes its level.
-pub fn is_foreign(object: &KubeObject) -> bool {
-    object.spec["control"]["controllerName"].as_str().is_some_and(|name| name != CONTROLLER)
 }
 
 fn collection(namespace: &str) -> String {

@@ -14,7 +14,7 @@ use energy_model::resources::object::KubeObject;
 
 use super::fleet::{Fleet, NodeState};
 use super::sources::ObjectsByKey;
-use super::statuses::{Pace, StatusDraft, condition, number, whole};
+use super::statuses::{StatusDraft, StatusPace, condition, number, whole};
 
 const FIELDS: [&str; 8] =
     ["reportTime", "watts", "limitWatts", "limitedBy", "floorWatts", "mostWatts", "model", "gpuFrequencies"];
@@ -47,7 +47,7 @@ fn draft(object: &Arc<KubeObject>, node: Option<&NodeState>, wall: SystemTime) -
     };
     StatusDraft {
         is_other: state(&before) != state(&status),
-        pace: Pace::Node,
+        pace: StatusPace::Node,
         ..StatusDraft::new(object, KIND, PLURAL, &status, &FIELDS, &status.conditions)
     }
 }

@@ -5,7 +5,7 @@ use energy_model::resources::condition::Condition;
 use energy_model::resources::power_capping_policy::{KIND, PLURAL, PowerCappingPolicyStatus};
 use energy_model::units::ratio;
 
-use super::statuses::{Pace, StatusDraft, condition, number, shown, whole};
+use super::statuses::{StatusDraft, StatusPace, condition, number, shown, whole};
 use super::totals::{DecidedPolicy, DecidedTotal};
 
 /// Power that moved by less than this share of it is worth no write.
@@ -31,7 +31,7 @@ pub fn draft(decided: &DecidedPolicy, time: &str) -> StatusDraft {
     StatusDraft {
         has_moved: counts(&before) != counts(&status)
             || ratio(was.abs_diff(is), was.max(is).unsigned_abs().max(1)) > FIGURES,
-        pace: Pace::Policy,
+        pace: StatusPace::Policy,
         ..StatusDraft::new(object, KIND, PLURAL, &status, &FIELDS, &status.conditions)
     }
 }

@@ -35,7 +35,7 @@ type StatusKey = (&'static str, String, String);
 
 /// How fast the status of an object may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum StatusPace {
     /// All agents watch it; changes of state are written at once, figures as far as the rate allows.
     Budget,
     /// All agents watch it, and there may be thousands: as far as the rate allows, changes of state first.
@@ -50,7 +50,7 @@ pub struct StatusDraft {
     pub object: Arc<KubeObject>,
     pub kind: &'static str,
     pub plural: &'static str,
-    pub pace: Pace,
+    pub pace: StatusPace,
     /// Without the conditions; what is not known is null.
     pub status: Value,
     pub conditions: Vec<Condition>,
@@ -115,7 +115,7 @@ impl StatusDraft {
             object: Arc::clone(object),
             kind,
             plural,
-            pace: Pace::Policy,
+            pace: StatusPace::Policy,
             status,
             conditions: conditions.to_vec(),
             has_moved: false,
@@ -157,7 +157,7 @@ impl Statuses {
             let news = keep_times(&mut draft.conditions, &before);
             let generation = draft.object.status["observedGeneration"].as_i64().unwrap_or_default();
             let is_news = !news.is_empty() || draft.is_other || generation != draft.object.metadata.generation;
-            if is_news && draft.pace == Pace::Budget {
+            if is_news && draft.pace == StatusPace::Budget {
                 self.written.insert(draft.key(), now);
                 writes.push(draft.write(news));
             } else if is_news
@@ -170,7 +170,7 @@ impl Statuses {
         }
         waiting.sort_by_key(|(is_figures, written, ..)| (*is_figures, *written));
         for (_, _, draft, news) in waiting {
-            let allowance = if draft.pace == Pace::Node { &mut self.own } else { &mut self.shared };
+            let allowance = if draft.pace == StatusPace::Node { &mut self.own } else { &mut self.shared };
             if allowance.take() {
                 self.written.insert(draft.key(), now);
                 writes.push(draft.write(news));

@@ -16,9 +16,8 @@ use energy_model::resources::object::KubeObject;
 use energy_model::resources::power_capping_policy;
 use energy_model::resources::power_level::{PowerLevelSpec, name_for_policy};
 
-use super::budgets::{AT_LIMIT, DISOBEYS, Tick, resumed, shown_levels};
+use super::budgets::{AT_LIMIT, DISOBEYS, Tick, is_foreign, resumed, shown_levels};
 use super::fleet::{Fleet, is_over};
-use super::levels::is_foreign;
 use super::sources::ObjectsByKey;
 
 /// A level's name is seven longer than its policy's, and names have 253 characters.
@@ -468,7 +467,7 @@ mod tests {
         }));
         let decided = world.decide();
         let refusal = decided.refusal.unwrap();
-        assert!(refusal.contains("selector") && !decided.was_never_right, "{refusal}");
+        assert!(refusal.starts_with("spec.budget.components: missing") && !decided.was_never_right, "{refusal}");
         assert_eq!(decided.total.unwrap().decision.levels[0].get(), 416);
         world.policy(3, "Recommend", 20_000);
         assert_eq!(world.level(), 1000);

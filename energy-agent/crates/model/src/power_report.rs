@@ -129,6 +129,7 @@ mod tests {
                 watts: Some(410.0),
                 ..PolicyReport::default()
             }],
+            ..PowerReport::default()
         }
     }
 
