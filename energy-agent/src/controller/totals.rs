@@ -87,13 +87,13 @@ pub struct DecidedTotal {
 
 /// A node's last word about a policy.
 #[derive(Clone, Copy)]
-struct Said<'a> {
+struct NodeSaid<'a> {
     place: usize,
     at: Instant,
     report: &'a PolicyReport,
 }
 
-type SaidOf<'a> = HashMap<(&'a str, &'a str), Vec<Said<'a>>>;
+type SaidOf<'a> = HashMap<(&'a str, &'a str), Vec<NodeSaid<'a>>>;
 
 impl Totals {
     /// A term begins: laws go on from the levels that there are.
@@ -144,7 +144,7 @@ fn said(fleet: &Fleet) -> SaidOf<'_> {
     for (place, node) in fleet.nodes.iter().enumerate() {
         let Some(heard) = &node.heard else { continue };
         for report in &heard.report.policies {
-            let one = Said { place, at: heard.at, report };
+            let one = NodeSaid { place, at: heard.at, report };
             said.entry((&report.namespace, &report.name)).or_default().push(one);
         }
     }
@@ -198,14 +198,14 @@ impl PolicyState {
 
     fn decide(
         &mut self,
-        said: &[Said<'_>],
+        said: &[NodeSaid<'_>],
         fleet: &Fleet,
         tick: &Tick<'_>,
         hold: Duration,
         is_blind: bool,
     ) -> DecidedPolicy {
-        let mine: Vec<Said<'_>> = said.iter().filter(|said| said.report.pods > 0).copied().collect();
-        let fresh = |said: &&Said<'_>| fleet.nodes[said.place].fresh(tick.now, tick.patience).is_some();
+        let mine: Vec<NodeSaid<'_>> = said.iter().filter(|said| said.report.pods > 0).copied().collect();
+        let fresh = |said: &&NodeSaid<'_>| fleet.nodes[said.place].fresh(tick.now, tick.patience).is_some();
         let own = self.refusal.clone();
         let (refusing, of_nodes) = said.iter().filter(fresh).fold((0, None), |(count, first), said| {
             let refused = said.report.refused.as_ref();
@@ -234,7 +234,7 @@ impl PolicyState {
     fn decide_total(
         &mut self,
         policy: &Policy,
-        mine: &[Said<'_>],
+        mine: &[NodeSaid<'_>],
         fleet: &Fleet,
         tick: &Tick<'_>,
         hold: Duration,
@@ -287,7 +287,7 @@ impl PolicyState {
     }
 }
 
-fn remembered(before: Option<&MemberMemory>, said: &Said<'_>) -> MemberMemory {
+fn remembered(before: Option<&MemberMemory>, said: &NodeSaid<'_>) -> MemberMemory {
     match before {
         Some(memory) if memory.at == said.at => *memory,
         _ => {
