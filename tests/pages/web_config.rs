@@ -268,7 +268,8 @@ fn every_path_asks_for_a_user_and_every_answer_has_the_headers() {
     let agent = files.agent();
     let client = Client::trusting(&authority, None);
     let mut kept = client.connect(&agent.address).unwrap();
-    for path in ["/", "/metrics", "/healthz", "/readyz", "/policies", "/nothing"] {
+    // This agent follows no policies and no objects, so it has neither of their pages.
+    for path in ["/", "/metrics", "/healthz", "/readyz", "/policies", "/power", "/nothing"] {
         for headers in [String::new(), basic("ada", "wrong"), basic("eve", "s3cret"), basic("ada", "other")] {
             let answer = kept.get(path, &headers).unwrap();
             assert_eq!((answer.status, answer.body.as_str()), (401, "401 unauthorized\n"), "{path} {headers}");
@@ -278,7 +279,7 @@ fn every_path_asks_for_a_user_and_every_answer_has_the_headers() {
         let answer = kept.get(path, &basic("ada", "s3cret")).unwrap();
         assert_eq!(
             answer.status,
-            if path == "/nothing" || path == "/policies" {
+            if ["/nothing", "/policies", "/power"].contains(&path) {
                 404
             } else if path == "/readyz" {
                 answer.status
