@@ -20,7 +20,13 @@ pub struct Server {
 }
 
 impl Server {
+    /// What it has been given is never stale, however slow the machine is.
     pub fn start(first: Published) -> Self {
+        Self::with_interval(first, Duration::from_hours(1))
+    }
+
+    /// What it has been given is stale after five intervals.
+    pub fn with_interval(first: Published, interval: Duration) -> Self {
         let (snapshots, receiver) = watch::channel(Arc::new(first));
         let (end, ended) = oneshot::channel::<()>();
         let (listening, address) = std::sync::mpsc::channel();
@@ -31,7 +37,7 @@ impl Server {
                 listening.send(listener.local_addr().unwrap()).unwrap();
                 let web = Web {
                     telemetry_path: "/metrics".to_owned(),
-                    interval: Duration::from_secs(1),
+                    interval,
                     power: false,
                     snapshots: receiver,
                     own: Arc::new(SelfMetrics::new()),
@@ -45,7 +51,7 @@ impl Server {
 
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
         let mut stream = std::net::TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
         for (name, value) in headers {
             request.push_str(&format!("{name}: {value}\r\n"));

@@ -278,7 +278,7 @@ metrics! {
         "1 if a file or ConfigMap with policies can be read, 0 if it cannot be read. Its previous version then stays active. The label reason says why.";
     NODE_RANGE = "energy_agent_node_power_range_watts" Gauge None, &["bound", "node_name"],
         "What the node can be held at (bound floor: idle power, and devices at their lowest clocks or limits) and what its devices may draw together (bound most). A level of a budget over many nodes is a share of this range.";
-    BUDGET_LEVEL = "energy_agent_budget_level_ratio" Gauge None, &["budget", "standing", "node_name"],
+    BUDGET_LEVEL = "energy_agent_node_budget_level_ratio" Gauge None, &["budget", "standing", "node_name"],
         "Level of a ClusterPowerBudget that selects this node, as the node follows it, 0 to 1; 1 is open. standing: none (nobody has said one), followed, writer_lost (onControllerLoss holds), older_refused (the level in the cluster is of an earlier leader).";
     CAP_LIMIT_HERTZ = "energy_agent_cap_limit_hertz" Gauge None, LIMIT,
         "Clock limit that a policy asks for; absent if no policy asks for one.";

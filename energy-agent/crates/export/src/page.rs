@@ -7,7 +7,7 @@ use bytes::Bytes;
 use energy_model::meter_state::{MeterName, MeterState, Reason};
 use energy_model::snapshot::Snapshot;
 
-use crate::gzip::{gunzip, gzip};
+use crate::gzip::{Gzip, gunzip, gzip};
 use crate::negotiate::Coding;
 use crate::selection::ActiveSelection;
 use crate::self_metrics::SelfMetrics;
@@ -74,7 +74,8 @@ impl Published {
         let page = self.page(format);
         let encode = || {
             let selection = &self.export.selection;
-            let mut writer = Writer::of_page(format, coding, selection.clone());
+            let gzip = (coding == Coding::Gzip).then(Gzip::new);
+            let mut writer = Writer::of_page(format, gzip, selection.clone());
             series::write(&mut writer, &self.snapshot, selection.levels());
             own.write(&mut writer);
             let (body, duplicates) = writer.finish();

@@ -12,7 +12,6 @@ use rustc_hash::{FxHashMap, FxHasher};
 use crate::decimal;
 use crate::gzip::Gzip;
 use crate::metrics::FamilyKind;
-use crate::negotiate::Coding;
 use crate::selection::Selection;
 
 /// Which exposition format is written; decides the `Content-Type` too, so that body and header belong together.
@@ -96,16 +95,12 @@ pub struct Writer {
 impl Writer {
     #[must_use]
     pub fn new(format: Format) -> Self {
-        Self::of_page(format, Coding::Identity, Selection::default())
+        Self::of_page(format, None, Selection::default())
     }
 
-    /// A page in a coding that has only the families of `selection`; writers need not know.
+    /// A page, perhaps compressed, that has only the families of `selection`; writers need not know.
     #[must_use]
-    pub(crate) fn of_page(format: Format, coding: Coding, selection: Selection) -> Self {
-        let gzip = match coding {
-            Coding::Identity => None,
-            Coding::Gzip => Some(Gzip::new()),
-        };
+    pub(crate) fn of_page(format: Format, gzip: Option<Gzip>, selection: Selection) -> Self {
         Self {
             format,
             gzip,
@@ -422,8 +417,8 @@ mod tests {
 
     #[test]
     fn a_compressed_page_is_the_same_page() {
-        let write = |coding| {
-            let mut writer = Writer::of_page(Format::OpenMetrics, coding, Selection::default());
+        let write = |gzip| {
+            let mut writer = Writer::of_page(Format::OpenMetrics, gzip, Selection::default());
             for family in ["empty", "a", "b", "also_empty"] {
                 writer.family(family, FamilyKind::Gauge, "Help.");
                 let series = if family.ends_with("empty") { 0..0 } else { 0..3_000 };
@@ -433,8 +428,8 @@ mod tests {
             }
             writer.finish()
         };
-        let (text, duplicates) = write(Coding::Identity);
-        let (coded, same_duplicates) = write(Coding::Gzip);
+        let (text, duplicates) = write(None);
+        let (coded, same_duplicates) = write(Some(Gzip::new()));
         assert!(gunzip(&coded) == text, "{} bytes of text", text.len());
         assert_eq!(duplicates, ["b{l=\"7\"}"]);
         assert_eq!(same_duplicates, duplicates);

@@ -122,3 +122,58 @@ fn by(writer: &mut Writer, name: &str, kind: FamilyKind, label: &str, help: &str
         writer.sample(&Labels::default(), &[(label, value)], SeriesValue::Integer(*count));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant, SystemTime};
+
+    use super::super::view::Counts;
+    use super::*;
+    use crate::metrics;
+    use crate::text::Format;
+
+    /// Prometheus reads both pages: one name must not have two meanings.
+    #[test]
+    fn no_metric_of_the_controller_has_the_name_of_an_agents() {
+        let budget = BudgetRow {
+            name: "rack".to_owned(),
+            mode: "Enforce",
+            parent: None,
+            budget_watts: 1.0,
+            watts: 1.0,
+            limit_watts: 1.0,
+            tiers: Vec::new(),
+            fallback_permille: 0,
+            limited: 0,
+            silent: 0,
+            unreported: 0,
+            nodes: Vec::new(),
+            conditions: vec![("Ready".to_owned(), true, "Ok".to_owned(), String::new())],
+            history: Vec::new(),
+        };
+        let view = View {
+            identity: String::new(),
+            leader: None,
+            leads: true,
+            epoch: 1,
+            taken: SystemTime::now(),
+            completed: Instant::now(),
+            rounds: 1,
+            decision: Duration::ZERO,
+            troubles: Vec::new(),
+            counts: Counts::default(),
+            budgets: vec![budget],
+            policies: Vec::new(),
+            nodes: Vec::new(),
+        };
+        let mut writer = Writer::new(Format::Text);
+        write(&mut writer, &view);
+        let page = String::from_utf8(writer.finish().0).unwrap();
+        let names: Vec<&str> =
+            page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        assert!(names.len() > 10, "{page}");
+        let shared: Vec<&&str> =
+            names.iter().filter(|name| metrics::ALL.iter().any(|metric| metric.name == **name)).collect();
+        assert_eq!(shared, Vec::<&&str>::new());
+    }
+}
