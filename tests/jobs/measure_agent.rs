@@ -11,7 +11,7 @@ use energy_report::run::{MeasuredBy, Part, SubjectKind};
 use tempfile::TempDir;
 
 use super::measure::{Measure, OWN_USAGE, codes, text};
-use crate::common::agent::{Agent, program_for_all};
+use crate::common::agent::{Agent, program_for_all, wait_for};
 
 const UNIT_JOULES: &str = "energy_agent_system_cpu_joules_total";
 
@@ -23,10 +23,17 @@ fn agent(flags: &[&str]) -> Agent {
 fn a_running_agent_counts_the_command_whole() {
     let agent = agent(&[]);
     let address = format!("--agent={}", agent.address);
-    let script = format!("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; {OWN_USAGE}; exit 4");
+    // It ends when the agent has read often enough while it ran.
+    let folder = TempDir::new().unwrap();
+    let enough = folder.path().join("enough");
+    let wait = format!("until [ -e {} ]; do sleep 0.1; done", enough.display());
+    let script = format!("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; {wait}; {OWN_USAGE}; exit 4");
     let mut measure = Measure::script(&[&address, "--work=10"], &script);
     let child = measure.start();
     let unit = format!("energy-agent-measure-{}-1.scope", child.id());
+    wait_for("the command's scope", || agent.scrape().has(UNIT_JOULES, &[("unit", &unit)]).then_some(()));
+    agent.after_ticks(8);
+    fs::write(&enough, "").unwrap();
     let output = child.wait_with_output().unwrap();
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{stderr}");

@@ -12,7 +12,7 @@ pub mod figures;
 pub mod gather;
 pub mod markdown;
 mod markup;
-mod number;
+pub mod number;
 pub mod page;
 pub mod run;
 pub mod samples;

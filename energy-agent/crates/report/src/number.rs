@@ -22,12 +22,13 @@ pub(crate) fn nearest(value: f64) -> u64 {
     value.round() as u64
 }
 
-/// With commas between thousands: `1,182.41`.
-pub(crate) fn grouped(value: f64, decimals: usize) -> String {
+/// With commas between thousands: `1,182.41`. What is rounded to zero has no sign.
+#[must_use]
+pub fn grouped(value: f64, decimals: usize) -> String {
     let text = format!("{:.decimals$}", value.abs());
     let (whole, fraction) = text.split_once('.').map_or((text.as_str(), None), |(whole, part)| (whole, Some(part)));
     let mut out = String::new();
-    if value < 0.0 {
+    if value < 0.0 && text.bytes().any(|byte| (b'1'..=b'9').contains(&byte)) {
         out.push('-');
     }
     for (index, digit) in whole.chars().enumerate() {
@@ -72,6 +73,7 @@ mod tests {
         assert_eq!(grouped(1_234_567.891, 2), "1,234,567.89");
         assert_eq!(grouped(999.0, 0), "999");
         assert_eq!(grouped(-1000.5, 1), "-1,000.5");
+        assert_eq!([grouped(-0.004, 2), grouped(-0.0, 2), grouped(-0.006, 2)], ["0.00", "0.00", "-0.01"]);
         assert_eq!(significant(0.000_123), "0.000123");
         assert_eq!(significant(12.345), "12.3");
         assert_eq!(significant(1234.5), "1,234");

@@ -65,11 +65,13 @@ pub fn shown(arguments: &MeasureArgs, measured: MeasuredRun) -> ShownRun {
 
 /// A run whose figures a running agent has counted.
 pub fn shown_by_agent(arguments: &MeasureArgs, measured: AgentRun) -> ShownRun {
-    let AgentRun { run, elapsed, end, interval } = measured;
+    let AgentRun { mut run, elapsed, end, interval } = measured;
     let held = run.energy.iter().any(|energy| energy.part == Part::Gpu);
-    let mut warnings = run.warnings;
+    let mut warnings = std::mem::take(&mut run.warnings);
     warnings.extend(about_run(held, elapsed, &end));
     if elapsed < interval * 2 {
+        // The power of a reading is that of the whole time between two.
+        run.energy.iter_mut().for_each(|energy| energy.peak_watts = None);
         warnings.push(warning(
             "short_for_agent",
             "the run is shorter than two readings of the agent: the energy of one reading is divided by CPU time; let it work longer",

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use energy_model::units::{Microjoules, ratio};
 use energy_report::markdown::escaped;
+use energy_report::number::grouped;
 use energy_report::run::{Part, Run, Warning};
 use energy_report::stats::Summary;
 
@@ -88,14 +89,17 @@ fn figures(runs: &[ShownRun]) -> Vec<ShownFigure> {
     let cpu = summary(runs, |shown| shown.run.cpu_seconds.unwrap_or_default());
     let whole =
         summary(runs, |shown| shown.run.node_energy.iter().map(|energy| ratio(energy.microjoules, 1_000_000)).sum());
-    let mut rest =
-        format!("CPU {} s   whole node {} J", number(mean(cpu.as_ref()), 2), number(mean(whole.as_ref()), 2));
+    let mut rest = format!("CPU {} s", grouped(mean(cpu.as_ref()), 2));
+    // Of a run between two readings of an agent, nobody knows it.
+    if runs.iter().all(|shown| !shown.run.node_energy.is_empty()) {
+        rest += &format!("   whole node {} J", grouped(mean(whole.as_ref()), 2));
+    }
     if runs.iter().all(|shown| shown.idle.is_some()) {
         let idle = summary(runs, |shown| ratio(shown.idle.unwrap_or_default().0, 1_000_000));
-        rest += &format!("   idle {} J", number(mean(idle.as_ref()), 2));
+        rest += &format!("   idle {} J", grouped(mean(idle.as_ref()), 2));
     }
     figures.push(ShownFigure {
-        value: number(mean(elapsed.as_ref()), 3),
+        value: grouped(mean(elapsed.as_ref()), 3),
         unit: 's',
         name: "elapsed".to_owned(),
         spread: spread(elapsed.as_ref()),
@@ -161,17 +165,17 @@ fn of_part(first: &ShownRun, runs: &[ShownRun], key: &PartKey) -> ShownFigure {
     let joules = summary(runs, |shown| of(shown).0);
     let seconds = |shown: &ShownRun| shown.run.end - shown.run.start;
     let watts = summary(runs, |shown| if seconds(shown) > 0.0 { of(shown).0 / seconds(shown) } else { 0.0 });
-    let mut rest = format!("{:>9} W mean", number(mean(watts.as_ref()), 2));
+    let mut rest = format!("{:>9} W mean", grouped(mean(watts.as_ref()), 2));
     if let Some(peak) = runs.iter().filter_map(|shown| of(shown).1).reduce(f64::max) {
         let interval = first.run.measured.interval_seconds * 1000.0;
-        rest += &format!(" {:>9} W peak ({interval:.0} ms)", number(peak, 2));
+        rest += &format!(" {:>9} W peak ({interval:.0} ms)", grouped(peak, 2));
     }
     let is_estimated = first.run.energy.iter().any(|energy| energy.zone == *zone && energy.estimated);
     if is_estimated {
         rest += "   estimated";
     }
     ShownFigure {
-        value: number(mean(joules.as_ref()), 2),
+        value: grouped(mean(joules.as_ref()), 2),
         unit: 'J',
         name: name(first, *part, zone),
         spread: spread(joules.as_ref()),
@@ -206,7 +210,7 @@ fn per_work(runs: &[ShownRun]) -> Option<ShownFigure> {
     let work = runs.iter().find_map(|shown| shown.run.work.as_ref())?;
     let per = summary(runs, |shown| total(&shown.run) / work.amount);
     Some(ShownFigure {
-        value: number(mean(per.as_ref()), 6),
+        value: grouped(mean(per.as_ref()), 6),
         unit: 'J',
         name: format!("per {}", unit_of_one(&work.unit)),
         spread: spread(per.as_ref()),
@@ -243,21 +247,6 @@ fn outliers(runs: &[ShownRun]) -> Option<String> {
 
 fn summary(runs: &[ShownRun], of: impl Fn(&ShownRun) -> f64) -> Option<Summary> {
     Summary::of(&runs.iter().map(of).collect::<Vec<_>>())
-}
-
-/// With a comma between thousands.
-fn number(value: f64, decimals: usize) -> String {
-    let text = format!("{value:.decimals$}");
-    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
-    let (sign, digits) = whole.strip_prefix('-').map_or(("", whole), |digits| ("-", digits));
-    let mut grouped = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    if fraction.is_empty() { format!("{sign}{grouped}") } else { format!("{sign}{grouped}.{fraction}") }
 }
 
 #[cfg(test)]
@@ -353,14 +342,5 @@ mod tests {
         assert!(text.contains("far from the others, and counted: energy of run 5\n"), "{text}");
         // 153 J over 7 runs.
         assert!(text.contains("21.86 J  package"), "{text}");
-    }
-
-    #[test]
-    fn thousands_have_commas() {
-        for (value, decimals, expected) in
-            [(1_234_567.891, 2, "1,234,567.89"), (999.0, 0, "999"), (-1_234.5, 1, "-1,234.5"), (0.0, 3, "0.000")]
-        {
-            assert_eq!(number(value, decimals), expected);
-        }
     }
 }
