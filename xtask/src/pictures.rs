@@ -27,7 +27,7 @@ pub fn draw(seconds: u64, redraw: bool) -> Result<()> {
     let folder = root().join("target/pictures");
     fs::create_dir_all(&folder)?;
     if !redraw {
-        let test = ["test", "--locked", "--package", "energy-agent", "--test", "pages", "every_query_gives_data"];
+        let test = ["test", "--workspace", "--locked", "--test", "pages", "every_query_gives_data"];
         let mut command = cargo();
         command.args(test).env("PICTURES_FOLDER", &folder).env("PICTURES_SECONDS", seconds.to_string());
         checked(&mut command)?;

@@ -97,36 +97,32 @@ impl Sources {
         self.budgets.borrow().objects.clone().unwrap_or_default()
     }
 
-    /// What keeps each source from being followed, by its name.
-    fn states(&self) -> [(&'static str, Option<ClusterError>); 6] {
+    /// What keeps each source from being followed, by its name, and what helps where its kind is absent.
+    fn states(&self) -> [(&'static str, &'static str, Option<ClusterError>); 6] {
+        const INSTALL: &str = "install the kinds: energy-agent policy crd | kubectl apply --server-side -f -";
         [
-            ("ClusterPowerBudgets", self.budgets.borrow().trouble.clone()),
-            ("PowerLevels", self.levels.borrow().trouble.clone()),
-            ("PowerCappingPolicies", self.policies.borrow().trouble.clone()),
-            ("NodeFrequencies", self.frequencies.borrow().trouble.clone()),
-            ("Nodes", self.nodes.borrow().trouble.clone()),
-            ("EndpointSlices", self.slices.borrow().trouble.clone()),
+            ("ClusterPowerBudgets", INSTALL, self.budgets.borrow().trouble.clone()),
+            ("PowerLevels", INSTALL, self.levels.borrow().trouble.clone()),
+            ("PowerCappingPolicies", INSTALL, self.policies.borrow().trouble.clone()),
+            ("NodeFrequencies", INSTALL, self.frequencies.borrow().trouble.clone()),
+            ("Nodes", "", self.nodes.borrow().trouble.clone()),
+            ("EndpointSlices", "", self.slices.borrow().trouble.clone()),
         ]
     }
 
     /// The same, for people.
     pub fn troubles(&self) -> Vec<String> {
-        self.states().into_iter().filter_map(|(_, trouble)| Some(trouble?.to_string())).collect()
+        self.states().into_iter().filter_map(|(.., trouble)| Some(trouble?.to_string())).collect()
     }
 
     /// Says once what is in the way, and when it no longer is.
     fn say(&mut self) {
-        for (what, trouble) in self.states() {
+        for (what, if_absent, trouble) in self.states() {
             let news = self.news.entry(what).or_default();
             match trouble {
                 Some(trouble) => {
                     if news.limit.is(trouble.reason, Instant::now()) {
-                        let is_ours = !["Nodes", "EndpointSlices"].contains(&what);
-                        let remedy = if is_ours && trouble.reason == Reason::Absent {
-                            "install the kinds: energy-agent policy crd | kubectl apply --server-side -f -"
-                        } else {
-                            ""
-                        };
+                        let remedy = if trouble.reason == Reason::Absent { if_absent } else { "" };
                         warn!(
                             reason = trouble.reason.as_str(),
                             problem = %trouble.advice.or_remedy(remedy),
