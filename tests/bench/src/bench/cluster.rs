@@ -8,6 +8,7 @@ mod serve;
 mod server;
 mod watches;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -44,6 +45,8 @@ const RACK_W: f64 = 2800.0;
 const STEP_W: f64 = 2660.0;
 /// Between two polls of a controller by its default.
 const ROUND: Duration = Duration::from_secs(5);
+/// Of a node in this program: its two watches, and the connection by which the leader asks it.
+const OPEN_FILES: u64 = 3;
 const MIB: f64 = 1_048_576.0;
 
 /// # Errors
@@ -51,13 +54,7 @@ const MIB: f64 = 1_048_576.0;
 pub fn cluster(scale: Scale, nodes: Option<u32>) -> Result<Vec<Finding>> {
     let number = nodes.unwrap_or(scale.of(NODES.0, NODES.1));
     let racks = nodes.map_or(scale.of(RACKS.0, RACKS.1), |nodes| nodes.div_ceil(17)).clamp(1, number);
-    let need = u64::from(number) * 4 + 1000;
-    let limit = getrlimit(Resource::Nofile);
-    ensure!(
-        limit.maximum.is_none_or(|most| most >= need),
-        "{number} nodes need {need} open files, and `ulimit -H -n` allows fewer; choose fewer with --nodes"
-    );
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    open_files(u64::from(number) * OPEN_FILES + 1000)?;
     let folder = root().join("target/bench/cluster");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
@@ -161,7 +158,7 @@ impl Hall {
             "cluster: load step to 133 %, until the total is within the budget",
             step,
             10.0,
-            &self.lag(&observer, stepped),
+            &self.told(&observer, stepped, HALL_W),
         ));
 
         println!("  a budget that is cut");
@@ -174,7 +171,7 @@ impl Hall {
             "cluster: budget cut by 15 %, until the total is within it",
             over,
             5.0,
-            &self.lag(&observer, cut),
+            &self.told(&observer, cut, CUT_W),
         ));
 
         println!("  every rack over its budget");
@@ -313,22 +310,33 @@ impl Hall {
             seconds,
             controller_cores: float(leader.cpu_ns()? - begin.1) / 1e9 / seconds,
             server_cores: float(cpu_ns(&servers)? - begin.2) / 1e9 / seconds,
-            writes: float(self.server.writes()? - begin.3) / seconds,
+            writes: since(self.server.writes()?, &begin.3),
             reports: reports(leader)? - begin.4,
             resident: float(leader.resident_bytes()?) / MIB,
         })
     }
 
-    /// How late this program itself was since then, for people.
-    fn lag(&self, observer: &Observer, since: Instant) -> String {
+    /// How the total went since then against a budget of so many watts for each node, and how late this program was, for people.
+    fn told(&self, observer: &Observer, since: Instant, budget_w: f64) -> String {
         let seen = observer.seen();
-        let looks = seen.power.iter().zip(&seen.late_s).filter(|((at, _), _)| *at >= since);
-        let late: Vec<f64> = looks.map(|(_, late)| *late).collect();
-        let highest = late.iter().copied().fold(0.0, f64::max);
+        let budget = budget_w * f64::from(count(self.nodes.len()));
+        let looks: Vec<(f64, f64)> = seen
+            .power
+            .iter()
+            .zip(&seen.late_s)
+            .filter(|((at, _), _)| *at >= since)
+            .map(|((_, power), late)| (100.0 * power / budget, *late))
+            .collect();
+        let highest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+        let (percents, late): (Vec<f64>, Vec<f64>) = looks.into_iter().unzip();
         format!(
-            "true power of the plants every 100 ms; the nodes' program itself was late by {:.0} ms (p99), {:.0} ms at most",
+            "true power of the plants every 100 ms: {:.1} % of the budget at first, {:.1} % at most, {:.1} % at the end; \
+            the nodes' program itself was late by {:.0} ms (p99), {:.0} ms at most",
+            percents.first().copied().unwrap_or(f64::NAN),
+            highest(&percents),
+            percents.last().copied().unwrap_or(f64::NAN),
             quantile(&late, 99) * 1000.0,
-            highest * 1000.0
+            highest(&late) * 1000.0
         )
     }
 }
@@ -338,8 +346,8 @@ struct Passed {
     seconds: f64,
     controller_cores: f64,
     server_cores: f64,
-    /// A second.
-    writes: f64,
+    /// By what they wrote.
+    writes: BTreeMap<String, u64>,
     /// Answers of agents.
     reports: u64,
     /// MiB.
@@ -373,16 +381,24 @@ impl Passed {
 }
 
 fn writes(when: &str, passed: &Passed, goal: f64) -> Finding {
+    let each_second = float(passed.writes.values().sum()) / passed.seconds;
+    let parts: Vec<String> = passed.writes.iter().map(|(what, number)| format!("{number} {what}")).collect();
     Finding {
         what: format!("cluster: writes to the API server, {when}"),
-        measured: format!("{:.2} a second", passed.writes),
+        measured: format!("{each_second:.2} a second"),
         goal: format!("at most {goal} a second"),
-        reached: passed.writes <= goal,
-        how: format!(
-            "by the API server's own count over {:.0} s; the Lease of both replicas is part of it",
-            passed.seconds
-        ),
+        reached: each_second <= goal,
+        how: format!("by the API server's own count over {:.0} s: {}", passed.seconds, parts.join(", ")),
     }
+}
+
+/// What was written since an earlier count.
+fn since(now: BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let new = now.into_iter().map(|(what, number)| {
+        let number = number.saturating_sub(before.get(&what).copied().unwrap_or_default());
+        (what, number)
+    });
+    new.filter(|(_, number)| *number > 0).collect()
 }
 
 fn within(what: &str, seconds: Option<f64>, goal: f64, how: &str) -> Finding {
@@ -411,6 +427,14 @@ fn create_slice(server: &ApiServer, slice: usize, nodes: &[Arc<Node>], port: u16
         "ports": [{"name": "metrics", "port": port, "protocol": "TCP"}],
     });
     server.create(&format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"), &object).map(drop)
+}
+
+/// Lets this program and what it starts have so many; root may have more than its hard limit says.
+fn open_files(need: u64) -> Result<()> {
+    let most = getrlimit(Resource::Nofile).maximum.map(|most| most.max(need));
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).with_context(|| {
+        format!("so many nodes need {need} open files; raise `ulimit -H -n`, or choose fewer with --nodes")
+    })
 }
 
 /// Of all nodes and all requests of this program, on a thread of its own for as long as the program runs.

@@ -1,5 +1,6 @@
 //! A real Kubernetes API server with its etcd, and what is asked of it.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
@@ -167,25 +168,26 @@ impl ApiServer {
         Ok(())
     }
 
-    /// How many requests that write the server has answered since its start, by its own count.
+    /// How many requests that write the server has answered since its start, by its own count and by what they wrote.
     ///
     /// # Errors
     /// When it has no such count.
-    pub fn writes(&self) -> Result<u64> {
+    pub fn writes(&self) -> Result<BTreeMap<String, u64>> {
         let request = hyper::http::Request::get("/metrics").body(Vec::new())?;
         let page = self.runtime.block_on(self.client.request_text(request)).context("GET /metrics")?;
-        let mut sum = None;
+        let mut writes = BTreeMap::new();
         for line in page.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
-            if ["POST", "PUT", "PATCH", "APPLY", "DELETE"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\"")))
-            {
+            let label = |name: &str| line.split_once(&format!(",{name}=\""))?.1.split('"').next();
+            let verb = label("verb").context("a request without a verb")?;
+            if ["POST", "PUT", "PATCH", "APPLY", "DELETE"].contains(&verb) {
                 let value: f64 = line.rsplit(' ').next().unwrap_or_default().parse()?;
-                sum = Some(sum.unwrap_or(0) + fake_nvml::units::whole(value));
+                let (resource, sub) = (label("resource").unwrap_or_default(), label("subresource").unwrap_or_default());
+                let what = if sub.is_empty() { resource.to_owned() } else { format!("{resource}/{sub}") };
+                *writes.entry(what).or_default() += fake_nvml::units::whole(value);
             }
         }
-        match sum {
-            Some(sum) => Ok(sum),
-            None => bail!("the API server does not count requests"),
-        }
+        ensure!(!writes.is_empty(), "the API server does not count requests");
+        Ok(writes)
     }
 }
 
