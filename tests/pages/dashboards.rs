@@ -248,7 +248,7 @@ fn every_query_gives_data() {
     world.run_until(begin + length);
     world.run_until_capped();
     if let Some(wanted) = pictures::wanted() {
-        wanted.write_policies(&world.agent);
+        wanted.write_pages(&world.agent);
     }
     // Nothing moves the energy counters while the questions are asked.
     let (range_s, end_s) = (begin.elapsed().as_secs(), now_s());

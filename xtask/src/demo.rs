@@ -1,5 +1,6 @@
 //! A node to look at without a cluster, a GPU or RAPL: the one on which the dashboards are tested, kept alive until Ctrl-C.
 
+use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -32,6 +33,9 @@ pub fn run() -> Result<()> {
         .env("PATH", path)
         .current_dir(root().join("energy-agent"))
         .stdin(Stdio::piped())
+        // It speaks on standard error: the other stream is the test harness's.
+        .stdout(Stdio::null())
+        .stderr(io::stdout())
         .process_group(0)
         .spawn()
         .context("starting the demo")?;

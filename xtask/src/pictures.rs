@@ -13,8 +13,8 @@ use crate::{cargo, checked, root, tools};
 const PAGE: &str = include_str!("pictures/page.html");
 /// Width of the page, and pixels of its height beside the panels and for each unit of the panels' grid.
 const SIZE: (u64, u64, u64) = (1400, 50, 38);
-/// The agent's page that the test keeps, and the size of its picture.
-const POLICIES: (&str, (u64, u64)) = ("policies", (1100, 900));
+/// The agent's pages that the test keeps, and the sizes of their pictures.
+const PAGES: [(&str, (u64, u64)); 2] = [("landing", (1100, 1000)), ("policies", (1100, 900))];
 
 /// Draws every dashboard into `docs/pictures`; with `redraw` from the answers of the last time.
 ///
@@ -48,8 +48,10 @@ pub fn draw(seconds: u64, redraw: bool) -> Result<()> {
         let height = beside + unit * units(&recorded)?;
         shoot(chromium, &page, &pictures.join(&name).with_extension("png"), (width, height))?;
     }
-    let (name, size) = POLICIES;
-    shoot(chromium, &folder.join(name).with_extension("html"), &pictures.join(name).with_extension("png"), size)
+    for (name, size) in PAGES {
+        shoot(chromium, &folder.join(name).with_extension("html"), &pictures.join(name).with_extension("png"), size)?;
+    }
+    Ok(())
 }
 
 /// A picture of a page, of this many pixels before it is made smaller.

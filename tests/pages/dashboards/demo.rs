@@ -39,11 +39,12 @@ enum Next {
 #[test]
 #[ignore = "`cargo xtask demo` runs it, until its standard input ends"]
 fn demo() {
+    // Standard output has the lines of the test harness.
     let recommend = env::var(RECOMMEND_VARIABLE).ok().map_or(RECOMMEND, |s| Duration::from_secs(s.parse().unwrap()));
     let mut world = World::start();
     let pages = pages(&world);
     let (agent, prometheus) = (world.agent.address.clone(), world.prometheus.url());
-    println!(
+    eprintln!(
         "
 A node with five pods. Their CPU work is real; the energy counters of its CPUs and its two GPUs are simulated.
 
@@ -66,17 +67,17 @@ ml/train-0 may draw 400 W, and for {} s the policy only recommends. Ctrl-C ends 
         next = match next {
             Next::Enforcing(from) if Instant::now() >= from => {
                 world.enforce();
-                println!("The policy is enforced: ml/train-0 draws {}.", watts(&world.prometheus));
+                eprintln!("The policy is enforced: ml/train-0 draws {}.", watts(&world.prometheus));
                 Next::Cap
             }
             Next::Cap if !world.prometheus.query(CAPPING).is_empty() => {
-                println!(
+                eprintln!(
                     "ml/train-0 is capped: the clocks of its GPU are locked. Its line in the dashboards falls now."
                 );
                 Next::Report(Instant::now() + CAPPED)
             }
             Next::Report(from) if Instant::now() >= from => {
-                println!("ml/train-0 draws {}. Its report:\n\n{}", watts(&world.prometheus), report(&prometheus));
+                eprintln!("ml/train-0 draws {}. Its report:\n\n{}", watts(&world.prometheus), report(&prometheus));
                 Next::Nothing
             }
             waiting => waiting,
@@ -86,7 +87,7 @@ ml/train-0 may draw 400 W, and for {} s the policy only recommends. Ctrl-C ends 
     let (status, _) = world.agent.end("TERM");
     assert!(status.success(), "the agent: {status}");
     drop(world);
-    println!("\nThe demo has ended. Nothing is left of it.");
+    eprintln!("\nThe demo has ended. Nothing is left of it.");
 }
 
 const CAPPING: &str = r#"energy_agent_policy_state{pod_name="train-0", state="capping"}"#;
@@ -158,11 +159,12 @@ fn the_demo_shows_a_capped_pod_and_its_report_and_leaves_nothing() {
         .args(["dashboards::demo::demo", "--exact", "--ignored", "--nocapture"])
         .env(RECOMMEND_VARIABLE, "5")
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let pid = demo.id();
-    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut lines = BufReader::new(demo.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut said = Vec::new();
     let mut until = |part: &str| loop {
         let line = lines.next().unwrap_or_else(|| panic!("the demo ended before it said {part:?}: {said:#?}"));

@@ -57,11 +57,13 @@ impl Wanted {
         }
     }
 
-    /// The agent's own page of policies, as a browser gets it.
-    pub fn write_policies(&self, agent: &Agent) {
-        let asked = ureq::get(format!("http://{}/policies", agent.address)).header("accept", "text/html").call();
-        let page = asked.unwrap().body_mut().read_to_string().unwrap();
-        fs::write(self.folder.join("policies.html"), page).unwrap();
+    /// The agent's own pages, as a browser gets them.
+    pub fn write_pages(&self, agent: &Agent) {
+        for (path, name) in [("", "landing.html"), ("policies", "policies.html")] {
+            let asked = ureq::get(format!("http://{}/{path}", agent.address)).header("accept", "text/html").call();
+            let page = asked.unwrap().body_mut().read_to_string().unwrap();
+            fs::write(self.folder.join(name), page).unwrap();
+        }
     }
 
     /// What `energy-agent report` makes of a pod with GPUs: its table and its plots.

@@ -44,6 +44,8 @@ pub struct Branch {
 const UNNAMED_PODS: &str = "pods without a name yet";
 const SERVICES: &str = "services";
 const CONTAINERS: &str = "containers";
+/// What runs in the root cgroup, or in a scope or folder that no unit holds; the label `unit` is `/`.
+const NO_UNIT: &str = "in no unit (/)";
 const USERS: &str = "user.slice";
 /// Deeper ones are shown as one name: a tenant may nest cgroups as deep as a path allows.
 const DEEPEST: usize = 12;
@@ -152,10 +154,10 @@ fn unit_path(name: &str) -> Vec<TreeStep> {
         Some(chain) if !chain.is_empty() => ("/", chain),
         _ => ("", name),
     };
-    let mut parts: Vec<&str> = chain.splitn(DEEPEST, '/').collect();
     if name == "/" {
-        parts = vec![name];
+        return vec![TreeStep { kind: RowKind::Unit, key: name.to_owned(), name: NO_UNIT.to_owned() }];
     }
+    let parts: Vec<&str> = chain.splitn(DEEPEST, '/').collect();
     let mut path = if root.is_empty() { slices(parts[0]) } else { Vec::new() };
     if parts.len() == 1 && parts[0].ends_with(".slice") {
         // It is the last of its own slices.
@@ -175,7 +177,7 @@ fn unit_path(name: &str) -> Vec<TreeStep> {
 /// The slices around a unit of the node, as far as its name says so: `user-1000.slice` lies in `user.slice`, and the manager
 /// `user@1000.service` in `user-1000.slice`.
 fn slices(unit: &str) -> Vec<TreeStep> {
-    if matches!(unit, "kernel" | "unknown" | "other" | "/") {
+    if matches!(unit, "kernel" | "unknown" | "other") {
         return Vec::new();
     }
     if let Some(uid) = unit.strip_prefix("user@").and_then(|rest| rest.strip_suffix(".service")) {
@@ -300,7 +302,7 @@ mod tests {
             unit("/", 8),
             unit("-odd--.slice", 9),
         ];
-        let expected = "slice -odd--.slice 9\nunit / 8\nunit /lxc.payload.c1 13\n  unit nginx.service 7\nunit kernel 1\n\
+        let expected = "slice -odd--.slice 9\nunit in no unit (/) 8\nunit /lxc.payload.c1 13\n  unit nginx.service 7\nunit kernel 1\n\
              group services 2\n  unit sshd.service 2\n\
              slice user.slice 12\n  slice user-1000.slice 12\n    unit user@1000.service 9\n      unit app.service 5\n";
         assert_eq!(tree(&page.concat()), expected);

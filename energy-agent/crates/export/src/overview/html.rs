@@ -130,6 +130,7 @@ fn name(consumer: Consumer<'_>, snapshot: &Snapshot) -> String {
         },
         Consumer::Container(id) => (named(id.get(..12).unwrap_or(id)), "container"),
         Consumer::Unit("kernel") => ("kernel".to_owned(), "threads and interrupts"),
+        Consumer::Unit("/") => ("in no unit".to_owned(), "the root cgroup and what belongs to no service"),
         Consumer::Unit(unit) => (named(unit), "unit"),
     };
     format!("{name} <small>{kind}</small>")
