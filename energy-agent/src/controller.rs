@@ -4,6 +4,7 @@
 mod budget_spec;
 mod budget_status;
 mod budgets;
+mod climatik;
 mod fleet;
 mod leader;
 mod levels;

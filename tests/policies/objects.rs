@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 mod budgets;
+mod climatik;
 mod follow;
 mod kinds;
 mod kubectl;

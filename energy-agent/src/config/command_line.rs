@@ -120,6 +120,7 @@ fn heading(flag: &str) -> Option<&'static str> {
         "capping" => "Capping",
         "export" => "Export",
         "controller" => "Controller",
+        "climatik" => "Climatik",
         "agents" => "Agents",
         "tls" | "basic-auth" | "bearer-token-file" => "Login to an agent",
         _ => return None,

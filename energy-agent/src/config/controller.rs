@@ -66,6 +66,14 @@ pub struct ControllerArgs {
     /// overheadPercent counts in place of a meter, and the lowest value in place of `wattsFrom`.
     #[arg(long = "controller.prometheus", env = "ENERGY_AGENT_CONTROLLER_PROMETHEUS", value_parser = prometheus, value_name = "URL")]
     pub prometheus: Option<String>,
+    /// Follow objects of Climatik (group climatik.io): each PowerCappingPolicy becomes one of power.energy-agent.io, in mode
+    /// Recommend if no annotation says another, and NodeFrequencies become clocks of their nodes. See
+    /// docs/migrate-from-climatik.md.
+    #[arg(long = "climatik.bridge", env = "ENERGY_AGENT_CLIMATIK_BRIDGE")]
+    pub climatik_bridge: bool,
+    /// Namespace whose NodeFrequencies of Climatik are followed. Who may write them there lowers clocks of any node.
+    #[arg(long = "climatik.namespace", env = "ENERGY_AGENT_CLIMATIK_NAMESPACE", default_value = "climatik-project", value_parser = namespace, value_name = "NAMESPACE")]
+    pub climatik_namespace: String,
     /// User name for agents with `--web.config.file`.
     #[arg(
         long = "agents.username",
@@ -162,6 +170,13 @@ impl ControllerArgs {
 
 fn user_name(text: &str) -> Result<String, String> {
     if text.contains(':') { Err("a name cannot have a colon".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+/// It becomes a part of a path.
+fn namespace(text: &str) -> Result<String, String> {
+    let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_name = (1..=63).contains(&text.len()) && text.bytes().all(is_label);
+    if is_name { Ok(text.to_owned()) } else { Err("expected the name of a namespace".to_owned()) }
 }
 
 fn prometheus(text: &str) -> Result<String, String> {

@@ -20,6 +20,7 @@ use tokio::time::{sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::budgets::{Laws, Round, Tick};
+use super::climatik::Bridge;
 use super::fleet::Fleet;
 use super::leader::{Leader, Step};
 use super::levels::LevelPlan;
@@ -54,6 +55,8 @@ pub struct Rounds {
     /// When the files with passwords and tokens were read.
     logged_in: Option<Instant>,
     writer: ClusterWriter,
+    /// From Climatik's objects to ours.
+    bridge: Option<Bridge>,
     shown: ShownRounds,
     publish: watch::Sender<Arc<View>>,
     /// Generations of all budgets and policies, by uid, at the last decision.
@@ -89,6 +92,7 @@ impl Rounds {
             budgets: Laws::default(),
             totals: Totals::default(),
             writer: ClusterWriter::new(Arc::clone(&api), config.namespace.clone(), leader.identity().to_owned()),
+            bridge: config.climatik_bridge.then(|| Bridge::new(Arc::clone(&api), leader.identity().to_owned())),
             leader,
             prometheus,
             logged_in: None,
@@ -274,6 +278,8 @@ impl Rounds {
             if self.writer.write(intentions, &seen, until).await.is_err() {
                 warn!("a later leader has written a level; this replica waits");
                 self.leader.lost();
+            } else if let Some(bridge) = &mut self.bridge {
+                bridge.follow(&seen, policies.as_deref().unwrap_or_default(), until).await;
             }
         }
         self.calm = Instant::now() + CALM.min(self.config.interval / 4);
@@ -296,6 +302,7 @@ impl Rounds {
     fn tell(&mut self, round: Option<(&Round, &[DecidedPolicy])>, decision: Duration) {
         let mut troubles = self.sources.troubles();
         troubles.extend(self.writer.trouble().map(str::to_owned));
+        troubles.extend(self.bridge.as_ref().and_then(Bridge::trouble).map(str::to_owned));
         let leads = self.leader.leads(Instant::now());
         let leader = self.leader.holder().filter(|holder| !holder.is_empty()).map(str::to_owned);
         let mut view = self.shown.view(round, &self.fleet, self.config.interval);

@@ -25,7 +25,13 @@ pub struct Sources {
     frequencies: Receiver<Known<KubeObject>>,
     nodes: Receiver<Known<ClusterNode>>,
     slices: Receiver<Known<EndpointSlice>>,
+    climatik: Option<ClimatikSources>,
     news: BTreeMap<&'static str, News>,
+}
+
+struct ClimatikSources {
+    policies: Receiver<Known<KubeObject>>,
+    frequencies: Receiver<Known<KubeObject>>,
 }
 
 /// What was said of a source in the log.
@@ -43,6 +49,15 @@ pub struct SeenCluster {
     /// `None`: they were never told, as where the role does not allow it.
     pub policies: Option<Arc<ObjectsByKey>>,
     pub frequencies: Arc<ObjectsByKey>,
+    /// `None`: they are not followed.
+    pub climatik: Option<SeenClimatik>,
+}
+
+/// Climatik's objects; `None`: they were never told.
+#[derive(Clone)]
+pub struct SeenClimatik {
+    pub policies: Option<Arc<ObjectsByKey>>,
+    pub frequencies: Option<Arc<ObjectsByKey>>,
 }
 
 impl Sources {
@@ -54,6 +69,10 @@ impl Sources {
             frequencies: kinds::follow_frequencies(credentials.clone()),
             nodes: kinds::follow_nodes(credentials.clone()),
             slices: kinds::follow_endpoint_slices(credentials.clone(), &config.namespace, &config.service),
+            climatik: config.climatik_bridge.then(|| ClimatikSources {
+                policies: kinds::follow_climatik_policies(credentials.clone()),
+                frequencies: kinds::follow_climatik_frequencies(credentials.clone(), &config.climatik_namespace),
+            }),
             news: BTreeMap::new(),
         }
     }
@@ -84,11 +103,16 @@ impl Sources {
         let levels = self.levels.borrow_and_update().objects.clone()?;
         let policies = self.policies.borrow_and_update().objects.clone().map(Arc::new);
         let frequencies = self.frequencies.borrow_and_update().objects.clone().unwrap_or_default();
+        let climatik = self.climatik.as_mut().map(|theirs| SeenClimatik {
+            policies: theirs.policies.borrow_and_update().objects.clone().map(Arc::new),
+            frequencies: theirs.frequencies.borrow_and_update().objects.clone().map(Arc::new),
+        });
         Some(SeenCluster {
             budgets: Arc::new(budgets),
             levels: Arc::new(levels),
             policies,
             frequencies: Arc::new(frequencies),
+            climatik,
         })
     }
 
@@ -98,16 +122,22 @@ impl Sources {
     }
 
     /// What keeps each source from being followed, by its name, and what helps where its kind is absent.
-    fn states(&self) -> [(&'static str, &'static str, Option<ClusterError>); 6] {
+    fn states(&self) -> Vec<(&'static str, &'static str, Option<ClusterError>)> {
         const INSTALL: &str = "install the kinds: energy-agent policy crd | kubectl apply --server-side -f -";
-        [
+        const CLIMATIK: &str = "install Climatik's kinds: kubectl apply -f deploy/components/climatik/kinds.yaml";
+        let mut states = vec![
             ("ClusterPowerBudgets", INSTALL, self.budgets.borrow().trouble.clone()),
             ("PowerLevels", INSTALL, self.levels.borrow().trouble.clone()),
             ("PowerCappingPolicies", INSTALL, self.policies.borrow().trouble.clone()),
             ("NodeFrequencies", INSTALL, self.frequencies.borrow().trouble.clone()),
             ("Nodes", "", self.nodes.borrow().trouble.clone()),
             ("EndpointSlices", "", self.slices.borrow().trouble.clone()),
-        ]
+        ];
+        if let Some(ClimatikSources { policies, frequencies }) = &self.climatik {
+            states.push(("Climatik's PowerCappingPolicies", CLIMATIK, policies.borrow().trouble.clone()));
+            states.push(("Climatik's NodeFrequencies", CLIMATIK, frequencies.borrow().trouble.clone()));
+        }
+        states
     }
 
     /// The same, for people.

@@ -315,6 +315,34 @@ CASES = [
         ],
     ),
     (
+        {**CONTROLLED, "controller": {"enabled": True, "climatik": {"bridge": True}}},
+        {"name": "site", "namespace": "power"},
+        [
+            ((*SITE, BOX + "env"), [..., {"name": "ENERGY_AGENT_CLIMATIK_BRIDGE", "value": "true"}]),
+            (("ClusterRole", "site-energy-agent-climatik"), True),
+            (
+                ("ClusterRoleBinding", "site-energy-agent-climatik", "subjects/0"),
+                {"kind": "ServiceAccount", "name": "site-energy-agent-controller", "namespace": "power"},
+            ),
+            (
+                (
+                    "CustomResourceDefinition",
+                    "nodefrequencies.climatik.io",
+                    "metadata/annotations/helm.sh~1resource-policy",
+                ),
+                "keep",
+            ),
+        ],
+    ),
+    (
+        {**CONTROLLED, "controller": {"enabled": True, "climatik": {"bridge": True, "kinds": False}}},
+        {},
+        [
+            (("ClusterRole", "energy-agent-climatik"), True),
+            (("CustomResourceDefinition", "powercappingpolicies.climatik.io"), False),
+        ],
+    ),
+    (
         {**CONTROLLED, "rbac": {"create": False}, "serviceMonitor": MONITORED, "networkPolicy": {"enabled": True}},
         {},
         [
@@ -653,6 +681,7 @@ REFUSED = [
     ({"capping": {"resources": "on"}}, "/capping/resources"),
     ({"capping": {"resources": "recommend"}}, "capping.enabled"),
     ({"controller": {"enabled": True}, "capping": {"enabled": True}}, "capping.resources"),
+    ({"controller": {"climatik": {"bridge": True}}}, "controller.enabled"),
     ({**CONTROLLED, "service": {"enabled": False}}, "service.enabled"),
     ({**CONTROLLED, "webConfig": WEB}, "controller.extraArgs"),
     ({"controller": {"replica": 1}}, "/controller", "replica"),

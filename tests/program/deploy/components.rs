@@ -49,9 +49,10 @@ fn in_any_order(mut objects: Vec<Value>) -> BTreeSet<String> {
 fn the_order_of_components_means_nothing() {
     let folders = fs::read_dir(deploy().join("components")).unwrap().map(|entry| entry.unwrap().file_name());
     let all: BTreeSet<String> = folders.map(|name| name.into_string().unwrap()).collect();
-    for (base, left_out) in
-        [("base", ["gpu-capping", "kube-prometheus-tls"]), ("gpu-nodes", ["capping", "kube-prometheus"])]
-    {
+    for (base, left_out) in [
+        ("base", ["gpu-capping", "kube-prometheus-tls", "climatik"]),
+        ("gpu-nodes", ["capping", "kube-prometheus", "controller"]),
+    ] {
         let mut components: Vec<&str> =
             all.iter().map(String::as_str).filter(|name| !left_out.contains(name)).collect();
         assert_eq!(components.len() + left_out.len(), all.len());
@@ -82,6 +83,7 @@ fn what_does_not_fit_together_is_an_error_and_not_left_out() {
         ("gpu-nodes", &["gpu-capping", "capping"], "already registered"),
         ("base", &["kube-prometheus", "kube-prometheus-tls"], "already registered"),
         ("base", &["kube-prometheus-tls", "kube-prometheus"], "already registered"),
+        ("base", &["controller", "climatik"], "already registered"),
     ] {
         let output = kustomized(base, components);
         let said = String::from_utf8_lossy(&output.stderr);

@@ -39,6 +39,7 @@ VALUES = {
     "overlays/kind": {"image": {"pullPolicy": "Never"}},
     "overlays/resources": {"capping": {"enabled": True, "resources": "recommend"}},
     "overlays/controller": CONTROLLED,
+    "overlays/climatik": {**CONTROLLED, "controller": {"enabled": True, "climatik": {"bridge": True}}},
     "overlays/controller-network-policy": {**CONTROLLED, "networkPolicy": {"enabled": True}},
     "overlays/controller-kube-prometheus": {
         **CONTROLLED,

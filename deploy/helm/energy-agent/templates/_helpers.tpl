@@ -173,6 +173,9 @@ metricRelabelings: {{ toYaml . | nindent 0 }}
 {{- if and .Values.controller.enabled (eq .Values.capping.resources "off") }}
 {{- fail "controller.enabled=true needs capping.resources=recommend or enforce: agents that follow no objects tell it no power" }}
 {{- end }}
+{{- if and .Values.controller.climatik.bridge (not .Values.controller.enabled) }}
+{{- fail "controller.climatik.bridge=true needs controller.enabled=true: the controller is what follows objects of Climatik" }}
+{{- end }}
 {{- if and .Values.controller.enabled (not .Values.service.enabled) }}
 {{- fail "controller.enabled=true needs service.enabled=true: in the Service of the agents it finds their addresses" }}
 {{- end }}

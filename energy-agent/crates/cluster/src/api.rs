@@ -76,6 +76,15 @@ impl Api {
         self.ask(Method::PATCH, &path, "application/merge-patch+json", Some(patch)).await
     }
 
+    /// Makes the fields of `object` so that this manager owns no others (server-side apply), and the object where there is none.
+    ///
+    /// # Errors
+    /// [`ApiError::Conflict`] where another manager owns one of them.
+    pub async fn apply(&self, path: &str, manager: &str, object: &Value) -> Result<KubeObject, ApiError> {
+        let path = format!("{path}?fieldManager={manager}");
+        self.ask(Method::PATCH, &path, "application/apply-patch+yaml", Some(object)).await
+    }
+
     /// # Errors
     /// [`ApiError::Absent`] if the object no longer exists.
     pub async fn delete(&self, path: &str) -> Result<(), ApiError> {

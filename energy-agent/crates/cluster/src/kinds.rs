@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use energy_model::resources::object::KubeObject;
 use energy_model::resources::{
-    GROUP, VERSION, cluster_power_budget, node_frequencies, power_capping_policy, power_level,
+    GROUP, VERSION, climatik, cluster_power_budget, node_frequencies, power_capping_policy, power_level,
 };
 use serde::Deserialize;
 use tokio::sync::watch::Receiver;
@@ -173,6 +173,22 @@ pub fn follow_frequencies(credentials: Credentials) -> Receiver<Known<KubeObject
 #[must_use]
 pub fn levels() -> Query {
     own(power_level::PLURAL)
+}
+
+/// Climatik's policies, of all namespaces.
+#[must_use]
+pub fn follow_climatik_policies(credentials: Credentials) -> Receiver<Known<KubeObject>> {
+    let (group, version, plural) = (climatik::GROUP, climatik::VERSION, power_capping_policy::PLURAL);
+    let path = format!("/apis/{group}/{version}/{plural}");
+    objects::start(credentials, query(path, format!("{plural}.{group} at cluster scope")))
+}
+
+/// Climatik's clocks, of the one namespace where it keeps them.
+#[must_use]
+pub fn follow_climatik_frequencies(credentials: Credentials, namespace: &str) -> Receiver<Known<KubeObject>> {
+    let (group, version, plural) = (climatik::GROUP, climatik::VERSION, node_frequencies::PLURAL);
+    let path = format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}");
+    objects::start(credentials, query(path, format!("{plural}.{group} in namespace {namespace}")))
 }
 
 fn own(plural: &str) -> Query {

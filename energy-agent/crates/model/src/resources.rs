@@ -1,6 +1,7 @@
 //! The kinds of `power.energy-agent.io` as they are on the wire, and their definitions for the API server. Agents and the
 //! controller use the same types.
 
+pub mod climatik;
 pub mod cluster_power_budget;
 pub mod condition;
 pub mod definitions;
