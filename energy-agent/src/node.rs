@@ -5,6 +5,7 @@ mod capper;
 mod gpus;
 mod observe;
 mod processes;
+mod recent;
 mod state;
 #[cfg(test)]
 mod tests;

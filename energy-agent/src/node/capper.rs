@@ -28,6 +28,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::observe::Observer;
+use super::recent::RecentPowers;
 use crate::config::Config;
 use crate::policies::budgets::{BudgetsEnd, KnownBudgets, bounds_at};
 
@@ -56,6 +57,7 @@ pub struct Capper {
     followed: Arc<KnownBudgets>,
     follower: Follower,
     observer: Observer,
+    recent: RecentPowers,
     controller: Controller,
     actuator: Actuator,
     files: FileKnobs,
@@ -97,6 +99,7 @@ impl Capper {
             followed: Arc::default(),
             follower: Follower::default(),
             observer: Observer::default(),
+            recent: RecentPowers::default(),
             controller: Controller::new(config.host.interval),
             actuator: Actuator::open(&config.host),
             files: FileKnobs::open(&config.host.sysfs, &config.host.cgroupfs),
@@ -201,7 +204,7 @@ impl Capper {
         for cap in &mut caps {
             cap.clamped |= clamped.contains(&cap.knob);
         }
-        CappingStatus {
+        let mut status = CappingStatus {
             policies,
             caps,
             problems: [&*self.in_force.problems, &*self.followed.problems].concat(),
@@ -211,7 +214,9 @@ impl Capper {
             restore_pending: self.actuator.restore_pending(),
             restore_failures: self.actuator.restore_failures(),
             journal_repairs: self.actuator.journal_repairs(),
-        }
+        };
+        self.recent.fill(now, &mut status);
+        status
     }
 
     /// Writes the changes of budgets to the log, which has those of knobs already, and all changes to the cluster.

@@ -38,7 +38,7 @@ pub struct CappingStatus {
 /// All that a node draws, and the range that its power can be held in.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NodePower {
-    /// `None`: some of it was not measured in the last interval.
+    /// `None`: some of it was not measured in the last seconds.
     pub power: Option<Watts>,
     /// What it can be held at.
     pub floor: Watts,
