@@ -31,7 +31,7 @@ fn the_page_says_what_the_node_draws_and_what_draws_most() {
         "<b>25 %</b><small>CPU busy",
         // 50.000003 + 28.000002 + 4.000001 + 2 + 100 J are 0.0511 Wh.
         "<b>0.051 Wh</b>",
-        "measured by rapl; measured by nvml",
+        "Energy is measured by rapl and nvml.",
         // Two rows of 2 * 1.25 W, one of them with 50.5 W of the GPU; its energies are 10.500003 + 56.000001 J.
         &format!("<td>{UID} <small>pod</small></td><td class=\"n\">55.5 W</td>"),
         "<td class=\"n\">0.018 Wh</td>",

@@ -159,7 +159,7 @@ pub(crate) fn facts(run: &Run) -> Vec<(String, String)> {
         say("utilisation", &gpu.utilization, &percent);
         say("memory copy", &gpu.memory_utilization, &percent);
         say("temperature", &gpu.celsius, &|value| format!("{value:.0} °C"));
-        say("clock", &gpu.clock_hertz, &|value| format!("{:.0} MHz", value / 1e6));
+        say("clock", &gpu.clock_hertz, &|value| format!("{} MHz", grouped(value / 1e6, 0)));
         let parts = if parts.is_empty() { "no readings".to_owned() } else { parts.join(", ") };
         add(&gpu_name(run, &gpu.uuid), parts);
     }

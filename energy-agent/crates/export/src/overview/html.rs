@@ -62,10 +62,6 @@ fn write_node(page: &mut String, snapshot: &Snapshot, zones: &[&ZoneTotals]) {
         zones.iter().filter_map(|totals| part(totals)).reduce(|Watts(a), Watts(b)| Watts(a + b))
     };
     let sources: BTreeSet<Source> = zones.iter().map(|totals| totals.zone.source).collect();
-    let how = |source: &Source| match source {
-        Source::Estimate => "estimated, not measured".to_owned(),
-        measured => format!("measured by {}", measured.as_str().replace('_', " ")),
-    };
     let energy: Microjoules = zones.iter().map(|totals| totals.measured).sum();
     let busy = snapshot.cpu_usage_ratio.map_or_else(none, |busy| format!("{:.0} %", busy * 100.0));
     page.push_str("<section class=\"tiles\">\n");
@@ -84,8 +80,12 @@ fn write_node(page: &mut String, snapshot: &Snapshot, zones: &[&ZoneTotals]) {
         let what = format!("of it and the rest: {}, {}", totals.zone.kind.as_str(), totals.zone.source.as_str());
         tile(watts(totals.power), &what);
     }
-    let sources: Vec<String> = sources.iter().map(how).collect();
-    write(page, format_args!("</section>\n<p><small>Energy is {}.</small></p>\n", sources.join("; ")));
+    let (estimates, measured): (Vec<_>, Vec<_>) = sources.into_iter().partition(|source| *source == Source::Estimate);
+    let measured: Vec<String> = measured.into_iter().map(|source| source.as_str().replace('_', " ")).collect();
+    let measured = (!measured.is_empty()).then(|| format!("measured by {}", measured.join(" and ")));
+    let how = measured.into_iter().chain(estimates.first().map(|_| "estimated, not measured".to_owned()));
+    let how: Vec<String> = how.collect();
+    write(page, format_args!("</section>\n<p><small>Energy is {}.</small></p>\n", how.join("; ")));
 }
 
 /// Zones that contain packages.
@@ -143,7 +143,7 @@ fn write_gpus(page: &mut String, snapshot: &Snapshot) {
     }
     page.push_str(
         "<section><h2>GPUs</h2>\n<table>\n<thead><tr><th>GPU</th><th class=\"n\">power</th><th class=\"n\">busy</th>\
-         <th class=\"n\">memory</th><th class=\"n\">heat</th></tr></thead>\n<tbody>\n",
+         <th class=\"n\">memory</th><th class=\"n\">temperature</th></tr></thead>\n<tbody>\n",
     );
     for GpuNow { gpu, state, .. } in gpus.iter().take(MOST_GPUS) {
         let zone = snapshot.zones.iter().find(|totals| totals.zone.path == *gpu.uuid);
