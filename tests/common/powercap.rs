@@ -4,6 +4,10 @@
 use std::cell::Cell;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::tree::Tree;
 
@@ -112,5 +116,36 @@ impl Zone {
     /// What the agent shows for it.
     pub fn labels(&self) -> [(&str, &str); 4] {
         [("zone", self.name), ("socket", self.socket), ("source", "rapl"), ("path", &self.path)]
+    }
+}
+
+/// Lets the energy counters of a tree run: 60 W and 5 W a socket.
+pub struct RunningCounters {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RunningCounters {
+    pub fn of(powercap: Powercap) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ends);
+        let thread = thread::spawn(move || {
+            // With its folder, which would end here otherwise.
+            let powercap = powercap;
+            while !end.load(Ordering::Relaxed) {
+                for zone in &powercap.zones {
+                    zone.add(if zone.name == "package" { 3_000_000 } else { 250_000 });
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+        });
+        Self { ends, thread: Some(thread) }
+    }
+}
+
+impl Drop for RunningCounters {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }

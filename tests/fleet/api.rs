@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::common::agent::{PROGRAM, wait_for};
 use crate::common::kubernetes::cluster::Cluster;
+use crate::common::kubernetes::controller::ENDPOINT_SLICES;
 use crate::common::kubernetes::server::runtime;
 use crate::common::manifests::parsed;
 
@@ -45,22 +46,9 @@ impl Api {
         }
     }
 
-    /// The API server of the tests has no EndpointSlices of its own: the kind is a custom resource that takes all fields.
+    /// The API server of the tests has no EndpointSlices of its own.
     pub fn serve_endpoint_slices(&self) {
-        let kind = json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {
-                "name": "endpointslices.discovery.k8s.io",
-                "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
-            },
-            "spec": {
-                "group": "discovery.k8s.io", "scope": "Namespaced",
-                "names": {"kind": "EndpointSlice", "plural": "endpointslices"},
-                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                    "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-                }}}],
-            },
-        });
+        let kind = serde_json::from_str(ENDPOINT_SLICES).unwrap();
         self.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &kind);
         wait_for("endpointslices", || self.ask(Method::GET, "/apis/discovery.k8s.io/v1/endpointslices", None).ok());
     }

@@ -24,9 +24,15 @@ pub struct Controller {
 impl Controller {
     /// One replica, of the agents in this namespace.
     pub fn start(kubeconfig: &Path, namespace: &str) -> Self {
+        Self::spawn(kubeconfig, namespace, &["--controller.interval=500ms"])
+    }
+
+    /// With these flags; waits until it listens.
+    pub fn spawn(kubeconfig: &Path, namespace: &str, flags: &[&str]) -> Self {
         let mut child = Command::new(PROGRAM)
-            .args(["controller", "--web.listen-address=127.0.0.1:0", "--controller.interval=500ms"])
+            .args(["controller", "--web.listen-address=127.0.0.1:0"])
             .args([format!("--controller.namespace={namespace}"), format!("--kubeconfig={}", kubeconfig.display())])
+            .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -37,11 +43,31 @@ impl Controller {
         thread::spawn(move || lines.map_while(Result::ok).for_each(|line| kept.lock().unwrap().push(line)));
         let mut controller = Self { child, address: String::new(), log };
         controller.address = wait_for("the controller's address in its log", || {
-            let log = controller.log.lock().unwrap();
-            let listens = log.iter().find_map(|line| line.split_once(" listening address="))?.1;
-            Some(listens.split(' ').next()?.to_owned())
+            let log = controller.log();
+            let listens = log.iter().find_map(|line| line.split_once(" listening address="));
+            if listens.is_none()
+                && let Some(status) = controller.child.try_wait().unwrap()
+            {
+                panic!("the controller ended with {status}: {log:#?}");
+            }
+            Some(listens?.1.split_once(' ')?.0.to_owned())
         });
         controller
+    }
+
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub fn send(&self, signal: &str) {
+        let sent = Command::new("kill").args(["-s", signal, &self.child.id().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "kill -s {signal}");
+    }
+
+    /// Ends it without a word.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 }
 
@@ -50,7 +76,7 @@ impl Drop for Controller {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("log of the controller: {:#?}", self.log.lock().unwrap());
+            eprintln!("log of the controller at {}: {:#?}", self.address, self.log());
         }
     }
 }
@@ -73,6 +99,9 @@ pub fn put(cluster: &Cluster, collection: &str, object: &Value) {
     }
 }
 
+/// The kind, as a custom resource that takes all fields.
+pub const ENDPOINT_SLICES: &str = include_str!("endpoint_slices.json");
+
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// The kinds, as the program prints them.
@@ -88,22 +117,9 @@ pub fn install_kinds(cluster: &Cluster) {
     }
 }
 
-/// The API server of the tests has no EndpointSlices of its own: the kind is a custom resource that takes all fields.
+/// The API server of the tests has no EndpointSlices of its own.
 pub fn serve_endpoint_slices(cluster: &Cluster) {
-    let kind = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": "endpointslices.discovery.k8s.io",
-            "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
-        },
-        "spec": {
-            "group": "discovery.k8s.io", "scope": "Namespaced",
-            "names": {"kind": "EndpointSlice", "plural": "endpointslices"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-            }}}],
-        },
-    });
+    let kind = serde_json::from_str(ENDPOINT_SLICES).unwrap();
     put(cluster, DEFINITIONS, &kind);
     let path = "/apis/discovery.k8s.io/v1/endpointslices";
     wait_for(path, || cluster.get(path));

@@ -3,16 +3,12 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::common::agent::{Agent, PROGRAM, wait_for};
 use crate::common::kubernetes::node::{Node, Pod};
-use crate::common::powercap::Powercap;
+use crate::common::powercap::{Powercap, RunningCounters};
 use crate::common::prometheus::Prometheus;
 
 pub struct World {
@@ -21,7 +17,7 @@ pub struct World {
     pub prometheus: Prometheus,
     targets: PathBuf,
     sysfs: String,
-    _counters: Counters,
+    _counters: RunningCounters,
 }
 
 impl World {
@@ -29,7 +25,7 @@ impl World {
         let node = Node::new();
         let powercap = Powercap::two_sockets();
         let sysfs = powercap.sysfs_flag();
-        let counters = Counters::run(powercap);
+        let counters = RunningCounters::of(powercap);
         let agent = agent(&node, &sysfs);
         let targets = node.folder().join("targets.json");
         name_targets(&targets, &[&agent.address]);
@@ -134,35 +130,4 @@ fn name_targets(file: &PathBuf, addresses: &[&str]) {
     let next = file.with_extension("next");
     fs::write(&next, json!([{"targets": addresses}]).to_string()).unwrap();
     fs::rename(next, file).unwrap();
-}
-
-/// Lets the energy counters run: 60 W and 5 W a socket.
-struct Counters {
-    ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Counters {
-    fn run(powercap: Powercap) -> Self {
-        let ends = Arc::new(AtomicBool::new(false));
-        let end = Arc::clone(&ends);
-        let thread = thread::spawn(move || {
-            // With its folder, which would end here otherwise.
-            let powercap = powercap;
-            while !end.load(Ordering::Relaxed) {
-                for zone in &powercap.zones {
-                    zone.add(if zone.name == "package" { 3_000_000 } else { 250_000 });
-                }
-                thread::sleep(Duration::from_millis(50));
-            }
-        });
-        Self { ends, thread: Some(thread) }
-    }
-}
-
-impl Drop for Counters {
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
 }

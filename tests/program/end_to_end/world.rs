@@ -1,11 +1,6 @@
 //! The node of the story: two pods in containers, a GPU that one of them uses, energy counters that run, the agent, and the
 //! Prometheus that scrapes it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
-
 use fake_nvml::plant::Plant;
 use serde_json::{Value, json};
 
@@ -14,7 +9,7 @@ use super::kubectl::Kubectl;
 use crate::common::agent::{Agent, wait_for};
 use crate::common::kubernetes::node::{Node, Pod, container, running};
 use crate::common::nvml::{self, FakeNvml, Gpu};
-use crate::common::powercap::Powercap;
+use crate::common::powercap::{Powercap, RunningCounters};
 use crate::common::prometheus::Prometheus;
 
 const GPU: &str = "GPU-a";
@@ -28,7 +23,7 @@ pub struct World {
     _train: (Pod, Container),
     web_container: Option<Container>,
     pub kubectl: Kubectl,
-    _counters: Counters,
+    _counters: RunningCounters,
     nvml: FakeNvml,
     pub node: Node,
 }
@@ -47,7 +42,7 @@ impl World {
         nvml.play();
         let powercap = Powercap::two_sockets();
         let sysfs = powercap.sysfs_flag();
-        let counters = Counters::run(powercap);
+        let counters = RunningCounters::of(powercap);
 
         let configmap = format!("--capping.configmap={}/policies", node.name);
         let flags = ["--interval=1s", "--meter.trust-guest", &sysfs, &nvml.flag(), "--capping=on", &configmap];
@@ -108,35 +103,4 @@ fn pod(node: &Node, name: &str) -> Pod {
         "status": {"phase": "Running", "containerStatuses": [running("main", &format!("containerd://{id}"))]},
     });
     node.adopt(&object)
-}
-
-/// Lets the energy counters run: 60 W and 5 W a socket.
-struct Counters {
-    ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Counters {
-    fn run(powercap: Powercap) -> Self {
-        let ends = Arc::new(AtomicBool::new(false));
-        let end = Arc::clone(&ends);
-        let thread = thread::spawn(move || {
-            // With its folder, which would end here otherwise.
-            let powercap = powercap;
-            while !end.load(Ordering::Relaxed) {
-                for zone in &powercap.zones {
-                    zone.add(if zone.name == "package" { 3_000_000 } else { 250_000 });
-                }
-                thread::sleep(Duration::from_millis(50));
-            }
-        });
-        Self { ends, thread: Some(thread) }
-    }
-}
-
-impl Drop for Counters {
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
 }

@@ -138,23 +138,8 @@ impl ApiServer {
             self.ask("POST", definitions, "application/yaml", kind.to_owned())?;
         }
         // The tests' API server has no EndpointSlices of its own.
-        self.create(
-            definitions,
-            &json!({
-                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-                "metadata": {
-                    "name": "endpointslices.discovery.k8s.io",
-                    "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
-                },
-                "spec": {
-                    "group": "discovery.k8s.io", "scope": "Namespaced",
-                    "names": {"kind": "EndpointSlice", "plural": "endpointslices"},
-                    "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                        "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-                    }}}],
-                },
-            }),
-        )?;
+        let endpoint_slices = include_str!("../../../../common/kubernetes/endpoint_slices.json");
+        self.create(definitions, &serde_json::from_str(endpoint_slices)?)?;
         let lists = [
             format!("{GROUP}/clusterpowerbudgets"),
             format!("{GROUP}/powerlevels"),
