@@ -2,6 +2,7 @@
 //! their pods. Pure.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Add;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -223,7 +224,8 @@ impl PolicyState {
             refusal: own.or(of_nodes),
             was_never_right: policy.is_none(),
             is_ours: !is_foreign(&self.object),
-            watts: mine.iter().filter_map(|said| said.report.watts).sum(),
+            // Not by `sum`, which is -0 of no nodes.
+            watts: mine.iter().filter_map(|said| said.report.watts).fold(0.0, Add::add),
             pods: sum(|report| report.pods),
             capped: sum(|report| report.capped_pods),
             nodes: mine.iter().map(|said| said.place).collect(),
@@ -435,6 +437,15 @@ mod tests {
         // Pods that left the third node are no part of it any more; they would be if it were only silent.
         world.report(&[(848.0, Some(847.9)), (848.0, Some(847.9))]);
         assert!((world.decide().total.unwrap().decision.watts - 1896.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn without_pods_a_policy_draws_0_w_and_not_minus_0() {
+        let mut world = World::new(1);
+        world.policy(1, "Recommend", 2000);
+        let decided = world.decide();
+        let decision = decided.total.unwrap().decision;
+        assert_eq!(format!("{} {} {}", decided.watts, decision.watts, decision.limit_watts), "0 0 0");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One budget from tick to tick: lowered at once to what fits, raised slowly, held in between.
 
+use std::ops::Add;
 use std::time::Duration;
 
 use crate::highs::Highs;
@@ -86,7 +87,8 @@ impl Law {
         let Scene { now, watts: budget, factor, members, is_blind } = *scene;
         self.follow_tiers(&settings.tiers);
         let fixed: f64 = members.iter().filter(|member| !is_reporting(member)).map(Member::power).sum();
-        let power = factor * members.iter().map(Member::power).sum::<f64>();
+        // Not by `sum`, which is -0 of no members.
+        let power = factor * members.iter().map(Member::power).fold(0.0, Add::add);
         // What the nodes that can be told something may draw, when all may draw a share of the budget.
         let goal = |share: f64, factor: f64| share * budget / factor - fixed;
         let wishes = shares(members, settings.tiers.len(), Report::wish);
@@ -120,7 +122,8 @@ impl Law {
             levels: self.levels.clone(),
             fallback: solve::levels(&all, goal(1.0 - RESERVE, safe))[0],
             watts: power,
-            limit_watts: factor * members.iter().map(|member| member.limit(self.levels[member.tier])).sum::<f64>(),
+            limit_watts: factor
+                * members.iter().map(|member| member.limit(self.levels[member.tier])).fold(0.0, Add::add),
             floors_exceed: (floors > settings.target * budget).then_some(floors),
             too_many_silent,
         }
