@@ -1,8 +1,7 @@
 //! Climatik's kinds as kubectl installs them, and the bridge of the controller: what becomes of their objects, and by which rights.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
@@ -12,9 +11,9 @@ use tempfile::TempDir;
 
 use super::kubectl::Person;
 use super::{ask, has_api_server, install};
-use crate::common::agent::{PROGRAM, wait_for};
+use crate::common::agent::wait_for;
 use crate::common::kubernetes::cluster::{Cluster, TOKEN, kubeconfig};
-use crate::common::kubernetes::controller::{publish_agent, put, serve_endpoint_slices};
+use crate::common::kubernetes::controller::{Controller, publish_agent, put, serve_endpoint_slices};
 use crate::common::kubernetes::proxy::Proxy;
 use crate::common::kubernetes::server::Server;
 use crate::common::manifests::{deploy, items, parsed};
@@ -94,26 +93,6 @@ impl World {
     }
 }
 
-/// The controller with the bridge, killed on drop.
-struct Bridge(Child);
-
-impl Bridge {
-    fn start(config: &Path) -> Self {
-        let mut controller = Command::new(PROGRAM);
-        controller.args(["controller", "--climatik.bridge", "--controller.interval=500ms"]);
-        controller.args(["--web.listen-address=127.0.0.1:0", "--log.level=error"]);
-        controller.arg(format!("--kubeconfig={}", config.display()));
-        Self(controller.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
-    }
-}
-
-impl Drop for Bridge {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// An agent whose pods of the mirror of `chat` draw these watts.
 fn agent(watts: Arc<Mutex<f64>>) -> Server {
     Server::start(
@@ -138,7 +117,8 @@ fn objects_of_climatik_are_taken_and_followed_by_the_bridge_with_the_rights_of_i
     }
     let world = World::start();
     kinds_and_samples(&world);
-    let _bridge = Bridge::start(&world.config);
+    let flags = ["--climatik.bridge", "--controller.interval=500ms"];
+    let _controller = Controller::spawn(&world.config, NAMESPACE, &flags);
     policy(&world);
     refusals(&world);
     clocks(&world);
