@@ -9,8 +9,8 @@ use energy_model::capping::level::{NodeBudget, NodeLevel, Standing};
 use energy_model::capping::policy::{Authority, BudgetScope, Component, Mode, PolicyName};
 use energy_model::capping::status::SourceState;
 use energy_model::capping::status::{
-    CapStatus, CappingStatus, Conflict, DocumentPlace, NodePower, PodId, PolicyStatus, Problem, SubjectState,
-    SubjectStatus, Writes,
+    CapStatus, CappingStatus, Conflict, DocumentPlace, LevelRange, NodePower, PodId, PolicyStatus, Problem,
+    SubjectState, SubjectStatus, Writes,
 };
 use energy_model::meter_state::Reason;
 use energy_model::units::Watts;
@@ -46,7 +46,7 @@ fn cap(knob: Knob, state: KnobState, values: [Option<u64>; 3], by: Option<&str>)
     CapStatus { knob, state, wanted, found, original, policy: by.map(policy), clamped: false, detail: None, writes }
 }
 
-/// Two policies, of which the second lost a pod to the first; a refused one; a cap of each unit.
+/// Two policies, of which the second lost a pod to the first; a budget over many nodes; a refused policy; a cap of each unit.
 pub fn status() -> CappingStatus {
     let conflict = |component| Conflict { pod: pod("u1", "train-0"), component, winner: policy("train-cap") };
     let quota = Knob::CpuQuota("/kubepods.slice/kubepods-podu3.slice".into());
@@ -73,6 +73,17 @@ pub fn status() -> CappingStatus {
                     subject(Some(pod("u1", "train-0")), SubjectState::Capping, 250.0, Some(262.5), 0.75),
                     subject(Some(pod("u3", "train-1")), SubjectState::TelemetryLost, 250.0, None, 1.0),
                 ],
+                lost: Vec::new(),
+            },
+            // A budget over many nodes, for which protected pods raise the floor: 600 W and 420 thousandths of 900 W.
+            PolicyStatus {
+                name: PolicyName { authority: Authority::Budget, ..policy("hall-2") },
+                mode: Mode::Enforce,
+                scope: BudgetScope::PerNode,
+                source: "ClusterPowerBudget hall-2".into(),
+                pods: 0,
+                range: Some(LevelRange { floor: Watts(600.0), most: Watts(1500.0), limit: Some(Watts(978.0)) }),
+                subjects: Vec::new(),
                 lost: Vec::new(),
             },
         ],

@@ -276,8 +276,14 @@ metrics! {
         "Policies and documents of a source that were refused; /policies and the log say why.";
     POLICY_SOURCE_UP = "energy_agent_policy_source_up" Gauge None, &["source", "reason", "node_name"],
         "1 if a file or ConfigMap with policies can be read, 0 if it cannot be read. Its previous version then stays active. The label reason says why.";
+    NODE_POWER = "energy_agent_node_power_watts" Gauge None, &["node_name"],
+        "What the node draws, as budgets over many nodes count it: its GPUs, and its CPUs where they are measured; absent if some of it was not measured in the last interval.";
     NODE_RANGE = "energy_agent_node_power_range_watts" Gauge None, &["bound", "node_name"],
         "What the node can be held at (bound floor: idle power, and devices at their lowest clocks or limits) and what its devices may draw together (bound most). A level of a budget over many nodes is a share of this range.";
+    NODE_LIMIT = "energy_agent_node_limit_watts" Gauge None, &["budget", "node_name"],
+        "What the node may draw by all enforced ClusterPowerBudgets together; absent if none limits it. budget: the one without which it would draw more, absent if it draws less by itself.";
+    BUDGET_FLOOR = "energy_agent_node_budget_floor_watts" Gauge None, &["budget", "node_name"],
+        "What the node can be held at for a ClusterPowerBudget whose protected pods raise that; absent for all others.";
     BUDGET_LEVEL = "energy_agent_node_budget_level_ratio" Gauge None, &["budget", "standing", "node_name"],
         "Level of a ClusterPowerBudget that selects this node, as the node follows it, 0 to 1; 1 is open. standing: none (nobody has said one), followed, writer_lost (onControllerLoss holds), older_refused (the level in the cluster is of an earlier leader).";
     CAP_LIMIT_HERTZ = "energy_agent_cap_limit_hertz" Gauge None, LIMIT,

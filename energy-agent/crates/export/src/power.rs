@@ -9,9 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use energy_model::capping::knob::Knob;
 use energy_model::capping::level::{NodeBudget, NodeLevel};
 use energy_model::capping::policy::{Authority, Mode, PolicyName};
-use energy_model::capping::status::{
-    CapStatus, CappingStatus, DocumentPlace, NodePower, PolicyStatus, Problem, SubjectState,
-};
+use energy_model::capping::status::{CapStatus, CappingStatus, DocumentPlace, NodePower, PolicyStatus, Problem};
 use energy_model::power_report::{CpuReport, GpuReport, HeldLevel, PolicyReport, PowerReport};
 use energy_model::resources::node_frequencies;
 use energy_model::resources::power_level::OPEN;
@@ -41,11 +39,7 @@ pub(crate) fn answer(snapshot: &Snapshot, follows: bool) -> Response {
 
 fn report(snapshot: &Snapshot, status: &CappingStatus) -> PowerReport {
     let NodePower { power, floor: Watts(floor), most: Watts(most) } = status.node;
-    let limits = status.levels.iter().filter(|budget| budget.mode == Mode::Enforce).filter_map(|budget| {
-        let range = policy_of(status, budget)?.range?;
-        Some((range.limit?.0, budget))
-    });
-    let lowest = limits.min_by(|(a, _), (b, _)| a.total_cmp(b));
+    let limit = status.node_limit();
     let (gpus, cpus) = clocks(snapshot, status);
     let of_frequencies = |problem: &&Problem| matches!(&problem.place, DocumentPlace::Object { kind, .. } if *kind == node_frequencies::KIND);
     PowerReport {
@@ -54,8 +48,8 @@ fn report(snapshot: &Snapshot, status: &CappingStatus) -> PowerReport {
         watts: power.map(|power| power.0),
         floor_watts: floor,
         most_watts: most,
-        limit_watts: lowest.map(|(limit, _)| limit),
-        limited_by: lowest.filter(|(_, budget)| holds(status, budget)).map(|(_, budget)| budget.name.name.to_string()),
+        limit_watts: limit.map(|limit| limit.watts.0),
+        limited_by: limit.and_then(|limit| limit.held_by).map(|budget| budget.name.to_string()),
         levels: status.levels.iter().map(|budget| held(status, budget)).collect(),
         policies: policies(status),
         gpus,
@@ -64,27 +58,12 @@ fn report(snapshot: &Snapshot, status: &CappingStatus) -> PowerReport {
     }
 }
 
-/// The budget as the node keeps it.
-fn policy_of<'a>(status: &'a CappingStatus, budget: &NodeBudget) -> Option<&'a PolicyStatus> {
-    status.policies.iter().find(|policy| policy.name == budget.name)
-}
-
-/// The node would draw more without this budget.
-fn holds(status: &CappingStatus, budget: &NodeBudget) -> bool {
-    policy_of(status, budget).is_some_and(|policy| policy.subjects.iter().any(|subject| is_capped(subject.state)))
-}
-
-const fn is_capped(state: SubjectState) -> bool {
-    matches!(state, SubjectState::Capping | SubjectState::Unreachable)
-}
-
 fn held(status: &CappingStatus, budget: &NodeBudget) -> HeldLevel {
     let permille = match budget.level {
         NodeLevel::Open => OPEN,
         NodeLevel::Permille(permille) => permille,
     };
-    let range = policy_of(status, budget).and_then(|policy| policy.range);
-    let floor_watts = range.filter(|range| range.floor > status.node.floor).map(|range| range.floor.0);
+    let floor_watts = status.raised_floor(budget).map(|floor| floor.0);
     HeldLevel { budget: budget.name.name.to_string(), epoch: budget.epoch, permille, floor_watts }
 }
 
@@ -116,7 +95,7 @@ fn refusal<'a>(status: &'a CappingStatus, policy: &PolicyName) -> Option<&'a Str
 
 fn of_policy(policy: &PolicyStatus) -> PolicyReport {
     // The one subject of a budget for several pods stands for all of them.
-    let capped = policy.subjects.iter().filter(|subject| is_capped(subject.state));
+    let capped = policy.subjects.iter().filter(|subject| subject.state.is_capped());
     let capped = capped.map(|subject| if subject.pod.is_some() { 1 } else { policy.pods }).sum();
     let powers: Option<Vec<f64>> = policy.subjects.iter().map(|subject| Some(subject.power?.0)).collect();
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -167,7 +146,7 @@ mod tests {
 
     use energy_model::capping::level::Standing;
     use energy_model::capping::policy::BudgetScope;
-    use energy_model::capping::status::{LevelRange, SubjectStatus};
+    use energy_model::capping::status::{LevelRange, SubjectState, SubjectStatus};
 
     use super::*;
 

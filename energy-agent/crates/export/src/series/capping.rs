@@ -18,8 +18,8 @@ pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
         policies,
         caps,
         problems: _,
-        node: power,
-        levels,
+        node: _,
+        levels: _,
         sources,
         restore_pending,
         restore_failures,
@@ -45,7 +45,7 @@ pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
         let labels = Labels::new(&[("source", source), ("reason", reason.as_str()), ("node_name", node)]);
         writer.sample(&labels, &[], SeriesValue::Integer(u64::from(*up)));
     }
-    write_levels(writer, power, levels, node);
+    write_node(writer, status, node);
     write_caps(writer, caps, node);
     single(writer, &m::CAP_RESTORE_PENDING, SeriesValue::Integer(*restore_pending));
     single(writer, &m::CAP_RESTORE_FAILURES, SeriesValue::Integer(*restore_failures));
@@ -77,14 +77,31 @@ fn write_subjects(writer: &mut Writer, policies: &[PolicyStatus], node: &str) {
     all(&m::POLICY_OVER_JOULES, &|subject| Some(SeriesValue::Energy(Microjoules(subject.over_budget_uj))));
 }
 
-/// The range of the node's power, and what budgets over many nodes ask of it.
-fn write_levels(writer: &mut Writer, power: &NodePower, levels: &[NodeBudget], node: &str) {
+/// The node's power with its range, and what budgets over many nodes ask of it.
+fn write_node(writer: &mut Writer, status: &CappingStatus, node: &str) {
+    let NodePower { power, floor, most } = status.node;
+    family(writer, &m::NODE_POWER);
+    if let Some(power) = power {
+        writer.sample(&Labels::new(&[("node_name", node)]), &[], SeriesValue::Power(power));
+    }
     family(writer, &m::NODE_RANGE);
-    for (bound, watts) in [("floor", power.floor), ("most", power.most)] {
+    for (bound, watts) in [("floor", floor), ("most", most)] {
         writer.sample(&Labels::new(&[("bound", bound), ("node_name", node)]), &[], SeriesValue::Power(watts));
     }
+    family(writer, &m::NODE_LIMIT);
+    if let Some(limit) = status.node_limit() {
+        let budget = limit.held_by.map_or("", |budget| &budget.name);
+        writer.sample(&Labels::new(&[("budget", budget), ("node_name", node)]), &[], SeriesValue::Power(limit.watts));
+    }
+    family(writer, &m::BUDGET_FLOOR);
+    for budget in &status.levels {
+        if let Some(floor) = status.raised_floor(budget) {
+            let labels = Labels::new(&[("budget", &budget.name.name), ("node_name", node)]);
+            writer.sample(&labels, &[], SeriesValue::Power(floor));
+        }
+    }
     family(writer, &m::BUDGET_LEVEL);
-    for NodeBudget { name, level, standing, .. } in levels {
+    for NodeBudget { name, level, standing, .. } in &status.levels {
         let permille = match level {
             NodeLevel::Open => 1000,
             NodeLevel::Permille(permille) => *permille,

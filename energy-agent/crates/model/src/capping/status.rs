@@ -46,6 +46,14 @@ pub struct NodePower {
     pub most: Watts,
 }
 
+/// What a node may draw by all budgets over many nodes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NodeLimit<'a> {
+    pub watts: Watts,
+    /// The budget without which the node would draw more.
+    pub held_by: Option<&'a PolicyName>,
+}
+
 /// Where a document of policies lies. The order decides between two policies of one name: the first one counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DocumentPlace {
@@ -207,6 +215,41 @@ pub struct Writes {
     pub restored: u64,
     /// Put off because there were too many in the last minute.
     pub deferred: u64,
+}
+
+impl CappingStatus {
+    /// The lowest limit of all budgets that are enforced; `None`: no budget limits the node.
+    #[must_use]
+    pub fn node_limit(&self) -> Option<NodeLimit<'_>> {
+        let enforced = self.levels.iter().filter(|budget| budget.mode == Mode::Enforce);
+        let limits = enforced.filter_map(|budget| {
+            let policy = self.policy_of(budget)?;
+            Some((policy.range?.limit?, policy))
+        });
+        let (watts, policy) = limits.min_by(|(a, _), (b, _)| a.0.total_cmp(&b.0))?;
+        let holds = policy.subjects.iter().any(|subject| subject.state.is_capped());
+        Some(NodeLimit { watts, held_by: holds.then_some(&policy.name) })
+    }
+
+    /// The node's floor for this budget, where protected pods raise it.
+    #[must_use]
+    pub fn raised_floor(&self, budget: &NodeBudget) -> Option<Watts> {
+        let floor = self.policy_of(budget)?.range?.floor;
+        (floor > self.node.floor).then_some(floor)
+    }
+
+    /// The budget as the node keeps it.
+    fn policy_of(&self, budget: &NodeBudget) -> Option<&PolicyStatus> {
+        self.policies.iter().find(|policy| policy.name == budget.name)
+    }
+}
+
+impl SubjectState {
+    /// It would draw more if nothing were lowered.
+    #[must_use]
+    pub const fn is_capped(self) -> bool {
+        matches!(self, Self::Capping | Self::Unreachable)
+    }
 }
 
 impl PolicyStatus {

@@ -2,8 +2,9 @@ use std::time::Duration;
 
 use energy_model::capping::knob::Knob;
 use energy_model::capping::knob::KnobState;
+use energy_model::capping::level::Standing;
 use energy_model::capping::policy::{BudgetScope, Component, Mode};
-use energy_model::capping::status::{Conflict, DocumentPlace, Problem, SubjectState, Writes};
+use energy_model::capping::status::{Conflict, DocumentPlace, LevelRange, Problem, SubjectState, Writes};
 use energy_model::meter_state::Reason;
 
 use super::*;
@@ -92,6 +93,58 @@ fn over_budget() -> CappingStatus {
         restore_failures: 2,
         journal_repairs: 0,
     }
+}
+
+#[test]
+fn a_node_tells_what_it_draws_may_draw_and_can_be_held_at() {
+    let budget = |budget: &str, permille| NodeBudget {
+        name: PolicyName { authority: Authority::Budget, namespace: "".into(), name: budget.into() },
+        mode: Mode::Enforce,
+        level: NodeLevel::Permille(permille),
+        epoch: 7,
+        standing: Standing::Followed,
+        protect: None,
+    };
+    let levels = vec![budget("hall", 900), budget("rack", 500)];
+    let policy = |budget: &NodeBudget, floor, limit, state| {
+        let [first] = &over_budget().policies[..] else { panic!() };
+        let mut policy = first.clone();
+        policy.name = budget.name.clone();
+        policy.subjects[0].state = state;
+        let range = LevelRange { floor: Watts(floor), most: Watts(1000.0), limit: Some(Watts(limit)) };
+        policy.range = Some(range);
+        policy
+    };
+    let mut status = CappingStatus {
+        node: NodePower { power: Some(Watts(612.5)), floor: Watts(200.0), most: Watts(1000.0) },
+        // Protected pods raise the floor for the hall.
+        policies: vec![
+            policy(&levels[0], 400.0, 940.0, SubjectState::Open),
+            policy(&levels[1], 200.0, 600.0, SubjectState::Capping),
+        ],
+        levels,
+        ..CappingStatus::default()
+    };
+    let page = text(&status);
+    for line in [
+        "energy_agent_node_power_watts{node_name=\"n1\"} 612.500000",
+        "energy_agent_node_limit_watts{budget=\"rack\",node_name=\"n1\"} 600.000000",
+        "energy_agent_node_budget_floor_watts{budget=\"hall\",node_name=\"n1\"} 400.000000",
+    ] {
+        assert_eq!(samples(&page, line.split('{').next().unwrap()), [line]);
+    }
+    assert_eq!(samples(&page, "energy_agent_node_power_range_watts").len(), 2);
+    // The node draws less by itself, then is not measured, then is open.
+    status.policies[1].subjects[0].state = SubjectState::Open;
+    status.node.power = None;
+    let page = text(&status);
+    assert_eq!(
+        samples(&page, "energy_agent_node_limit_watts"),
+        ["energy_agent_node_limit_watts{node_name=\"n1\"} 600.000000"]
+    );
+    assert_eq!(samples(&page, "energy_agent_node_power_watts"), Vec::<&str>::new());
+    status.levels.clear();
+    assert_eq!(samples(&text(&status), "energy_agent_node_limit_watts"), Vec::<&str>::new());
 }
 
 #[test]
