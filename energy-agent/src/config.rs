@@ -23,7 +23,7 @@ use energy_export::level::Level;
 use energy_host::config::HostConfig;
 use energy_model::attribution::method::{IdleMethod, IdlePolicy};
 
-pub use self::choice::{Capping, LogFormat, LogLevel, Resources};
+pub use self::choice::{Capping, LogFormat, LogLevel, NodeSource, Resources};
 pub use self::command::{Cli, Command, DoctorArgs, PolicyCommand, ReportFormat, RestoreArgs, TopArgs};
 pub use self::compare::{CompareArgs, CompareFormat, Money, NodeLabels, SweepArgs};
 pub use self::controller::ControllerArgs;

@@ -1,17 +1,19 @@
 //! `energy-agent controller`: one power budget for many nodes. One task owns the state and goes on in rounds: it asks the
-//! agents, decides every budget, and writes what has changed, as long as it leads.
+//! agents, or Prometheus for all of them, decides every budget, and writes what has changed, as long as it leads.
 
 mod budget_spec;
 mod budget_status;
 mod budgets;
 mod climatik;
 mod fleet;
+mod hearing;
 mod leader;
 mod levels;
 mod node_status;
 mod policy_status;
 mod queries;
 mod round;
+mod samples;
 mod shown;
 mod sources;
 mod statuses;

@@ -1,4 +1,4 @@
-//! The controller of cluster budgets, against the API server and fifty simulated nodes.
+//! The controller of cluster budgets, against the API server and fifty simulated nodes; and against Prometheus.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 #[path = "../common/mod.rs"]
@@ -16,3 +16,4 @@ mod policies;
 mod queries;
 mod replica;
 mod rights;
+mod source;

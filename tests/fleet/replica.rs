@@ -17,18 +17,22 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Starts it, and waits until it listens.
     pub fn start(cluster: &Cluster, name: &str, prometheus: &str) -> Self {
+        Self::start_with(cluster, name, prometheus, &[])
+    }
+
+    /// Starts it with more flags, and waits until it listens.
+    pub fn start_with(cluster: &Cluster, name: &str, prometheus: &str, flags: &[&str]) -> Self {
         let (proxy, folder) = (Proxy::start(cluster), TempDir::new().unwrap());
         let server = format!("http://{}", proxy.address());
         let kubeconfig = kubeconfig(folder.path(), &server, None, &json!({"token": TOKEN}));
-        let flags = [
+        let own = [
             "--controller.interval=400ms",
             "--controller.lease-duration=3s",
             &format!("--controller.prometheus={prometheus}"),
             &format!("--controller.identity={name}"),
         ];
-        let process = Controller::spawn(&kubeconfig, NAMESPACE, &flags);
+        let process = Controller::spawn(&kubeconfig, NAMESPACE, &[&own, flags].concat());
         Self { name: name.to_owned(), proxy, process, _folder: folder }
     }
 

@@ -24,6 +24,13 @@ pub enum Capping {
     On,
 }
 
+/// Where the controller takes the power of nodes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NodeSource {
+    Agents,
+    Prometheus,
+}
+
 /// What objects of the API server may do at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Resources {

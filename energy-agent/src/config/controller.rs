@@ -8,7 +8,7 @@ use clap::Args;
 use energy_cluster::https::{ClientTls, HttpLogin};
 use energy_cluster::prometheus;
 
-use super::choice::{LogFormat, LogLevel};
+use super::choice::{LogFormat, LogLevel, NodeSource};
 use super::listen_address;
 
 #[derive(Clone, Debug, Args)]
@@ -62,6 +62,10 @@ pub struct ControllerArgs {
     /// process id.
     #[arg(long = "controller.identity", env = "ENERGY_AGENT_CONTROLLER_IDENTITY", value_name = "NAME")]
     pub identity: Option<String>,
+    /// Where the power of nodes comes from: every agent's `/power`, or one query to `--controller.prometheus`, which also knows
+    /// nodes that have only DCGM exporter. Prometheus says less (docs/cluster.md): no policy with scope Total is kept by it.
+    #[arg(long = "controller.source", env = "ENERGY_AGENT_CONTROLLER_SOURCE", value_enum, default_value_t = NodeSource::Agents, value_name = "SOURCE")]
+    pub source: NodeSource,
     /// Prometheus server that answers `spec.meter` and `spec.wattsFrom` of budgets, such as `http://prometheus:9090`. Without it,
     /// overheadPercent counts in place of a meter, and the lowest value in place of `wattsFrom`.
     #[arg(long = "controller.prometheus", env = "ENERGY_AGENT_CONTROLLER_PROMETHEUS", value_parser = prometheus, value_name = "URL")]
@@ -118,6 +122,10 @@ pub struct ControllerArgs {
         value_name = "FILE"
     )]
     pub agents_key: Option<PathBuf>,
+    /// How often Prometheus scrapes the agents, for `--controller.source=prometheus`. A node whose last scrape is older than two
+    /// and a half of this is silent.
+    #[arg(long = "prometheus.scrape-interval", env = "ENERGY_AGENT_PROMETHEUS_SCRAPE_INTERVAL", default_value = "15s", value_parser = interval, value_name = "DURATION")]
+    pub scrape_interval: Duration,
     /// Authority (PEM) that has signed the certificate of `--controller.prometheus`.
     #[arg(long = "prometheus.ca-file", env = "ENERGY_AGENT_PROMETHEUS_CA_FILE", value_name = "FILE")]
     pub prometheus_ca: Option<PathBuf>,
@@ -141,7 +149,19 @@ pub struct ControllerArgs {
     pub prometheus_token_file: Option<PathBuf>,
 }
 
+/// A report is too old after so many intervals, in halves.
+const STALE_HALVES: u32 = 5;
+
 impl ControllerArgs {
+    /// A node whose last report is older is silent.
+    pub fn patience(&self) -> Duration {
+        let between = match self.source {
+            NodeSource::Agents => self.interval,
+            NodeSource::Prometheus => self.interval.max(self.scrape_interval),
+        };
+        between * STALE_HALVES / 2
+    }
+
     /// How agents are asked.
     pub fn agents_tls(&self) -> ClientTls {
         ClientTls {

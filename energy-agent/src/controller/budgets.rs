@@ -219,12 +219,12 @@ impl BudgetState {
                 Some(report) => self.reporting(node, report, level, ceiling),
                 None if node.heard.is_some() => State::Silent { limit: node.allowed },
                 None if node.address.is_some() => State::Silent { limit: unheard },
-                None => State::Fixed { watts: self.spec.unreported_watts },
+                None => self.without_agent(node, tick),
             };
             match state {
                 State::Reporting(report) => limited += usize::from(report.held && !level.is_open()),
                 State::Silent { .. } => silent += 1,
-                State::Fixed { .. } => unreported += usize::from(node.heard.is_none()),
+                State::Fixed { .. } => unreported += usize::from(node.heard.is_none() && node.gpus.is_none()),
             }
             members.push(Member { tier, state });
         }
@@ -267,6 +267,15 @@ impl BudgetState {
             silent,
             unreported,
             is_ours,
+        }
+    }
+
+    /// What a node without an agent draws can't be limited. GPUs that nobody reports any more may draw what they drew at most.
+    fn without_agent(&self, node: &NodeState, tick: &Tick<'_>) -> State {
+        match (node.fresh_gpus(tick.now, tick.patience), node.gpus) {
+            (Some(watts), _) => State::Fixed { watts },
+            (None, Some(heard)) => State::Silent { limit: heard.highest.max(self.spec.unreported_watts) },
+            (None, None) => State::Fixed { watts: self.spec.unreported_watts },
         }
     }
 

@@ -9,6 +9,8 @@ use energy_cluster::kinds::{AgentAddress, ClusterNode};
 use energy_cluster::objects::ObjectKey;
 use energy_model::power_report::PowerReport;
 
+use super::samples::{AgentSample, GpuSample, Samples};
+
 /// A node that draws more is none, or lies.
 const MOST_WATTS: f64 = 1e6;
 /// Devices may draw a little more than their limit for a moment.
@@ -40,6 +42,8 @@ pub struct NodeState {
     object: Arc<ClusterNode>,
     pub address: Option<Arc<str>>,
     pub heard: Option<HeardReport>,
+    /// What its GPUs draw, where DCGM exporter says it and there is no agent.
+    pub gpus: Option<HeardGpus>,
     /// Why it could not be asked, for people.
     pub trouble: Option<String>,
     /// What it may draw by all that it may have been told since its last report.
@@ -54,6 +58,15 @@ pub struct HeardReport {
     pub at: Instant,
 }
 
+#[derive(Clone, Copy, Debug)]
+pub struct HeardGpus {
+    pub watts: f64,
+    /// Of all that was heard.
+    pub highest: f64,
+    seq: u64,
+    pub at: Instant,
+}
+
 impl NodeState {
     pub fn labels(&self) -> &BTreeMap<String, String> {
         &self.object.metadata.labels
@@ -64,6 +77,43 @@ impl NodeState {
         let heard = self.heard.as_ref()?;
         (now.saturating_duration_since(heard.at) <= patience).then_some(&heard.report)
     }
+
+    /// What its GPUs draw, if that is not too old.
+    pub fn fresh_gpus(&self, now: Instant, patience: Duration) -> Option<f64> {
+        let heard = self.gpus?;
+        (now.saturating_duration_since(heard.at) <= patience).then_some(heard.watts)
+    }
+
+    fn take_report(&mut self, report: PowerReport, at: Instant) {
+        self.over = if is_over(report.watts, report.limit_watts) { self.over.saturating_add(1) } else { 0 };
+        self.allowed = report.limit_watts.unwrap_or(report.most_watts).min(report.most_watts);
+        self.heard = Some(HeardReport { report, at });
+    }
+
+    /// A scrape that was taken in before is no other report, and goes on to age by the own clock.
+    fn take_sample(&mut self, sample: AgentSample, now: Instant) -> Result<(), String> {
+        let report = sane(sample.report)?;
+        if self.heard.as_ref().is_none_or(|heard| heard.report.seq != report.seq) {
+            self.take_report(report, before(now, sample.age));
+        }
+        Ok(())
+    }
+
+    fn take_gpus(&mut self, sample: GpuSample, now: Instant) -> Result<(), String> {
+        if !is_possible(sample.watts) {
+            return Err(format!("GPUs with figures that no node can draw (0 to {MOST_WATTS} W are taken)"));
+        }
+        if self.gpus.is_none_or(|heard| heard.seq != sample.seq) {
+            let highest = self.gpus.map_or(sample.watts, |heard| heard.highest.max(sample.watts));
+            self.gpus = Some(HeardGpus { watts: sample.watts, highest, seq: sample.seq, at: before(now, sample.age) });
+        }
+        Ok(())
+    }
+}
+
+/// A clock may be younger than what it tells the age of.
+fn before(now: Instant, age: Duration) -> Instant {
+    now.checked_sub(age).unwrap_or(now)
 }
 
 impl Fleet {
@@ -88,6 +138,7 @@ impl Fleet {
                     object,
                     address: None,
                     heard: None,
+                    gpus: None,
                     trouble: None,
                     allowed: 0.0,
                     over: 0,
@@ -137,9 +188,7 @@ impl Fleet {
                 Ok(report) => {
                     self.answers.reports += 1;
                     node.trouble = None;
-                    node.over = if is_over(report.watts, report.limit_watts) { node.over.saturating_add(1) } else { 0 };
-                    node.allowed = report.limit_watts.unwrap_or(report.most_watts).min(report.most_watts);
-                    node.heard = Some(HeardReport { report, at: now });
+                    node.take_report(report, now);
                 }
                 Err(trouble) => {
                     self.answers.failures += 1;
@@ -154,6 +203,30 @@ impl Fleet {
             }
         }
     }
+
+    /// What Prometheus knows of all nodes, or why it does not say it.
+    pub fn take_samples(&mut self, now: Instant, samples: Result<Samples, String>) {
+        let (mut samples, why) = match samples {
+            Ok(samples) => {
+                (samples, "Prometheus has no figures of its agent: it must scrape one with capping on".to_owned())
+            }
+            Err(why) => (Samples::default(), why),
+        };
+        for node in &mut self.nodes {
+            let taken = match (samples.agents.remove(&*node.name), samples.gpus.remove(&*node.name)) {
+                (Some(sample), _) => node.take_sample(sample, now),
+                // With an agent, its GPUs are a part of what it draws.
+                (None, Some(sample)) if node.address.is_none() && node.heard.is_none() => node.take_gpus(sample, now),
+                _ if node.address.is_none() && node.heard.is_none() && node.gpus.is_none() => continue,
+                _ => Err(why.clone()),
+            };
+            match taken {
+                Ok(()) => self.answers.reports += 1,
+                Err(_) => self.answers.failures += 1,
+            }
+            node.trouble = taken.err();
+        }
+    }
 }
 
 /// It draws clearly more than the limit that it says it follows.
@@ -161,16 +234,19 @@ pub fn is_over(watts: Option<f64>, limit: Option<f64>) -> bool {
     watts.zip(limit).is_some_and(|(watts, limit)| watts > limit * OVER + OVER_WATTS)
 }
 
+fn is_possible(watts: f64) -> bool {
+    watts.is_finite() && (0.0..=MOST_WATTS).contains(&watts)
+}
+
 /// The report with figures that its devices can draw.
 fn sane(mut report: PowerReport) -> Result<PowerReport, String> {
-    let is_fine = |watts: f64| watts.is_finite() && (0.0..=MOST_WATTS).contains(&watts);
     let own = [Some(report.floor_watts), Some(report.most_watts), report.watts, report.limit_watts];
     let of_levels = report.levels.iter().map(|held| held.floor_watts);
     let of_policies = report
         .policies
         .iter()
         .flat_map(|policy| [Some(policy.floor_watts), Some(policy.most_watts), policy.watts, policy.limit_watts]);
-    if !own.into_iter().chain(of_levels).chain(of_policies).flatten().all(is_fine) {
+    if !own.into_iter().chain(of_levels).chain(of_policies).flatten().all(is_possible) {
         return Err(format!("the report has figures that no node can draw (0 to {MOST_WATTS} W are taken)"));
     }
     report.floor_watts = report.floor_watts.min(report.most_watts);
@@ -212,6 +288,72 @@ mod tests {
         assert_eq!(sane(report(5000.0)).unwrap().watts, Some(1250.0));
         let floor = sane(PowerReport { floor_watts: 3000.0, ..report(1.0) }).unwrap().floor_watts;
         assert_eq!(format!("{floor}"), "1000");
+    }
+
+    /// What Prometheus says at a Unix time of 2000 s of node `b` with an agent and of node `c` with GPUs, at these scrapes.
+    fn samples(agent: Option<(&str, f64)>, gpus: Option<(&str, f64)>) -> Samples {
+        let series =
+            |labels, value: &str| serde_json::from_value(json!({"metric": labels, "value": [2000.0, value]})).unwrap();
+        let mut all = Vec::new();
+        if let Some((read, watts)) = agent {
+            for (name, bound, value) in [
+                ("energy_agent_node_power_range_watts", "floor", "200"),
+                ("energy_agent_node_power_range_watts", "most", "1000"),
+                ("energy_agent_node_power_watts", "", &watts.to_string()),
+                ("", "read", read),
+            ] {
+                all.push(series(json!({"__name__": name, "node_name": "b", "bound": bound}), value));
+            }
+        }
+        if let Some((read, watts)) = gpus {
+            for (bound, value) in [("gpus", watts.to_string().as_str()), ("gpus_read", read)] {
+                all.push(series(json!({"Hostname": "c", "bound": bound}), value));
+            }
+        }
+        Samples::new(&all)
+    }
+
+    #[test]
+    fn a_scrape_is_taken_in_once_and_ages_from_when_it_was_made() {
+        let (mut fleet, start) = (Fleet::default(), Instant::now() + Duration::from_secs(100));
+        let (second, patience) = (Duration::from_secs(1), Duration::from_secs(10));
+        fleet.follow_nodes(&nodes(&["a", "b", "c"]));
+        let agent = AgentAddress { node: "b".into(), address: "1:1".into(), ready: true };
+        fleet.follow_agents([agent].into_iter());
+        // Scraped 4 s and 1 s ago.
+        fleet.take_samples(start, Ok(samples(Some(("1996", 300.0)), Some(("1999", 650.0)))));
+        assert_eq!(fleet.nodes[1].fresh(start + 6 * second, patience).unwrap().watts, Some(300.0));
+        assert!(fleet.nodes[1].fresh(start + 7 * second, patience).is_none());
+        assert_eq!(fleet.nodes[2].fresh_gpus(start + 9 * second, patience), Some(650.0));
+        // The same scrapes again are no news, whatever the clock of Prometheus says; another one is.
+        fleet.take_samples(start + 5 * second, Ok(samples(Some(("1996", 300.0)), Some(("1999", 650.0)))));
+        assert!(fleet.nodes[1].fresh(start + 7 * second, patience).is_none());
+        assert_eq!(fleet.nodes[2].fresh_gpus(start + 10 * second, patience), None);
+        fleet.take_samples(start + 15 * second, Ok(samples(Some(("2000", 310.0)), Some(("2000", 100.0)))));
+        assert_eq!(fleet.nodes[1].fresh(start + 25 * second, patience).unwrap().watts, Some(310.0));
+        assert_eq!(fleet.nodes[2].gpus.map(|heard| (heard.watts, heard.highest)), Some((100.0, 650.0)));
+        // Nothing is expected of a node of which nobody ever said anything.
+        assert_eq!((fleet.nodes[0].trouble.as_ref(), fleet.answers.failures), (None, 0));
+        fleet.take_samples(start + 20 * second, Err("Prometheus is away".to_owned()));
+        let troubles: Vec<Option<&str>> = fleet.nodes.iter().map(|node| node.trouble.as_deref()).collect();
+        assert_eq!(troubles, [None, Some("Prometheus is away"), Some("Prometheus is away")]);
+        assert!(fleet.nodes[1].heard.is_some());
+    }
+
+    #[test]
+    fn gpus_count_only_where_there_is_no_agent_and_only_with_figures_that_can_be() {
+        let (mut fleet, now) = (Fleet::default(), Instant::now());
+        fleet.follow_nodes(&nodes(&["c"]));
+        for watts in [-1.0, 2e6] {
+            fleet.take_samples(now, Ok(samples(None, Some(("1999", watts)))));
+            assert!(fleet.nodes[0].gpus.is_none() && fleet.answers.reports == 0, "{watts}");
+        }
+        let agent = AgentAddress { node: "c".into(), address: "1:1".into(), ready: true };
+        fleet.follow_agents([agent].into_iter());
+        fleet.take_samples(now, Ok(samples(None, Some(("1999", 650.0)))));
+        assert!(fleet.nodes[0].gpus.is_none());
+        let why = fleet.nodes[0].trouble.clone().unwrap();
+        assert!(why.starts_with("Prometheus has no figures of its agent"), "{why}");
     }
 
     #[test]

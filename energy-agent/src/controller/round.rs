@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
-use energy_cluster::agents::Agents;
 use energy_cluster::api::{Api, ApiError};
 use energy_cluster::https::HttpLogin;
 use energy_cluster::kubernetes::Credentials;
@@ -22,6 +21,7 @@ use tracing::{info, warn};
 use super::budgets::{Laws, Round, Tick};
 use super::climatik::Bridge;
 use super::fleet::Fleet;
+use super::hearing::{HeardRound, Hearing, NO_POLICIES};
 use super::leader::{Leader, Step};
 use super::levels::LevelPlan;
 use super::queries::{self, Readings};
@@ -32,8 +32,6 @@ use super::writer::{ClusterWriter, Intentions};
 use super::{budget_status, node_status, policy_status};
 use crate::config::ControllerArgs;
 
-/// A report is too old after so many intervals, in halves.
-const STALE_HALVES: u32 = 5;
 /// Passwords and tokens are read anew.
 const LOGIN: Duration = Duration::from_secs(60);
 /// Between two decisions outside of rounds.
@@ -44,7 +42,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub struct Rounds {
     config: ControllerArgs,
     api: Arc<Api>,
-    agents: Agents,
+    hearing: Hearing,
     sources: Sources,
     fleet: Fleet,
     budgets: Laws,
@@ -52,6 +50,8 @@ pub struct Rounds {
     leader: Leader,
     prometheus: Option<PromqlClient>,
     readings: Readings,
+    /// Why the last round has heard of no node.
+    deaf: Option<String>,
     /// When the files with passwords and tokens were read.
     logged_in: Option<Instant>,
     writer: ClusterWriter,
@@ -86,7 +86,7 @@ impl Rounds {
         let prometheus = config.prometheus.as_deref().map(|url| PromqlClient::new(url, &config.prometheus_tls()));
         let prometheus = prometheus.transpose().map_err(anyhow::Error::msg).context("--controller.prometheus")?;
         let mut rounds = Self {
-            agents: Agents::new(&config.agents_tls()).map_err(anyhow::Error::msg).context("--agents.*")?,
+            hearing: Hearing::new(config, prometheus.as_ref())?,
             sources: Sources::follow(config, credentials),
             fleet: Fleet::default(),
             budgets: Laws::default(),
@@ -95,6 +95,7 @@ impl Rounds {
             bridge: config.climatik_bridge.then(|| Bridge::new(Arc::clone(&api), leader.identity().to_owned())),
             leader,
             prometheus,
+            deaf: None,
             logged_in: None,
             readings: Readings::default(),
             api,
@@ -116,8 +117,11 @@ impl Rounds {
         }
         self.logged_in = Some(Instant::now());
         let header = |login: Option<HttpLogin>| login.map(|login| login.header()).transpose();
-        self.agents.log_in(header(self.config.agents_login())?);
         let of_prometheus = header(self.config.prometheus_login())?;
+        match &mut self.hearing {
+            Hearing::Agents(agents) => agents.log_in(header(self.config.agents_login())?),
+            Hearing::Prometheus(prometheus) => prometheus.log_in(of_prometheus.clone()),
+        }
         if let Some(prometheus) = &mut self.prometheus {
             prometheus.log_in(of_prometheus);
         }
@@ -171,15 +175,10 @@ impl Rounds {
         }
         let asked = self.fleet.round();
         // A replica that never led asks nobody but the API server.
-        let mut answered = Vec::new();
         let has_term = self.leader.has_term();
         let patience = (self.config.interval / 2).min(Duration::from_secs(2));
-        let agents = self.agents.clone();
-        let polls = async {
-            if has_term {
-                agents.ask(asked.clone(), patience, |answer| answered.push(answer)).await;
-            }
-        };
+        let hearing = self.hearing.clone();
+        let polls = async { if has_term { Some(hearing.round(asked, patience).await) } else { None } };
         // One that does not know the cluster yet can't lead.
         let knows = self.sources.see(&mut self.fleet).is_some();
         let lease = async {
@@ -189,11 +188,10 @@ impl Rounds {
         let queries = async {
             if has_term { queries::ask(prometheus.as_ref(), &budgets, patience).await } else { Readings::default() }
         };
-        let ((), outcome, readings) = tokio::join!(polls, lease, queries);
+        let (heard, outcome, readings) = tokio::join!(polls, lease, queries);
         self.readings = readings;
-        let now = Instant::now();
-        if has_term {
-            self.fleet.take(now, &asked, answered);
+        if let Some(heard) = heard {
+            self.take(heard);
         }
         match outcome {
             Ok(LeaseTurn::Same) => {}
@@ -204,6 +202,20 @@ impl Rounds {
             Err(trouble) => self.say(&trouble, "the Lease can't be read or renewed"),
         }
         self.decide_and_write().await;
+    }
+
+    /// What was heard of the nodes; that nothing was is said once.
+    fn take(&mut self, heard: HeardRound) {
+        let deaf = heard.trouble().map(str::to_owned);
+        match (&deaf, &self.deaf) {
+            (Some(problem), None) => {
+                warn!(problem, "Prometheus does not say what nodes draw; levels are lowered, never raised")
+            }
+            (None, Some(_)) => info!("Prometheus says again what nodes draw"),
+            _ => {}
+        }
+        self.deaf = deaf;
+        heard.tell(&mut self.fleet, Instant::now());
     }
 
     /// The lead was taken: levels go on from where they are, under a later epoch.
@@ -225,11 +237,9 @@ impl Rounds {
                 }
                 self.budgets.begin(of_budgets);
                 self.totals.begin(of_policies);
-                // Nothing is decided before the agents were asked.
-                let asked = self.fleet.round();
-                let mut answered = Vec::new();
-                self.agents.ask(asked.clone(), self.config.interval / 2, |answer| answered.push(answer)).await;
-                self.fleet.take(Instant::now(), &asked, answered);
+                // Nothing is decided before the nodes were heard of.
+                let heard = self.hearing.round(self.fleet.round(), self.config.interval / 2).await;
+                self.take(heard);
             }
             Err(trouble) => {
                 self.say(&trouble, "the levels can't be listed; this replica does not lead yet");
@@ -262,14 +272,14 @@ impl Rounds {
             now: started,
             uptime: uptime(started),
             wall: SystemTime::now(),
-            patience: self.config.interval * STALE_HALVES / 2,
+            patience: self.config.patience(),
             namespace: &self.config.namespace,
             readings: &self.readings,
             levels: &levels,
         };
         let round = self.budgets.decide(&seen.budgets, &mut self.fleet, &tick);
-        let policies =
-            seen.policies.as_ref().map(|objects| self.totals.decide(objects, &self.fleet, &tick, self.config.interval));
+        let policies = seen.policies.as_ref().filter(|_| self.hearing.knows_pods());
+        let policies = policies.map(|objects| self.totals.decide(objects, &self.fleet, &tick, self.config.interval));
         let decision = started.elapsed();
         if self.leader.leads(Instant::now()) {
             let until = self.leader.until();
@@ -295,17 +305,21 @@ impl Rounds {
             levels.add_policies(policies);
             statuses.extend(policies.iter().map(|decided| policy_status::draft(decided, &time())));
         }
-        statuses.extend(node_status::drafts(&seen.frequencies, &self.fleet, SystemTime::now()));
+        if self.hearing.knows_pods() {
+            statuses.extend(node_status::drafts(&seen.frequencies, &self.fleet, SystemTime::now()));
+        }
         Intentions { levels, statuses, nodes: self.fleet.nodes.len() }
     }
 
     fn tell(&mut self, round: Option<(&Round, &[DecidedPolicy])>, decision: Duration) {
         let mut troubles = self.sources.troubles();
+        troubles.extend(self.deaf.clone());
+        troubles.extend((!self.hearing.knows_pods() && self.sources.has_policies()).then(|| NO_POLICIES.to_owned()));
         troubles.extend(self.writer.trouble().map(str::to_owned));
         troubles.extend(self.bridge.as_ref().and_then(Bridge::trouble).map(str::to_owned));
         let leads = self.leader.leads(Instant::now());
         let leader = self.leader.holder().filter(|holder| !holder.is_empty()).map(str::to_owned);
-        let mut view = self.shown.view(round, &self.fleet, self.config.interval);
+        let mut view = self.shown.view(round, &self.fleet, self.config.patience());
         view.identity = self.leader.identity().to_owned();
         (view.leader, view.leads, view.epoch) = (leader, leads, self.writer.epoch());
         (view.decision, view.troubles) = (decision, troubles);

@@ -26,7 +26,8 @@ pub struct ShownRounds {
 }
 
 impl ShownRounds {
-    pub fn view(&mut self, round: Option<(&Round, &[DecidedPolicy])>, fleet: &Fleet, interval: Duration) -> View {
+    /// `patience`: an older report is none.
+    pub fn view(&mut self, round: Option<(&Round, &[DecidedPolicy])>, fleet: &Fleet, patience: Duration) -> View {
         self.rounds += 1;
         let mut view = View::blank("");
         (view.rounds, view.taken, view.completed) = (self.rounds, SystemTime::now(), Instant::now());
@@ -42,7 +43,6 @@ impl ShownRounds {
             round.budgets.iter().any(|budget| budget.object.metadata.name == *name)
                 || totals.iter().any(|(policy, _)| policy_name(policy) == *name)
         });
-        let patience = interval * 5 / 2;
         view.nodes = fleet
             .nodes
             .iter()
@@ -128,9 +128,12 @@ fn shown(conditions: Vec<Condition>) -> Vec<(String, bool, String, String)> {
 
 fn node_view(node: &NodeState, limit: Option<(f64, &String)>, patience: Duration) -> NodeView {
     let report = node.heard.as_ref().map(|heard| &heard.report);
-    let state = match (node.fresh(Instant::now(), patience), &node.heard, &node.address) {
+    let now = Instant::now();
+    let gpus = node.fresh_gpus(now, patience).filter(|_| node.address.is_none());
+    let state = match (node.fresh(now, patience), &node.heard, &node.address) {
         (Some(_), ..) => NodeStanding::Reporting,
-        (None, None, None) => NodeStanding::Unreported,
+        (None, None, None) if gpus.is_some() => NodeStanding::Reporting,
+        (None, None, None) if node.gpus.is_none() => NodeStanding::Unreported,
         _ => NodeStanding::Silent,
     };
     let own = report.and_then(|report| Some((report.limit_watts?, report.limited_by.clone()?)));
@@ -138,7 +141,7 @@ fn node_view(node: &NodeState, limit: Option<(f64, &String)>, patience: Duration
         name: Arc::clone(&node.name),
         state,
         trouble: node.trouble.clone(),
-        watts: report.and_then(|report| report.watts).filter(|_| state == NodeStanding::Reporting),
+        watts: report.map_or(gpus, |report| report.watts).filter(|_| state == NodeStanding::Reporting),
         floor_watts: report.map(|report| report.floor_watts),
         most_watts: report.map(|report| report.most_watts),
         limit_watts: limit.map(|(watts, _)| watts).or(own.as_ref().map(|(watts, _)| *watts)),

@@ -121,6 +121,10 @@ impl Sources {
         self.budgets.borrow().objects.clone().unwrap_or_default()
     }
 
+    pub fn has_policies(&self) -> bool {
+        self.policies.borrow().objects.as_ref().is_some_and(|objects| !objects.is_empty())
+    }
+
     /// What keeps each source from being followed, by its name, and what helps where its kind is absent.
     fn states(&self) -> Vec<(&'static str, &'static str, Option<ClusterError>)> {
         const INSTALL: &str = "install the kinds: energy-agent policy crd | kubectl apply --server-side -f -";

@@ -19,6 +19,7 @@ use super::budgets::{Laws, Round, Tick, parents};
 use super::fleet::Fleet;
 use super::levels::{LevelPlan, Write};
 use super::queries::Readings;
+use super::samples::Samples;
 use super::statuses::Statuses;
 
 const NAMESPACE: &str = "energy-agent";
@@ -164,6 +165,36 @@ fn an_agent_that_was_never_heard_counts_with_the_mean_of_the_others_most() {
     let round = world.round();
     assert_eq!((round.budgets[0].silent, round.budgets[0].unreported), (0, 1));
     assert!((round.budgets[0].decision.watts - 2700.0).abs() < 1e-9);
+}
+
+#[test]
+fn gpus_without_an_agent_count_and_are_not_held() {
+    let mut world = World::new(&[900.0, 900.0, 900.0, 900.0]);
+    world.budget("hall", 1, hall(2400));
+    world.fleet.nodes[3].heard = None;
+    let agent = |number| AgentAddress { node: format!("n{number}"), address: "1:1".to_owned(), ready: true };
+    world.fleet.follow_agents((0..3).map(agent));
+    let scraped = |world: &mut World, read: &str, watts: &str| {
+        let one = |bound: &str, value: &str| {
+            serde_json::from_value(
+                json!({"metric": {"Hostname": "n3", "bound": bound}, "value": [world.seconds, value]}),
+            )
+        };
+        let series = [one("gpus", watts).unwrap(), one("gpus_read", read).unwrap()];
+        world.fleet.take_samples(world.now(), Ok(Samples::new(&series)));
+        world.report(&[900.0; 3]);
+        let decided = world.round().budgets.remove(0);
+        let counts = (decided.silent, decided.unreported);
+        (format!("{:.0}", decided.decision.watts), decided.decision.levels[0].get(), counts)
+    };
+    world.seconds = 1000;
+    // 2280 - 650 = 1630 W for three: 1030 of 2400 W.
+    assert_eq!(scraped(&mut world, "999", "650"), ("3350".to_owned(), 429, (0, 0)));
+    world.seconds += 5;
+    assert_eq!(scraped(&mut world, "1004", "300"), ("3000".to_owned(), 429, (0, 0)));
+    // No scrape for more than 12 s: they may draw what they drew before.
+    world.seconds += 12;
+    assert_eq!(scraped(&mut world, "1004", "300"), ("3350".to_owned(), 429, (1, 0)));
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! One value by PromQL, from a Prometheus server or what answers as one.
+//! Values by PromQL, from a Prometheus server or what answers as one.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -19,6 +21,8 @@ use crate::https::{self, ClientTls};
 
 /// An answer with one value is short.
 const MOST_BYTES: usize = 1 << 20;
+/// One about ten thousand nodes has some 10 MiB.
+const MOST_BYTES_OF_SERIES: usize = 64 << 20;
 
 #[derive(Clone)]
 pub struct PromqlClient {
@@ -29,10 +33,10 @@ pub struct PromqlClient {
 }
 
 #[derive(Deserialize)]
-struct PromqlAnswer {
+struct PromqlAnswer<D> {
     #[serde(default)]
     error: String,
-    data: Option<QueryData>,
+    data: Option<D>,
 }
 
 #[derive(Deserialize)]
@@ -40,6 +44,41 @@ struct PromqlAnswer {
 struct QueryData {
     result_type: String,
     result: Value,
+}
+
+#[derive(Deserialize)]
+struct VectorData {
+    result: Vec<VectorSeries>,
+}
+
+/// One series of an answer, at the time of the query.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct VectorSeries {
+    /// Labels; `__name__` is the metric.
+    #[serde(rename = "metric")]
+    pub labels: HashMap<String, String>,
+    /// Unix time of the query in seconds, and the number as text.
+    value: (f64, String),
+}
+
+impl VectorSeries {
+    /// Empty: it has no such label.
+    #[must_use]
+    pub fn label(&self, name: &str) -> &str {
+        self.labels.get(name).map_or("", String::as_str)
+    }
+
+    /// Unix time of the query, in seconds of its server's clock.
+    #[must_use]
+    pub const fn asked_s(&self) -> f64 {
+        self.value.0
+    }
+
+    /// `None`: no finite number.
+    #[must_use]
+    pub fn value(&self) -> Option<f64> {
+        self.value.1.parse().ok().filter(|value: &f64| value.is_finite())
+    }
 }
 
 impl PromqlClient {
@@ -66,11 +105,7 @@ impl PromqlClient {
     /// # Errors
     /// For people: no answer, a refusal, no series or several, or no number.
     pub async fn value(&self, query: &str, patience: Duration) -> Result<f64, String> {
-        let asked = timeout(patience, self.ask(query)).await;
-        let answer = asked.map_err(|_| format!("Prometheus did not answer within {patience:?}"))??;
-        let Some(QueryData { result_type, result }) = answer.data else {
-            return Err(format!("Prometheus: {}", answer.error));
-        };
+        let QueryData { result_type, result } = self.data(query, patience, MOST_BYTES).await?;
         let value = match (result_type.as_str(), result.as_array().map(Vec::as_slice)) {
             ("scalar", _) => &result[1],
             ("vector", Some([one])) => &one["value"][1],
@@ -83,7 +118,23 @@ impl PromqlClient {
         if value.is_finite() { Ok(value) } else { Err(format!("the query gives {value}")) }
     }
 
-    async fn ask(&self, query: &str) -> Result<PromqlAnswer, String> {
+    /// All series of an instant vector.
+    ///
+    /// # Errors
+    /// For people: no answer, a refusal, or no vector.
+    pub async fn series(&self, query: &str, patience: Duration) -> Result<Vec<VectorSeries>, String> {
+        let VectorData { result } = self.data(query, patience, MOST_BYTES_OF_SERIES).await?;
+        Ok(result)
+    }
+
+    async fn data<D: DeserializeOwned>(&self, query: &str, patience: Duration, most: usize) -> Result<D, String> {
+        let asked = timeout(patience, self.ask(query, most)).await;
+        let answer = asked.map_err(|_| format!("Prometheus did not answer within {patience:?}"))??;
+        let PromqlAnswer { error, data } = answer;
+        data.ok_or_else(|| format!("Prometheus: {error}"))
+    }
+
+    async fn ask<D: DeserializeOwned>(&self, query: &str, most: usize) -> Result<PromqlAnswer<D>, String> {
         let body = format!("query={}", encoded(query));
         let request = Request::builder()
             .method(Method::POST)
@@ -103,7 +154,7 @@ impl PromqlClient {
             format!("{}: {}{remedy}", self.uri, https::chain(&error))
         })?;
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
+        let body = Limited::new(answer.into_body(), most).collect().await;
         let body = body.map_err(|error| format!("{}: {error}", self.uri))?.to_bytes();
         if status == StatusCode::UNAUTHORIZED {
             let remedy =
@@ -149,6 +200,18 @@ mod tests {
     #[test]
     fn a_query_is_encoded_byte_by_byte() {
         assert_eq!(encoded("sum(a{b=\"\u{e9}\"}) + 1.5"), "sum%28a%7Bb%3D%22%C3%A9%22%7D%29%20%2B%201.5");
+    }
+
+    #[test]
+    fn a_series_has_labels_and_a_value_that_is_a_number_or_none() {
+        let answer = r#"{"status":"success","data":{"resultType":"vector","result":[
+            {"metric":{"__name__":"a","node_name":"n1"},"value":[1700000000.25,"12.5"]},
+            {"metric":{},"value":[1700000000.25,"NaN"]}]}}"#;
+        let answer: PromqlAnswer<VectorData> = serde_json::from_str(answer).unwrap();
+        let [first, second] = &answer.data.unwrap().result[..] else { panic!() };
+        assert_eq!((first.label("__name__"), first.label("node_name"), first.label("x")), ("a", "n1", ""));
+        assert_eq!((first.value(), second.value()), (Some(12.5), None));
+        assert_eq!(format!("{}", first.asked_s()), "1700000000.25");
     }
 
     #[test]
