@@ -4,6 +4,7 @@ use std::env;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -65,6 +66,8 @@ fn budgets_are_released_and_resumed_without_a_controller_and_nodes_are_listed_by
         return;
     }
     let mut world = World::new();
+    // As an agent has it by itself.
+    world.interval = "1s";
     install(&world.node.cluster);
     let [_pod] = world.busy(["train"]);
     let hall = Hall::new(&world, "Hold");
@@ -82,8 +85,11 @@ fn budgets_are_released_and_resumed_without_a_controller_and_nodes_are_listed_by
     let budgets = || line_of(&person.says(&["energy", "budgets"]), &name);
     assert_eq!(budgets(), format!("{name} Enforce 100000 W - - - 0 0 0 no status yet: does the controller run?"));
 
+    let asked = Instant::now();
     assert_eq!(person.says(&["energy", "release", &name]), format!("{name}: Off, was Enforce\n"));
     world.wait_until_open("GPU-train");
+    // For docs/cluster.md.
+    println!("kubectl energy release, to the clock of the GPU as it was: {:.2?}", asked.elapsed());
     assert_eq!(budgets(), format!("{name} Off 100000 W - - - 0 0 0 released, was Enforce"));
     assert_eq!(person.says(&["energy", "release", &name]), format!("{name}: is Off already\n"));
     assert_eq!(person.says(&["energy", "resume", &name]), format!("{name}: Enforce\n"));
