@@ -130,8 +130,9 @@ fn enforce(world: &World) {
     assert_eq!((&owner["kind"], &owner["name"]), (&json!("ClusterPowerBudget"), &json!("hall")));
     assert_eq!(level["spec"]["leaseName"], "energy-agent-levels");
     // The rack: 5000 W are floors, 15000 of 25000 W are left.
-    let rack = wait_for("the level of the rack", || world.api.level("rack-r0"));
-    assert_eq!(rack["spec"]["levels"], json!([{"tier": "", "permille": 600}]), "{rack}");
+    // It is lower while a node is late with its answer.
+    let levels = json!([{"tier": "", "permille": 600}]);
+    wait_for("the level of the rack", || world.api.level("rack-r0").filter(|rack| rack["spec"]["levels"] == levels));
 }
 
 /// A load step to 133 % of the budget, then a budget that is cut; tiers are cut in their order.

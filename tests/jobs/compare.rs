@@ -351,7 +351,12 @@ fn a_run_of_a_sweep_waits_until_the_gpu_is_as_cool_as_at_the_first_start() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(sweep.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let hot = lines.find(|line| line.contains("°C")).unwrap();
+    let mut before = Vec::new();
+    let hot = lines.find(|line| {
+        before.push(line.clone());
+        line.contains("°C")
+    });
+    let hot = hot.unwrap_or_else(|| panic!("no run waited: {before:#?}"));
     assert_eq!(hot, "GPU 0 is at 50 °C; the next run begins at 37 °C, or after 30 s");
     // Longer than it takes to begin a run that waits for nothing.
     thread::sleep(Duration::from_secs(2));

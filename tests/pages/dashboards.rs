@@ -248,7 +248,7 @@ fn every_query_gives_data() {
     world.run_until(begin + length);
     world.run_until_capped();
     if let Some(wanted) = pictures::wanted() {
-        wanted.write_pages(&world.agent);
+        wanted.write_pages(&world.agent.address, world.controller.as_ref().map(|controller| &*controller.address));
     }
     // Nothing moves the energy counters while the questions are asked.
     let (range_s, end_s) = (begin.elapsed().as_secs(), now_s());
@@ -257,7 +257,7 @@ fn every_query_gives_data() {
     let lookup = Regex::new(r"^label_values\((.*), ([a-z_]+)\)$").unwrap();
     let legend = Regex::new(r"\{\{([a-z_]+)\}\}").unwrap();
     for board in boards() {
-        if board.name == "cluster-budgets" && !world.has_controller() {
+        if board.name == "cluster-budgets" && world.controller.is_none() {
             skip(&API_SERVER);
             continue;
         }

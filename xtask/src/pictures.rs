@@ -13,8 +13,8 @@ use crate::{cargo, checked, root, tools};
 const PAGE: &str = include_str!("pictures/page.html");
 /// Width of the page, and pixels of its height beside the panels and for each unit of the panels' grid.
 const SIZE: (u64, u64, u64) = (1400, 50, 38);
-/// The agent's pages that the test keeps, and the sizes of their pictures.
-const PAGES: [(&str, (u64, u64)); 2] = [("landing", (1100, 1000)), ("policies", (1100, 900))];
+/// The program's own pages that the test keeps, and the sizes of their pictures.
+const PAGES: [(&str, (u64, u64)); 3] = [("landing", (1100, 1000)), ("policies", (1100, 900)), ("budgets", (1100, 900))];
 
 /// Draws every dashboard into `docs/pictures`; with `redraw` from the answers of the last time.
 ///

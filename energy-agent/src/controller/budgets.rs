@@ -110,10 +110,11 @@ impl Laws {
     ) -> Round {
         let mut round = Round { limits: vec![None; fleet.nodes.len()], ..Round::default() };
         self.follow(objects, fleet, &mut round.unread);
-        let mut order: Vec<(usize, String)> =
-            self.states.iter().map(|(name, state)| (state.members.len(), name.clone())).collect();
+        // A rack before its hall; of two with the same nodes, the lower budget is within the other.
+        let place = |(name, state): (&String, &BudgetState)| (state.members.len(), state.spec.spec.watts, name.clone());
+        let mut order: Vec<_> = self.states.iter().map(place).collect();
         order.sort();
-        for (_, name) in order {
+        for (.., name) in order {
             let Some(state) = self.states.get_mut(&name).filter(|state| state.spec.spec.mode != Mode::Off) else {
                 continue;
             };

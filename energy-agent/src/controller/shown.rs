@@ -22,7 +22,7 @@ pub struct ShownRounds {
     history: BTreeMap<String, VecDeque<HistoryPoint>>,
     /// By name; made anew when budgets or nodes change.
     parents: BTreeMap<String, String>,
-    made_for: Option<(u64, Vec<usize>)>,
+    made_for: Option<(u64, Vec<(String, usize)>)>,
 }
 
 impl ShownRounds {
@@ -33,7 +33,8 @@ impl ShownRounds {
         (view.rounds, view.taken, view.completed) = (self.rounds, SystemTime::now(), Instant::now());
         (view.counts.reports, view.counts.missing_reports) = (fleet.answers.reports, fleet.answers.failures);
         let Some((round, policies)) = round else { return view };
-        let made_for = (fleet.revision, round.budgets.iter().map(|budget| budget.nodes.len()).collect());
+        let place = |budget: &Decided| (budget.object.metadata.name.clone(), budget.nodes.len());
+        let made_for = (fleet.revision, round.budgets.iter().map(place).collect());
         if self.made_for.as_ref() != Some(&made_for) {
             self.parents = parents(round);
             self.made_for = Some(made_for);

@@ -146,6 +146,16 @@ fn a_rack_is_decided_before_its_hall_and_bounds_what_the_hall_counts_on() {
 }
 
 #[test]
+fn of_two_budgets_with_the_same_nodes_the_lower_one_is_within_the_other() {
+    let mut world = World::new(&[1000.0, 1000.0]);
+    world.budget("a-hall", 1, hall(2400));
+    world.budget("b-rack", 1, hall(1000));
+    assert_eq!(parents(&world.round()), BTreeMap::from([("b-rack".to_owned(), "a-hall".to_owned())]));
+    world.budget("b-rack", 2, hall(3000));
+    assert_eq!(parents(&world.round()), BTreeMap::from([("a-hall".to_owned(), "b-rack".to_owned())]));
+}
+
+#[test]
 fn an_agent_that_was_never_heard_counts_with_the_mean_of_the_others_most() {
     let mut world = World::new(&[900.0, 900.0, 900.0, 900.0]);
     world.budget("hall", 1, hall(4000));

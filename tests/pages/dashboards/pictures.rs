@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::board::{Board, filled_in};
-use crate::common::agent::{Agent, PROGRAM};
+use crate::common::agent::PROGRAM;
 use crate::common::prometheus::Prometheus;
 
 pub struct Wanted {
@@ -57,10 +57,12 @@ impl Wanted {
         }
     }
 
-    /// The agent's own pages, as a browser gets them.
-    pub fn write_pages(&self, agent: &Agent) {
-        for (path, name) in [("", "landing.html"), ("policies", "policies.html")] {
-            let asked = ureq::get(format!("http://{}/{path}", agent.address)).header("accept", "text/html").call();
+    /// The program's own pages, as a browser gets them, by the addresses of the agent and the controller.
+    pub fn write_pages(&self, agent: &str, controller: Option<&str>) {
+        let mut pages = vec![(agent, "", "landing.html"), (agent, "policies", "policies.html")];
+        pages.extend(controller.map(|controller| (controller, "budgets", "budgets.html")));
+        for (address, path, name) in pages {
+            let asked = ureq::get(format!("http://{address}/{path}")).header("accept", "text/html").call();
             let page = asked.unwrap().body_mut().read_to_string().unwrap();
             fs::write(self.folder.join(name), page).unwrap();
         }

@@ -27,7 +27,7 @@ pub struct World {
     pub prometheus: Prometheus,
     pub agent: Agent,
     /// Where there is a real API server.
-    controller: Option<Controller>,
+    pub controller: Option<Controller>,
     powercap: Powercap,
     policies: PathBuf,
     busy: Busy,
@@ -134,10 +134,6 @@ impl World {
         }
     }
 
-    pub fn has_controller(&self) -> bool {
-        self.controller.is_some()
-    }
-
     /// The policies that recommended until now are enforced.
     pub fn enforce(&self) {
         write_policies(&self.policies, "Enforce");
@@ -177,19 +173,21 @@ impl World {
     }
 }
 
-/// A rack of this node alone, and the controller that watches it.
+/// A hall with a rack of this node alone, and the controller that watches it.
 fn controlled(node: &Node, agent: &Agent) -> Controller {
     const NAMESPACE: &str = "energy-agent";
     let cluster = &node.cluster;
     install_kinds(cluster);
     serve_endpoint_slices(cluster);
-    put(cluster, "/api/v1/nodes", &json!({"metadata": {"name": node.name, "labels": {"rack": "r17"}}}));
+    put(cluster, "/api/v1/nodes", &json!({"metadata": {"name": node.name, "labels": {"hall": "a", "rack": "r17"}}}));
     publish_agent(cluster, NAMESPACE, &node.name, &agent.address);
-    let budget = json!({
-        "apiVersion": "power.energy-agent.io/v1alpha1", "kind": "ClusterPowerBudget", "metadata": {"name": "rack-r17"},
-        "spec": {"watts": 1000, "nodes": {"matchLabels": {"rack": "r17"}}},
-    });
-    put(cluster, "/apis/power.energy-agent.io/v1alpha1/clusterpowerbudgets", &budget);
+    for (name, watts, label, value) in [("hall-a", 1500, "hall", "a"), ("rack-r17", 1000, "rack", "r17")] {
+        let budget = json!({
+            "apiVersion": "power.energy-agent.io/v1alpha1", "kind": "ClusterPowerBudget", "metadata": {"name": name},
+            "spec": {"watts": watts, "nodes": {"matchLabels": {label: value}}},
+        });
+        put(cluster, "/apis/power.energy-agent.io/v1alpha1/clusterpowerbudgets", &budget);
+    }
     Controller::start(&node.kubeconfig, NAMESPACE)
 }
 

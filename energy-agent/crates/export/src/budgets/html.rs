@@ -27,10 +27,10 @@ pub fn page(view: &View) -> String {
     write(
         &mut page,
         format_args!(
-            "<header><p>energy-agent controller</p><h1>Power budgets</h1>\n<p>{who}. {} budgets, {} nodes. As of <time>{}</time>.</p>\
+            "<header><p>energy-agent controller</p><h1>Power budgets</h1>\n<p>{who}. {}, {}. As of <time>{}</time>.</p>\
              </header>\n",
-            view.budgets.len(),
-            view.nodes.len(),
+            count(view.budgets.len(), "budget"),
+            count(view.nodes.len(), "node"),
             humantime::format_rfc3339_seconds(view.taken),
         ),
     );
@@ -59,7 +59,7 @@ fn write_budget(page: &mut String, view: &View, budget: &BudgetRow, depth: usize
     write(
         page,
         format_args!(
-            "<section{inside}><h2>{}</h2>\n<p><span class=\"chip {tone}\">{}</span> {} of {} {} \u{2014} {}; {} nodes, {} limited, \
+            "<section{inside}><h2>{}</h2>\n<p><span class=\"chip {tone}\">{}</span> {} of {} {} \u{2014} {}; {}, {} limited, \
              {} silent</p>\n",
             escaped(&budget.name),
             budget.mode,
@@ -67,7 +67,7 @@ fn write_budget(page: &mut String, view: &View, budget: &BudgetRow, depth: usize
             watts(Some(budget.budget_watts)),
             bar(budget.watts, budget.budget_watts),
             levels(budget),
-            budget.nodes.len(),
+            count(budget.nodes.len(), "node"),
             budget.limited,
             budget.silent,
         ),
@@ -91,13 +91,18 @@ fn write_budget(page: &mut String, view: &View, budget: &BudgetRow, depth: usize
     }
 }
 
+fn count(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
 fn levels(budget: &BudgetRow) -> String {
     if budget.permille() == 1000 {
         return "open".to_owned();
     }
     let tier = |tier: &super::view::TierView| {
         let name = if tier.name.is_empty() { "level" } else { &tier.name };
-        format!("{} {} \u{2030}", escaped(name), tier.permille)
+        format!("{} {:.1} %", escaped(name), f64::from(tier.permille) / 10.0)
     };
     budget.tiers.iter().map(tier).collect::<Vec<_>>().join(", ")
 }
