@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout_at;
 use tracing::warn;
 
-use self::plan::{Request, Task, Unfollowed};
+use self::plan::{BridgePlan, Request, Task, Unfollowed};
 use super::sources::SeenCluster;
 use super::totals::DecidedPolicy;
 
@@ -32,14 +32,38 @@ const PAUSE: Duration = Duration::from_secs(30);
 pub struct Bridge {
     api: Arc<Api>,
     identity: String,
-    /// What was said of an object that cannot be followed, by its path, and whether its Event was taken.
-    said: BTreeMap<String, (String, bool)>,
-    /// Writes that were refused, by path, until they are tried again.
+    /// What was said of an object that cannot be followed, by its path.
+    said: BTreeMap<String, SaidOfObject>,
+    /// Writes that are not made again until then, by path: they were refused, or changed nothing.
     paused: BTreeMap<String, (Request, Instant)>,
     /// When status was written, by path.
     stamped: BTreeMap<String, Instant>,
+    /// Paths of the last write and of the last object that was complained about: the next round goes on behind them, so that
+    /// nobody's objects keep those of others from their turn.
+    last: [String; 2],
     news: LogLimit<Reason>,
     trouble: Option<String>,
+}
+
+/// What was said of an object.
+struct SaidOfObject {
+    message: String,
+    /// When its Event is posted again; `None`: it was taken.
+    again: Option<Instant>,
+}
+
+impl SaidOfObject {
+    /// Whether this is still to be said.
+    fn is_open(&self, message: &str, now: Instant) -> bool {
+        self.message != message || self.again.is_some_and(|again| again <= now)
+    }
+}
+
+/// In the order of their paths, from behind `last` on and round.
+fn take_turns<T>(items: &mut [T], path: impl Fn(&T) -> String, last: &str) {
+    items.sort_by_cached_key(&path);
+    let first = items.partition_point(|item| *path(item) <= *last);
+    items.rotate_left(first);
 }
 
 impl Bridge {
@@ -50,6 +74,7 @@ impl Bridge {
             said: BTreeMap::new(),
             paused: BTreeMap::new(),
             stamped: BTreeMap::new(),
+            last: [String::new(), String::new()],
             news: LogLimit::default(),
             trouble: None,
         }
@@ -64,26 +89,47 @@ impl Bridge {
     pub async fn follow(&mut self, seen: &SeenCluster, decided: &[DecidedPolicy], until: Instant) {
         let now = Instant::now();
         let until = until.min(now + PATIENCE);
-        let plan = plan::plan(seen, decided, &self.stamped, now);
-        self.forget(&plan.known, now);
+        let BridgePlan { mut tasks, mut problems, known } = plan::plan(seen, decided, &self.stamped, now);
+        self.forget(&known, now);
         self.trouble = None;
-        for problem in plan.problems.into_iter().take(MOST_WRITES) {
-            self.complain(problem, until).await;
-        }
-        let is_paused = |task: &Task| self.paused.get(&task.path).is_some_and(|(refused, _)| *refused == task.request);
-        let tasks = plan.tasks.into_iter().filter(|task| !is_paused(task));
-        for task in tasks.take(MOST_WRITES).collect::<Vec<_>>() {
-            match timeout_at(until.into(), self.write(&task)).await {
-                Ok(Ok(())) => {
-                    if matches!(task.request, Request::Status(_)) {
-                        self.stamped.insert(task.path, now);
-                    }
-                }
-                Ok(Err(error)) => self.failed(task, error, until).await,
-                // The rest waits for the next round.
-                Err(_) => break,
+        tasks.retain(|task| self.paused.get(&task.path).is_none_or(|(request, _)| *request != task.request));
+        take_turns(&mut tasks, |task| task.path.clone(), &self.last[0]);
+        for task in tasks.into_iter().take(MOST_WRITES) {
+            if !self.follow_one(task, until).await {
+                return;
             }
         }
+        problems
+            .retain(|problem| self.said.get(&problem.path()).is_none_or(|said| said.is_open(&problem.message, now)));
+        take_turns(&mut problems, Unfollowed::path, &self.last[1]);
+        for problem in problems.into_iter().take(MOST_WRITES) {
+            self.complain(problem, until).await;
+        }
+    }
+
+    /// Returns false where the time is over: the rest waits for the next round.
+    async fn follow_one(&mut self, task: Task, until: Instant) -> bool {
+        // A request that is begun after the term may still be sent.
+        if Instant::now() >= until {
+            return false;
+        }
+        self.last[0].clone_from(&task.path);
+        match timeout_at(until.into(), self.write(&task)).await {
+            Ok(Ok(())) => {
+                if matches!(task.request, Request::Status(_)) {
+                    self.stamped.insert(task.path, Instant::now());
+                } else {
+                    self.pause(task.path, task.request);
+                }
+            }
+            Ok(Err(error)) => self.failed(task, error, until).await,
+            Err(_) => return false,
+        }
+        true
+    }
+
+    fn pause(&mut self, path: String, request: Request) {
+        self.paused.insert(path, (request, Instant::now() + PAUSE));
     }
 
     /// Drops what belongs to objects that are gone.
@@ -105,46 +151,50 @@ impl Bridge {
     }
 
     async fn failed(&mut self, task: Task, error: ApiError, until: Instant) {
-        let is_apply = matches!(task.request, Request::Apply(_));
+        let Task { path, request, about } = task;
+        let is_apply = matches!(request, Request::Apply(_));
         let message = match error {
             ApiError::Conflict if is_apply => {
-                "another manager has set the clock of one of these devices; its clock stays".to_owned()
+                Some("another manager has set the clock of one of these devices; its clock stays".to_owned())
             }
-            // Written by somebody else or deleted meanwhile: the next round knows it.
-            ApiError::Conflict | ApiError::Absent => return,
-            ApiError::Invalid(trouble) => trouble.to_string(),
-            // Not the object's fault.
+            // Written by somebody else or deleted meanwhile: a round that knows it asks for something else.
+            ApiError::Conflict | ApiError::Absent => None,
+            ApiError::Invalid(trouble) => Some(trouble.to_string()),
+            // The API server is not there, or does not allow it, as in a namespace that is being deleted.
             ApiError::Failed(trouble) => {
                 if self.news.is(trouble.reason, Instant::now()) {
-                    warn!(object = task.path, problem = %trouble, "what Climatik's objects ask for can't be written");
+                    warn!(object = path, problem = %trouble, "what Climatik's objects ask for can't be written");
                 }
-                self.trouble = Some(format!("{}: {trouble}", task.path));
-                return;
+                self.trouble = Some(format!("{path}: {trouble}"));
+                None
             }
         };
-        self.paused.insert(task.path, (task.request, Instant::now() + PAUSE));
-        if let Some((kind, object)) = task.about {
+        self.pause(path, request);
+        if let Some(((kind, object), message)) = about.zip(message) {
             self.complain(Unfollowed { kind, object, message }, until).await;
         }
     }
 
     /// Says what is wrong with an object of Climatik, once, in the log and by an Event.
     async fn complain(&mut self, problem: Unfollowed, until: Instant) {
+        let now = Instant::now();
+        let path = problem.path();
+        let before = self.said.get(&path).filter(|said| said.message == problem.message);
+        if now >= until || before.is_some_and(|said| !said.is_open(&problem.message, now)) {
+            return;
+        }
         let Unfollowed { kind, object, message } = problem;
         let Metadata { namespace, name, .. } = &object.metadata;
-        let path = plan::path_of(kind, &object.metadata);
-        match self.said.get(&path).filter(|(said, _)| *said == message) {
-            Some((_, true)) => return,
-            Some((_, false)) => {}
-            None => {
-                let object = format!("{kind} {namespace}/{name}");
-                warn!(object, problem = message, "an object of Climatik is not followed");
-            }
+        if before.is_none() {
+            let object = format!("{kind} {namespace}/{name}");
+            warn!(object, problem = message, "an object of Climatik is not followed");
         }
+        self.last[1].clone_from(&path);
         let event = self.event(kind, &object, &message);
         let collection = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
         let posted = timeout_at(until.into(), self.api.create(&collection, &event)).await;
-        self.said.insert(path, (message, matches!(posted, Ok(Ok(_)))));
+        let again = (!matches!(posted, Ok(Ok(_)))).then(|| now + PAUSE);
+        self.said.insert(path, SaidOfObject { message, again });
     }
 
     fn event(&self, kind: &str, object: &KubeObject, message: &str) -> Value {
@@ -167,5 +217,28 @@ impl Bridge {
             "reportingController": "energy-agent-controller",
             "reportingInstance": short(&self.identity, 120),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fifty_objects_of_one_tenant_keep_nobody_from_their_turn() {
+        // 120 of a tenant, and one behind them; each round takes fifty.
+        let all: Vec<String> =
+            (0..120).map(|index| format!("/aaa/{index:03}")).chain(["/zzz/one".to_owned()]).collect();
+        let (mut last, mut rounds) = (String::new(), Vec::new());
+        for _ in 0..3 {
+            let mut turn = all.clone();
+            turn.reverse();
+            take_turns(&mut turn, Clone::clone, &last);
+            turn.truncate(MOST_WRITES);
+            last.clone_from(&turn[MOST_WRITES - 1]);
+            rounds.push(turn);
+        }
+        assert_eq!([&rounds[0][0], &rounds[1][0], &rounds[2][0]], ["/aaa/000", "/aaa/050", "/aaa/100"]);
+        assert!(rounds[2].contains(&"/zzz/one".to_owned()) && rounds[2].contains(&"/aaa/028".to_owned()));
     }
 }

@@ -72,6 +72,8 @@ pub struct DecidedPolicy {
     pub is_ours: bool,
     /// What its pods draw, as far as it is measured.
     pub watts: f64,
+    /// That is all of it: every node with pods of it has measured them, and enough agents have answered to know of the nodes.
+    pub is_measured: bool,
     pub pods: u32,
     pub capped: u32,
     /// Places in the fleet of the nodes with pods of it.
@@ -226,6 +228,7 @@ impl PolicyState {
             is_ours: !is_foreign(&self.object),
             // Not by `sum`, which is -0 of no nodes.
             watts: mine.iter().filter_map(|said| said.report.watts).fold(0.0, Add::add),
+            is_measured: !is_blind && mine.iter().all(|said| said.report.watts.is_some()),
             pods: sum(|report| report.pods),
             capped: sum(|report| report.capped_pods),
             nodes: mine.iter().map(|said| said.place).collect(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use energy_model::resources::climatik::clocks::{NodeClocks, asked_clocks, clocks_write, has_clocks};
-use energy_model::resources::climatik::mirror::{MirrorWrite, is_action_required, mirror, mirror_name};
+use energy_model::resources::climatik::mirror::{MirrorWrite, is_action_required, is_mirror, mirror, mirror_name};
 use energy_model::resources::object::{KubeObject, Metadata};
 use energy_model::resources::{GROUP, VERSION, climatik, node_frequencies, power_capping_policy};
 use serde_json::{Value, json};
@@ -39,6 +39,12 @@ pub struct Unfollowed {
     pub message: String,
 }
 
+impl Unfollowed {
+    pub fn path(&self) -> String {
+        path_of(self.kind, &self.object.metadata)
+    }
+}
+
 #[derive(Default)]
 pub struct BridgePlan {
     pub tasks: Vec<Task>,
@@ -59,7 +65,7 @@ pub fn plan(
     // Without knowing what there is, nothing is made or taken away.
     if let (Some(policies), Some(ours)) = (&theirs.policies, &seen.policies) {
         plan.add_mirrors(policies, ours);
-        plan.add_statuses(policies, decided, stamped, now);
+        plan.add_statuses(policies, ours, decided, stamped, now);
     }
     if let Some(frequencies) = &theirs.frequencies {
         plan.add_clocks(frequencies, &seen.frequencies);
@@ -93,6 +99,7 @@ impl BridgePlan {
     fn add_statuses(
         &mut self,
         policies: &ObjectsByKey,
+        ours: &ObjectsByKey,
         decided: &[DecidedPolicy],
         stamped: &BTreeMap<String, Instant>,
         now: Instant,
@@ -102,15 +109,24 @@ impl BridgePlan {
             let Metadata { namespace, name, .. } = &decided.object.metadata;
             (namespace.clone(), name.clone())
         };
-        let watts: BTreeMap<_, f64> = decided.iter().map(|decided| (name(decided), decided.watts)).collect();
+        // Power that is not known is no reason to say that nothing is needed.
+        let measured = decided.iter().filter(|decided| decided.is_measured);
+        let watts: BTreeMap<_, f64> = measured.map(|decided| (name(decided), decided.watts)).collect();
         for theirs in policies.values() {
             let key = (theirs.metadata.namespace.clone(), mirror_name(theirs));
             let Some(watts) = watts.get(&key) else { continue };
+            if !ours.get(&key).is_some_and(|there| is_mirror(there, theirs)) {
+                continue;
+            }
             let is = is_action_required(theirs, *watts);
             let path = path_of(kind, &theirs.metadata);
             let is_old = stamped.get(&path).is_none_or(|at| now.saturating_duration_since(*at) >= AGE);
             if theirs.status["cappingActionRequired"] != is || is_old {
-                let patch = json!({"status": {"cappingActionRequired": is, "lastUpdated": time()}});
+                let patch = json!({
+                    // Who leads no longer knows an older version.
+                    "metadata": {"resourceVersion": theirs.metadata.resource_version},
+                    "status": {"cappingActionRequired": is, "lastUpdated": time()},
+                });
                 self.tasks.push(Task {
                     path,
                     request: Request::Status(patch),
@@ -123,10 +139,10 @@ impl BridgePlan {
     fn add_clocks(&mut self, frequencies: &ObjectsByKey, ours: &ObjectsByKey) {
         let kind = node_frequencies::KIND;
         self.known.extend(frequencies.values().map(|theirs| path_of(kind, &theirs.metadata)));
+        let key = |object: &KubeObject| (object.metadata.namespace.clone(), object.metadata.name.clone());
         let mut asked = asked_clocks(frequencies.values().map(Arc::as_ref));
         for (refused, message) in asked.refused {
-            let key = (refused.metadata.namespace.clone(), refused.metadata.name.clone());
-            if let Some(object) = frequencies.get(&key).map(Arc::clone) {
+            if let Some(object) = frequencies.get(&key(refused)).map(Arc::clone) {
                 self.problems.push(Unfollowed { kind, object, message });
             }
         }
@@ -137,11 +153,11 @@ impl BridgePlan {
         for (node, clocks) in &asked.nodes {
             let there = ours.get(&(String::new(), node.clone())).map(Arc::as_ref);
             let Some(object) = clocks_write(node, clocks, there) else { continue };
-            let of_node = |theirs: &&Arc<KubeObject>| theirs.spec["nodeName"] == node.as_str();
+            let about = clocks.by.and_then(|by| frequencies.get(&key(by)));
             self.tasks.push(Task {
                 path: format!("/apis/{GROUP}/{VERSION}/{}/{node}", node_frequencies::PLURAL),
                 request: Request::Apply(object),
-                about: frequencies.values().find(of_node).map(|theirs| (kind, Arc::clone(theirs))),
+                about: about.map(|theirs| (kind, Arc::clone(theirs))),
             });
         }
     }

@@ -1,7 +1,7 @@
 //! The CustomResourceDefinitions of all kinds. That of PowerCappingPolicy follows from the table of policy fields.
 
 mod budget;
-mod frequencies;
+pub(crate) mod frequencies;
 mod level;
 mod policy;
 mod schema;

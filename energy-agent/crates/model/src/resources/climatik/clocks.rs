@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{WRITTEN, is_as_written};
 use crate::resources::api_version;
+use crate::resources::definitions::frequencies::{CORES, GPUS};
 use crate::resources::node_frequencies::{self, CpuFrequency, GpuFrequency, NodeFrequenciesSpec};
 use crate::resources::object::KubeObject;
 
@@ -45,13 +46,15 @@ struct AskedCore {
 /// What NodeFrequencies of Climatik ask for, by node, and what is wrong with those that are left out.
 #[derive(Debug, Default)]
 pub struct AskedClocks<'a> {
-    pub nodes: BTreeMap<String, NodeClocks>,
+    pub nodes: BTreeMap<String, NodeClocks<'a>>,
     pub refused: Vec<(&'a KubeObject, String)>,
 }
 
 /// Clocks of one node in MHz, by UUID of the GPU and by core.
 #[derive(Debug, Default)]
-pub struct NodeClocks {
+pub struct NodeClocks<'a> {
+    /// The first object that asks for them.
+    pub by: Option<&'a KubeObject>,
     gpus: BTreeMap<String, u32>,
     cores: BTreeMap<u32, u32>,
 }
@@ -62,12 +65,18 @@ pub fn asked_clocks<'a>(theirs: impl IntoIterator<Item = &'a KubeObject>) -> Ask
     for object in theirs {
         match read_clocks(object) {
             Ok((node, clocks)) => {
-                let NodeClocks { gpus, cores } = asked.nodes.entry(node).or_default();
+                let there = asked.nodes.entry(node).or_default();
+                if !there.has_room(&clocks) {
+                    let message = format!("its node would have clocks of more than {GPUS} GPUs or {CORES} cores");
+                    asked.refused.push((object, message));
+                    continue;
+                }
+                there.by.get_or_insert(object);
                 for (uuid, clock) in clocks.gpus {
-                    gpus.entry(uuid).and_modify(|lowest| *lowest = clock.min(*lowest)).or_insert(clock);
+                    there.gpus.entry(uuid).and_modify(|lowest| *lowest = clock.min(*lowest)).or_insert(clock);
                 }
                 for (core, clock) in clocks.cores {
-                    cores.entry(core).and_modify(|lowest| *lowest = clock.min(*lowest)).or_insert(clock);
+                    there.cores.entry(core).and_modify(|lowest| *lowest = clock.min(*lowest)).or_insert(clock);
                 }
             }
             Err(refusal) => asked.refused.push((object, refusal)),
@@ -76,7 +85,16 @@ pub fn asked_clocks<'a>(theirs: impl IntoIterator<Item = &'a KubeObject>) -> Ask
     asked
 }
 
-fn read_clocks(theirs: &KubeObject) -> Result<(String, NodeClocks), String> {
+impl NodeClocks<'_> {
+    /// An object of ours has lists of limited length.
+    fn has_room(&self, more: &NodeClocks<'_>) -> bool {
+        let gpus = more.gpus.keys().filter(|uuid| !self.gpus.contains_key(*uuid)).count();
+        let cores = more.cores.keys().filter(|core| !self.cores.contains_key(core)).count();
+        self.gpus.len() + gpus <= GPUS && self.cores.len() + cores <= CORES
+    }
+}
+
+fn read_clocks(theirs: &KubeObject) -> Result<(String, NodeClocks<'_>), String> {
     let FrequenciesSpec { node_name, gpu_frequencies, cpu_frequencies } = theirs.spec()?;
     // It becomes the name of an object, and a part of its path.
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
@@ -107,7 +125,7 @@ fn bound(megahertz: i64) -> Option<u32> {
 
 /// What has to be applied to the NodeFrequencies of a node, by a manager that owns nothing else there; `None`: nothing.
 #[must_use]
-pub fn clocks_write(node: &str, asked: &NodeClocks, there: Option<&KubeObject>) -> Option<Value> {
+pub fn clocks_write(node: &str, asked: &NodeClocks<'_>, there: Option<&KubeObject>) -> Option<Value> {
     let spec = NodeFrequenciesSpec {
         node_name: None,
         gpu_frequencies: asked
@@ -208,6 +226,22 @@ mod tests {
         // Where the bridge has written nothing it takes nothing away, and makes no empty object.
         assert_eq!(clocks_write("n", &NodeClocks::default(), Some(&object(json!({"metadata": {"name": "n"}})))), None);
         assert_eq!(clocks_write("n", &NodeClocks::default(), None), None);
+    }
+
+    #[test]
+    fn an_object_that_leaves_no_room_for_the_others_is_refused_and_theirs_count() {
+        let many = |name: &str, from: usize| {
+            let gpus: Vec<Value> =
+                (from..from + 40).map(|gpu| json!({"uuid": format!("GPU-{gpu}"), "graphicsFrequency": 900})).collect();
+            frequencies(name, json!({"nodeName": "n", "gpuFrequencies": gpus}))
+        };
+        let (one, two) = (many("one", 0), many("two", 30));
+        let asked = asked_clocks([&one, &two]);
+        assert_eq!((asked.nodes["n"].gpus.len(), asked.refused[0].0.metadata.name.as_str()), (40, "two"));
+        assert_eq!(asked.nodes["n"].by.unwrap().metadata.name, "one");
+        // 40 and 10 more are no more than 64.
+        let overlap = many("overlap", 10);
+        assert_eq!(asked_clocks([&one, &overlap]).nodes["n"].gpus.len(), 50);
     }
 
     #[test]

@@ -121,7 +121,8 @@ fn owner(theirs: &KubeObject) -> ResourceOwner {
 }
 
 /// Also of a policy that was deleted and made again, as long as the mirror of before is still there.
-fn is_mirror(there: &KubeObject, theirs: &KubeObject) -> bool {
+#[must_use]
+pub fn is_mirror(there: &KubeObject, theirs: &KubeObject) -> bool {
     let owner = owner(theirs);
     let is = |one: &ResourceOwner| {
         (&one.api_version, &one.kind, &one.name) == (&owner.api_version, &owner.kind, &owner.name)

@@ -4,8 +4,8 @@ use super::schema::{self, Schema, integer, integer_in, map_list, object, text, t
 use super::{Definition, column, wide};
 use crate::resources::node_frequencies::{KIND, PLURAL};
 
-const GPUS: usize = 64;
-const CORES: usize = 1024;
+pub(crate) const GPUS: usize = 64;
+pub(crate) const CORES: usize = 1024;
 
 pub(super) fn definition() -> Definition {
     Definition {
