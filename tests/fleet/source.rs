@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::Response;
 use serde_json::{Value, json};
 
-use crate::api::{Api, NAMESPACE, says};
+use crate::api::{Api, GROUP, NAMESPACE, says};
 use crate::common::agent::{Agent, wait_for};
 use crate::common::kubernetes::cluster::Cluster;
 use crate::common::kubernetes::server::Server;
@@ -16,12 +16,15 @@ use crate::common::skip::{API_SERVER, skip};
 use crate::gpu_world::{GpuPod, World};
 use crate::replica::Replica;
 
-/// What a node with an agent says that can be held between 200 and 1000 W.
+/// What two nodes with agents say that can be held between 200 and 1000 W; the second one always the same.
 fn agent_page(watts: f64, limit: Option<f64>) -> String {
     let limit = limit
         .map(|limit| format!("energy_agent_node_limit_watts{{budget=\"rack\",node_name=\"a.example\"}} {limit}\n"));
     format!(
-        "energy_agent_node_power_watts{{node_name=\"a.example\"}} {watts}\n\
+        "energy_agent_node_power_watts{{node_name=\"b.example\"}} 900\n\
+         energy_agent_node_power_range_watts{{bound=\"floor\",node_name=\"b.example\"}} 200\n\
+         energy_agent_node_power_range_watts{{bound=\"most\",node_name=\"b.example\"}} 1000\n\
+         energy_agent_node_power_watts{{node_name=\"a.example\"}} {watts}\n\
          energy_agent_node_power_range_watts{{bound=\"floor\",node_name=\"a.example\"}} 200\n\
          energy_agent_node_power_range_watts{{bound=\"most\",node_name=\"a.example\"}} 1000\n{}",
         limit.unwrap_or_default()
@@ -70,7 +73,8 @@ struct Fleet {
     agent: ScrapedPage,
     _gpus: ScrapedPage,
     controller: Replica,
-    prometheus: Prometheus,
+    /// Until it is away.
+    prometheus: Option<Prometheus>,
     world: World,
     /// On its GPU.
     _pods: [GpuPod; 1],
@@ -91,6 +95,7 @@ impl Fleet {
         let (agent, gpus) = (ScrapedPage::serve(&agent_page(900.0, None)), ScrapedPage::serve(DCGM_PAGE));
         let nodes = [
             ("a.example".to_owned(), json!({"rack": "p"})),
+            ("b.example".to_owned(), json!({"rack": "q"})),
             ("g.example".to_owned(), json!({"rack": "p"})),
             (world.node.name.clone(), json!({"real": "yes"})),
         ];
@@ -104,7 +109,13 @@ impl Fleet {
         );
         let flags = ["--controller.source=prometheus", "--prometheus.scrape-interval=3s"];
         let controller = Replica::start_with(&cluster, "p", &prometheus.url(), &flags);
-        Self { api, agent, _gpus: gpus, controller, prometheus, world, _pods: pods, real }
+        Self { api, agent, _gpus: gpus, controller, prometheus: Some(prometheus), world, _pods: pods, real }
+    }
+
+    fn wait_for_rounds(&self, count: u64) {
+        let rounds = || self.controller.budgets()["rounds"].as_u64().unwrap();
+        let before = rounds();
+        wait_for("rounds", || (rounds() > before + count).then_some(()));
     }
 
     fn node(&self, name: &str) -> Option<Value> {
@@ -192,36 +203,64 @@ fn real_agent(fleet: &Fleet) {
 
 /// Prometheus says nothing of pods: a level of a policy that is there stays, and that is said.
 fn policies_are_left_alone(fleet: &Fleet) {
-    let policy = "namespaces/ml/powercappingpolicies/serve";
-    fleet.api.apply(
+    let (api, policy) = (&fleet.api, "namespaces/ml/powercappingpolicies/serve");
+    api.apply(
         policy,
         &json!({
             "mode": "Enforce", "selector": {"matchLabels": {"app": "serve"}},
             "budget": {"watts": 400, "scope": "Total", "components": ["gpu"]},
         }),
     );
+    let uid = api.find(policy).unwrap()["metadata"]["uid"].clone();
+    let level = json!({
+        "apiVersion": "power.energy-agent.io/v1alpha1", "kind": "PowerLevel", "metadata": {"name": "policy.serve"},
+        "spec": {
+            "for": {"kind": "PowerCappingPolicy", "name": "serve", "uid": uid, "generation": 1}, "epoch": 1,
+            "leaseName": "energy-agent-levels", "staleAfterSeconds": 60, "fallbackPermille": 300,
+            "levels": [{"tier": "", "permille": 300}],
+        },
+    });
+    let before = api.create(&format!("{GROUP}/namespaces/ml/powerlevels"), &level);
     wait_for("a word about policies", || {
         let troubles = fleet.controller.budgets()["problems"].to_string();
         troubles.contains("PowerCappingPolicies and NodeFrequencies have no status").then_some(())
     });
-    assert!(fleet.api.find(policy).unwrap()["status"].is_null());
+    fleet.wait_for_rounds(5);
+    assert_eq!(api.find("namespaces/ml/powerlevels/policy.serve"), Some(before));
+    assert!(api.find(policy).unwrap()["status"].is_null());
 }
 
-/// Nodes count with what they may draw, and a level that might be raised is not.
-fn prometheus_is_away(fleet: Fleet) {
-    let Fleet { api, controller, prometheus, mut real, .. } = fleet;
-    drop(prometheus);
-    controller.wait_for_log("Prometheus does not say what nodes draw");
+/// Nodes count with what they may draw; a level that might be raised is not, and one that would be cut for that is not either.
+fn prometheus_is_away(mut fleet: Fleet) {
+    let (api, open) = (fleet.api.clone(), "clusterpowerbudgets/open");
+    // 900 of 950 W, and 1000 W that the node may draw.
+    let spec = json!({"mode": "Enforce", "watts": 950, "nodes": {"matchLabels": {"rack": "q"}}});
+    api.apply(open, &spec);
+    api.wait_for_status_of("an open budget", open, |status| {
+        status["watts"] == 900 && says(status, "Limiting", "False", "Open")
+    });
+    let levels = || ["rack", "open"].map(|budget| api.level(budget).unwrap()["spec"].clone());
+    let before = wait_for("both levels", || api.level("open").map(|_| levels()));
+    fleet.prometheus = None;
+    fleet.controller.wait_for_log("Prometheus does not say what nodes draw");
     // The limit of 584.8 W, and 650 W of GPUs.
-    let status = api.wait_for_status_of("silent nodes", PATH, |status| {
+    api.wait_for_status_of("silent nodes", PATH, |status| {
         status["silentNodes"] == 2 && status["watts"] == 1234 && says(status, "Ready", "False", "TooManySilent")
     });
-    assert_eq!(status["levelPermille"], 481, "{status}");
+    api.wait_for_status_of("more than the budget", open, |status| {
+        status["silentNodes"] == 1 && status["watts"] == 1000 && says(status, "Ready", "False", "TooManySilent")
+    });
     api.apply(PATH, &budget("Enforce", 5000));
-    let rounds = || controller.budgets()["rounds"].as_u64().unwrap();
-    let before = rounds();
     api.wait_for_status_of("the higher budget", PATH, |status| status["budgetWatts"] == 5000);
-    wait_for("rounds without Prometheus", || (rounds() > before + 10).then_some(()));
-    assert_eq!(api.level("rack").unwrap()["spec"]["levels"], json!([{"tier": "", "permille": 481}]));
-    real.assert_well();
+    fleet.wait_for_rounds(10);
+    let now = levels();
+    for (before, now) in before.iter().zip(&now) {
+        assert_eq!(
+            (&before["levels"], &before["fallbackPermille"]),
+            (&now["levels"], &now["fallbackPermille"]),
+            "{now}"
+        );
+    }
+    assert_eq!(now.map(|spec| spec["levels"][0]["permille"].clone()), [json!(481), json!(1000)]);
+    fleet.real.assert_well();
 }

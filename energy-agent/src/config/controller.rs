@@ -122,7 +122,7 @@ pub struct ControllerArgs {
         value_name = "FILE"
     )]
     pub agents_key: Option<PathBuf>,
-    /// How often Prometheus scrapes the agents, for `--controller.source=prometheus`. A node whose last scrape is older than two
+    /// How often Prometheus scrapes the agents and DCGM exporter, for `--controller.source=prometheus`; the longest counts. A node whose last scrape is older than two
     /// and a half of this is silent.
     #[arg(long = "prometheus.scrape-interval", env = "ENERGY_AGENT_PROMETHEUS_SCRAPE_INTERVAL", default_value = "15s", value_parser = interval, value_name = "DURATION")]
     pub scrape_interval: Duration,
@@ -160,6 +160,14 @@ impl ControllerArgs {
             NodeSource::Prometheus => self.interval.max(self.scrape_interval),
         };
         between * STALE_HALVES / 2
+    }
+
+    /// A level is raised no sooner after a raise: Prometheus has the same figures in several rounds.
+    pub const fn raise_every(&self) -> Duration {
+        match self.source {
+            NodeSource::Agents => Duration::ZERO,
+            NodeSource::Prometheus => self.scrape_interval,
+        }
     }
 
     /// How agents are asked.

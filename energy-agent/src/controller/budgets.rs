@@ -58,6 +58,10 @@ pub struct Tick<'a> {
     pub wall: SystemTime,
     /// An older report is none.
     pub patience: Duration,
+    /// In this round, nobody has said anything of any node.
+    pub is_deaf: bool,
+    /// Between two raises of a level.
+    pub raise_every: Duration,
     /// Namespace of the levels, and those there are.
     pub namespace: &'a str,
     pub readings: &'a Readings,
@@ -250,7 +254,15 @@ impl BudgetState {
             }
         }
         let budget_watts = budget_watts;
-        let scene = Scene { now: tick.uptime, watts: budget_watts, factor, members: &members, is_blind: false };
+        let scene = Scene {
+            now: tick.uptime,
+            watts: budget_watts,
+            factor,
+            members: &members,
+            is_blind: false,
+            is_deaf: tick.is_deaf,
+            raise_every: tick.raise_every,
+        };
         let mut decision = self.law.step(&self.spec.settings, &scene);
         let is_ours = self.spec.spec.control.controller_name == CONTROLLER;
         if !is_ours {

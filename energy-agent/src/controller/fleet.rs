@@ -45,7 +45,7 @@ pub struct NodeState {
     /// What its GPUs draw, where DCGM exporter says it and there is no agent.
     pub gpus: Option<HeardGpus>,
     /// Why it could not be asked, for people.
-    pub trouble: Option<String>,
+    pub trouble: Option<Arc<str>>,
     /// What it may draw by all that it may have been told since its last report.
     pub allowed: f64,
     /// For how many rounds it has drawn more than its limit.
@@ -63,6 +63,8 @@ pub struct HeardGpus {
     pub watts: f64,
     /// Of all that was heard.
     pub highest: f64,
+    /// How many they were at most.
+    count: f64,
     seq: u64,
     pub at: Instant,
 }
@@ -91,7 +93,7 @@ impl NodeState {
     }
 
     /// A scrape that was taken in before is no other report, and goes on to age by the own clock.
-    fn take_sample(&mut self, sample: AgentSample, now: Instant) -> Result<(), String> {
+    fn take_sample(&mut self, sample: AgentSample, now: Instant) -> Result<(), Arc<str>> {
         let report = sane(sample.report)?;
         if self.heard.as_ref().is_none_or(|heard| heard.report.seq != report.seq) {
             self.take_report(report, before(now, sample.age));
@@ -99,13 +101,21 @@ impl NodeState {
         Ok(())
     }
 
-    fn take_gpus(&mut self, sample: GpuSample, now: Instant) -> Result<(), String> {
+    fn take_gpus(&mut self, sample: GpuSample, now: Instant) -> Result<(), Arc<str>> {
         if !is_possible(sample.watts) {
-            return Err(format!("GPUs with figures that no node can draw (0 to {MOST_WATTS} W are taken)"));
+            return Err(format!("GPUs with figures that no node can draw (0 to {MOST_WATTS} W are taken)").into());
         }
         if self.gpus.is_none_or(|heard| heard.seq != sample.seq) {
             let highest = self.gpus.map_or(sample.watts, |heard| heard.highest.max(sample.watts));
-            self.gpus = Some(HeardGpus { watts: sample.watts, highest, seq: sample.seq, at: before(now, sample.age) });
+            let count = self.gpus.map_or(sample.count, |heard| heard.count.max(sample.count));
+            self.gpus = Some(HeardGpus {
+                // A GPU that nobody reports any more does not draw 0 W.
+                watts: if sample.count < count { highest } else { sample.watts },
+                highest,
+                count,
+                seq: sample.seq,
+                at: before(now, sample.age),
+            });
         }
         Ok(())
     }
@@ -192,25 +202,26 @@ impl Fleet {
                 }
                 Err(trouble) => {
                     self.answers.failures += 1;
-                    node.trouble = Some(trouble);
+                    node.trouble = Some(trouble.into());
                 }
             }
         }
         for name in missing.keys() {
             self.answers.failures += 1;
             if let Some(node) = self.places.get(*name).map(|place| &mut self.nodes[*place]) {
-                node.trouble = Some("no answer in time".to_owned());
+                node.trouble = Some("no answer in time".into());
             }
         }
     }
 
     /// What Prometheus knows of all nodes, or why it does not say it.
     pub fn take_samples(&mut self, now: Instant, samples: Result<Samples, String>) {
-        let (mut samples, why) = match samples {
+        // One text for all nodes.
+        let (mut samples, why): (_, Arc<str>) = match samples {
             Ok(samples) => {
-                (samples, "Prometheus has no figures of its agent: it must scrape one with capping on".to_owned())
+                (samples, "Prometheus has no figures of its agent: it must scrape one with capping on".into())
             }
-            Err(why) => (Samples::default(), why),
+            Err(why) => (Samples::default(), why.into()),
         };
         for node in &mut self.nodes {
             let taken = match (samples.agents.remove(&*node.name), samples.gpus.remove(&*node.name)) {
@@ -218,7 +229,7 @@ impl Fleet {
                 // With an agent, its GPUs are a part of what it draws.
                 (None, Some(sample)) if node.address.is_none() && node.heard.is_none() => node.take_gpus(sample, now),
                 _ if node.address.is_none() && node.heard.is_none() && node.gpus.is_none() => continue,
-                _ => Err(why.clone()),
+                _ => Err(Arc::clone(&why)),
             };
             match taken {
                 Ok(()) => self.answers.reports += 1,
@@ -292,6 +303,11 @@ mod tests {
 
     /// What Prometheus says at a Unix time of 2000 s of node `b` with an agent and of node `c` with GPUs, at these scrapes.
     fn samples(agent: Option<(&str, f64)>, gpus: Option<(&str, f64)>) -> Samples {
+        samples_of(agent, gpus.map(|(read, watts)| (read, watts, "2")))
+    }
+
+    /// The last one is the number of GPUs.
+    fn samples_of(agent: Option<(&str, f64)>, gpus: Option<(&str, f64, &str)>) -> Samples {
         let series =
             |labels, value: &str| serde_json::from_value(json!({"metric": labels, "value": [2000.0, value]})).unwrap();
         let mut all = Vec::new();
@@ -305,8 +321,8 @@ mod tests {
                 all.push(series(json!({"__name__": name, "node_name": "b", "bound": bound}), value));
             }
         }
-        if let Some((read, watts)) = gpus {
-            for (bound, value) in [("gpus", watts.to_string().as_str()), ("gpus_read", read)] {
+        if let Some((read, watts, count)) = gpus {
+            for (bound, value) in [("gpus", watts.to_string().as_str()), ("gpus_count", count), ("gpus_read", read)] {
                 all.push(series(json!({"Hostname": "c", "bound": bound}), value));
             }
         }
@@ -338,6 +354,20 @@ mod tests {
         let troubles: Vec<Option<&str>> = fleet.nodes.iter().map(|node| node.trouble.as_deref()).collect();
         assert_eq!(troubles, [None, Some("Prometheus is away"), Some("Prometheus is away")]);
         assert!(fleet.nodes[1].heard.is_some());
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_reported_does_not_draw_0_watts() {
+        let (mut fleet, now) = (Fleet::default(), Instant::now());
+        fleet.follow_nodes(&nodes(&["c"]));
+        let mut watts = |read, watts, count| {
+            fleet.take_samples(now, Ok(samples_of(None, Some((read, watts, count)))));
+            fleet.nodes[0].gpus.map(|heard| heard.watts)
+        };
+        assert_eq!(watts("1990", 650.0, "2"), Some(650.0));
+        assert_eq!(watts("1991", 600.0, "2"), Some(600.0));
+        assert_eq!(watts("1992", 300.0, "1"), Some(650.0));
+        assert_eq!(watts("1993", 310.0, "2"), Some(310.0));
     }
 
     #[test]

@@ -91,7 +91,7 @@ fn applied(
         return say(false, "NoReport", why.to_owned());
     };
     if let Some(trouble) = &node.trouble {
-        return say(false, "NoReport", trouble.clone());
+        return say(false, "NoReport", trouble.to_string());
     }
     if let Some(refusal) = &report.frequencies_refused {
         return say(false, "Refused", refusal.clone());

@@ -209,7 +209,7 @@ impl Rounds {
         let deaf = heard.trouble().map(str::to_owned);
         match (&deaf, &self.deaf) {
             (Some(problem), None) => {
-                warn!(problem, "Prometheus does not say what nodes draw; levels are lowered, never raised")
+                warn!(problem, "Prometheus does not say what nodes draw; levels stay as they are")
             }
             (None, Some(_)) => info!("Prometheus says again what nodes draw"),
             _ => {}
@@ -273,6 +273,8 @@ impl Rounds {
             uptime: uptime(started),
             wall: SystemTime::now(),
             patience: self.config.patience(),
+            is_deaf: self.deaf.is_some(),
+            raise_every: self.config.raise_every(),
             namespace: &self.config.namespace,
             readings: &self.readings,
             levels: &levels,

@@ -13,6 +13,7 @@ pub const QUERY: &str = r#"
 max by (__name__, node_name, bound, budget) ({__name__=~"energy_agent_node_(power|power_range|limit|budget_floor)_watts"})
 or label_replace(min by (node_name) (timestamp(energy_agent_node_power_range_watts{bound="most"})), "bound", "read", "", "")
 or label_replace(sum by (Hostname) (max by (Hostname, UUID) (DCGM_FI_DEV_POWER_USAGE)), "bound", "gpus", "", "")
+or label_replace(count by (Hostname) (max by (Hostname, UUID) (DCGM_FI_DEV_POWER_USAGE)), "bound", "gpus_count", "", "")
 or label_replace(min by (Hostname) (timestamp(DCGM_FI_DEV_POWER_USAGE)), "bound", "gpus_read", "", "")
 "#;
 
@@ -38,6 +39,8 @@ pub struct AgentSample {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuSample {
     pub watts: f64,
+    /// How many they are.
+    pub count: f64,
     /// The time of the scrape.
     pub seq: u64,
     pub age: Duration,
@@ -46,12 +49,14 @@ pub struct GpuSample {
 impl Samples {
     /// VectorSeries without a number count as none.
     pub fn new(series: &[VectorSeries]) -> Self {
-        let (mut agents, mut watts, mut reads) = (HashMap::<String, AgentSample>::new(), Vec::new(), HashMap::new());
+        let (mut agents, mut watts) = (HashMap::<String, AgentSample>::new(), Vec::new());
+        let (mut counts, mut reads) = (HashMap::new(), HashMap::new());
         for one in series {
             let Some(value) = one.value() else { continue };
             match (one.label("node_name"), one.label("Hostname"), one.label("bound")) {
                 ("", "", _) => {}
                 ("", host, "gpus") => watts.push((host, value)),
+                ("", host, "gpus_count") => drop(counts.insert(host, value)),
                 ("", host, "gpus_read") => drop(reads.insert(host, read(one, value))),
                 ("", ..) => {}
                 (node, ..) => agents.entry(node.to_owned()).or_default().add(one, value),
@@ -61,7 +66,7 @@ impl Samples {
         agents.retain(|_, sample| sample.has_floor && sample.has_most && sample.report.seq > 0);
         let gpus = watts.into_iter().filter_map(|(host, watts)| {
             let (seq, age) = *reads.get(host)?;
-            Some((host.to_owned(), GpuSample { watts, seq, age }))
+            Some((host.to_owned(), GpuSample { watts, count: *counts.get(host)?, seq, age }))
         });
         Self { agents, gpus: gpus.collect() }
     }
@@ -165,8 +170,9 @@ mod tests {
         let gpus = json!({"Hostname": "n2", "bound": "gpus"});
         assert_eq!(samples(&[(gpus.clone(), "700")]), Samples::default());
         let read = json!({"Hostname": "n2", "bound": "gpus_read"});
-        let found = samples(&[(gpus, "700"), (read.clone(), "1000")]);
-        let expected = GpuSample { watts: 700.0, seq: 1_000_000, age: Duration::from_millis(500) };
+        let count = json!({"Hostname": "n2", "bound": "gpus_count"});
+        let found = samples(&[(gpus, "700"), (read.clone(), "1000"), (count, "2")]);
+        let expected = GpuSample { watts: 700.0, count: 2.0, seq: 1_000_000, age: Duration::from_millis(500) };
         assert_eq!(found.gpus, HashMap::from([("n2".to_owned(), expected)]));
         // Nor is the power of GPUs without a number.
         assert!(samples(&[(read, "1000")]).gpus.is_empty());

@@ -141,7 +141,7 @@ fn node_view(node: &NodeState, limit: Option<(f64, &String)>, patience: Duration
     NodeView {
         name: Arc::clone(&node.name),
         state,
-        trouble: node.trouble.clone(),
+        trouble: node.trouble.as_deref().map(str::to_owned),
         watts: report.map_or(gpus, |report| report.watts).filter(|_| state == NodeStanding::Reporting),
         floor_watts: report.map(|report| report.floor_watts),
         most_watts: report.map(|report| report.most_watts),

@@ -95,6 +95,8 @@ impl World {
             uptime: Duration::from_secs(self.seconds),
             wall: SystemTime::UNIX_EPOCH,
             patience: PATIENCE,
+            is_deaf: false,
+            raise_every: Duration::ZERO,
             namespace: NAMESPACE,
             readings: &self.readings,
             levels: &self.levels,
@@ -190,7 +192,7 @@ fn gpus_without_an_agent_count_and_are_not_held() {
                 json!({"metric": {"Hostname": "n3", "bound": bound}, "value": [world.seconds, value]}),
             )
         };
-        let series = [one("gpus", watts).unwrap(), one("gpus_read", read).unwrap()];
+        let series = [one("gpus", watts).unwrap(), one("gpus_count", "2").unwrap(), one("gpus_read", read).unwrap()];
         world.fleet.take_samples(world.now(), Ok(Samples::new(&series)));
         world.report(&[900.0; 3]);
         let decided = world.round().budgets.remove(0);

@@ -273,7 +273,15 @@ impl PolicyState {
             members.push(Member { tier: 0, state });
             self.members.insert(Arc::clone(&node.name), memory);
         }
-        let scene = Scene { now: tick.uptime, watts: budget_watts, factor: 1.0, members: &members, is_blind };
+        let scene = Scene {
+            now: tick.uptime,
+            watts: budget_watts,
+            factor: 1.0,
+            members: &members,
+            is_blind,
+            is_deaf: tick.is_deaf,
+            raise_every: tick.raise_every,
+        };
         let mut decision = self.law.step(&settings, &scene);
         if is_foreign(&self.object) {
             let metadata = &self.object.metadata;
@@ -414,6 +422,8 @@ mod tests {
                 uptime: Duration::from_secs(self.seconds),
                 wall: SystemTime::UNIX_EPOCH,
                 patience: PATIENCE,
+                is_deaf: false,
+                raise_every: Duration::ZERO,
                 namespace: "energy-agent",
                 readings: &Readings::default(),
                 levels: &ObjectsByKey::new(),

@@ -31,6 +31,8 @@ pub struct Law {
     doublings: u32,
     cut: Option<Duration>,
     raised: Option<Duration>,
+    /// Of the last step in which anything was known of the nodes.
+    fallback: Option<Permille>,
     highs: Highs,
 }
 
@@ -45,6 +47,10 @@ pub struct Scene<'a> {
     pub members: &'a [Member],
     /// Too little is known of the nodes to raise anything.
     pub is_blind: bool,
+    /// Nobody says anything of any node: all levels stay as they are.
+    pub is_deaf: bool,
+    /// Two raises are apart by so much: each needs news of the nodes.
+    pub raise_every: Duration,
 }
 
 /// What a tick comes to.
@@ -74,7 +80,7 @@ impl Law {
     #[must_use]
     pub fn resume(levels: &[(String, Permille)]) -> Self {
         let (tiers, levels) = levels.iter().cloned().unzip();
-        Self { tiers, levels, doublings: 0, cut: None, raised: None, highs: Highs::default() }
+        Self { tiers, levels, doublings: 0, cut: None, raised: None, fallback: None, highs: Highs::default() }
     }
 
     /// The levels after the last step, by the names of the tiers.
@@ -84,7 +90,7 @@ impl Law {
 
     /// One tick.
     pub fn step(&mut self, settings: &Settings, scene: &Scene<'_>) -> Decision {
-        let Scene { now, watts: budget, factor, members, is_blind } = *scene;
+        let Scene { now, watts: budget, factor, members, is_blind, is_deaf, raise_every } = *scene;
         self.follow_tiers(&settings.tiers);
         let fixed: f64 = members.iter().filter(|member| !is_reporting(member)).map(Member::power).sum();
         // Not by `sum`, which is -0 of no members.
@@ -99,11 +105,14 @@ impl Law {
         let since_cut = now.saturating_sub(*self.cut.get_or_insert(now));
         self.highs.add(now, power);
         let hold = self.hold(settings);
-        if power > settings.engage * budget {
+        if is_deaf {
+            // What silent nodes may draw says nothing of what they do.
+        } else if power > settings.engage * budget {
             self.lower(settings, now, &solution);
         } else if since_cut >= hold
             && !too_many_silent
             && self.is_limited()
+            && self.raised.is_none_or(|raised| now.saturating_sub(raised) >= raise_every)
             && self.highs.since(now.saturating_sub(hold)) < settings.release * budget
         {
             self.raise(now, &solution);
@@ -111,16 +120,23 @@ impl Law {
         // The guards are for the nodes' own watts where the building draws less than they say.
         let safe = factor.max(1.0);
         let limits = shares(members, settings.tiers.len(), |report| report.most);
-        if let Some(share) = settings.oversubscription {
+        if let Some(share) = settings.oversubscription.filter(|_| !is_deaf) {
             for (level, most) in self.levels.iter_mut().zip(solve::levels(&limits, goal(share, safe))) {
                 *level = (*level).min(most);
             }
         }
         let all = [limits.concat()];
+        let lowest = self.levels.iter().min().copied().unwrap_or(Permille::OPEN);
+        let fallback = match self.fallback {
+            // Nothing is known to share by.
+            before if is_deaf => before.unwrap_or(lowest),
+            _ => solve::levels(&all, goal(1.0 - RESERVE, safe))[0],
+        };
+        self.fallback = Some(fallback);
         let floors = factor * (solve::floors(&limits) + fixed);
         Decision {
             levels: self.levels.clone(),
-            fallback: solve::levels(&all, goal(1.0 - RESERVE, safe))[0],
+            fallback,
             watts: power,
             limit_watts: factor
                 * members.iter().map(|member| member.limit(self.levels[member.tier])).fold(0.0, Add::add),

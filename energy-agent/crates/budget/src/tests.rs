@@ -30,7 +30,13 @@ const fn member(report: Report) -> Member {
 }
 
 fn step(law: &mut Law, settings: &Settings, now: u64, watts: f64, members: &[Member]) -> Decision {
-    law.step(settings, &Scene { now: seconds(now), watts, factor: 1.0, members, is_blind: false })
+    law.step(settings, &scene(now, watts, members))
+}
+
+/// All that there is to know is known.
+const fn scene(now: u64, watts: f64, members: &[Member]) -> Scene<'_> {
+    let raise_every = Duration::ZERO;
+    Scene { now: seconds(now), watts, factor: 1.0, members, is_blind: false, is_deaf: false, raise_every }
 }
 
 fn permille(decision: &Decision) -> Vec<u16> {
@@ -145,10 +151,45 @@ fn limits_never_add_up_to_more_than_the_oversubscription() {
     assert_eq!(decision.fallback.get(), 356);
     // Supplies draw a quarter beside: 800 W for the nodes, 400 / 1600 = 0.25.
     let members = [member(node(210.0)), member(node(210.0))];
-    let scene = Scene { now: seconds(0), watts: 1000.0, factor: 1.25, members: &members, is_blind: false };
+    let scene = Scene { factor: 1.25, ..scene(0, 1000.0, &members) };
     assert_eq!(permille(&Law::open().step(&settings, &scene)), [250]);
     // A building that draws less than its nodes say does not lift the guard.
     assert_eq!(permille(&Law::open().step(&settings, &Scene { factor: 0.8, ..scene })), [375]);
+}
+
+#[test]
+fn levels_and_the_static_share_stay_while_nobody_says_anything() {
+    for oversubscription in [None, Some(1.3)] {
+        let (mut law, settings) = (Law::open(), Settings { oversubscription, ..Settings::default() });
+        let calm = [member(node(900.0)), member(node(300.0))];
+        // 1200 of 1300 W. (0.97 * 1300 - 400) / 1600 = 0.538; 1690 W of limits: (1690 - 400) / 1600 = 0.806.
+        let before = step(&mut law, &settings, 0, 1300.0, &calm);
+        let level = if oversubscription.is_some() { 806 } else { 1000 };
+        assert_eq!((permille(&before), before.fallback.get()), (vec![level], 538));
+        let silent = [1000.0, 1000.0].map(|limit| Member { tier: 0, state: State::Silent { limit } });
+        for (now, watts) in [(5, 1300.0), (40, 1300.0), (45, 5000.0), (100, 5000.0), (105, 100.0)] {
+            let deaf = law.step(&settings, &Scene { is_deaf: true, ..scene(now, watts, &silent) });
+            assert_eq!((permille(&deaf), deaf.fallback.get()), (vec![level], 538), "{now}");
+        }
+    }
+    // One that goes on from a level of somebody else has no share to keep.
+    let mut law = Law::resume(&[(String::new(), Permille::new(300))]);
+    let deaf = law.step(&Settings::default(), &Scene { is_deaf: true, ..scene(0, 1300.0, &[]) });
+    assert_eq!((permille(&deaf), deaf.fallback.get()), (vec![300], 300));
+}
+
+#[test]
+fn two_raises_are_as_far_apart_as_news_of_the_nodes() {
+    let (mut law, settings) = (Law::open(), Settings::default());
+    step(&mut law, &settings, 0, 1200.0, &[member(node(1000.0)), member(node(900.0))]);
+    let calm = [member(held(530.0)), member(node(200.0))];
+    let level = |now| {
+        let scene = Scene { raise_every: seconds(15), ..scene(now, 1200.0, &calm) };
+        permille(&law.step(&settings, &scene))[0]
+    };
+    // As in the test above, but at every third step.
+    let raised: Vec<u16> = (5..80).step_by(5).map(level).collect();
+    assert_eq!(raised, [462, 462, 462, 462, 462, 462, 518, 518, 518, 579, 579, 579, 646, 646, 646]);
 }
 
 #[test]

@@ -22,7 +22,9 @@ use crate::https::{self, ClientTls};
 /// An answer with one value is short.
 const MOST_BYTES: usize = 1 << 20;
 /// One about ten thousand nodes has some 10 MiB.
-const MOST_BYTES_OF_SERIES: usize = 64 << 20;
+const MOST_BYTES_OF_SERIES: usize = 16 << 20;
+/// Letters of an error that are shown.
+const MOST_LETTERS: usize = 300;
 
 #[derive(Clone)]
 pub struct PromqlClient {
@@ -131,7 +133,7 @@ impl PromqlClient {
         let asked = timeout(patience, self.ask(query, most)).await;
         let answer = asked.map_err(|_| format!("Prometheus did not answer within {patience:?}"))??;
         let PromqlAnswer { error, data } = answer;
-        data.ok_or_else(|| format!("Prometheus: {error}"))
+        data.ok_or_else(|| format!("Prometheus: {}", error.chars().take(MOST_LETTERS).collect::<String>()))
     }
 
     async fn ask<D: DeserializeOwned>(&self, query: &str, most: usize) -> Result<PromqlAnswer<D>, String> {

@@ -277,7 +277,7 @@ metrics! {
     POLICY_SOURCE_UP = "energy_agent_policy_source_up" Gauge None, &["source", "reason", "node_name"],
         "1 if a file or ConfigMap with policies can be read, 0 if it cannot be read. Its previous version then stays active. The label reason says why.";
     NODE_POWER = "energy_agent_node_power_watts" Gauge None, &["node_name"],
-        "What the node draws, as budgets over many nodes count it: its GPUs, and its CPUs where they are measured; absent if some of it was not measured in the last interval.";
+        "What the node draws, as budgets over many nodes count it: its GPUs, and its CPUs where they are measured; absent if some of it was not measured in the last five seconds.";
     NODE_RANGE = "energy_agent_node_power_range_watts" Gauge None, &["bound", "node_name"],
         "What the node can be held at (bound floor: idle power, and devices at their lowest clocks or limits) and what its devices may draw together (bound most). A level of a budget over many nodes is a share of this range.";
     NODE_LIMIT = "energy_agent_node_limit_watts" Gauge None, &["budget", "node_name"],
