@@ -25,8 +25,6 @@ use crate::common::pod_resources::{Kubelet, claim, listed, listed_pod};
 const UUID: &str = "GPU-fd585786-3c80-50f9-8a72-731ad8419df6";
 /// Where the child plays: it is the work of a sweep.
 const WORK: &str = "TEST_ENERGY_AGENT_SWEEP";
-/// The plant of a card that works, as JSON.
-const BUSY: &str = "TEST_ENERGY_AGENT_PLANT";
 /// Seconds that the work takes at the highest clock.
 const AT_HIGHEST: f64 = 0.5;
 /// Power that does not depend on the clock, while the card works; watts.
@@ -34,34 +32,30 @@ const BASE: f64 = 210.0;
 
 /// 210 W and 490 W * (f / 1980 MHz)^3 more: the energy of work that takes 1 / f is least at 1980 * (210 / (490 * 2))^(1/3) =
 /// 1185 MHz.
-fn plant(idle_w: f64) -> Plant {
-    Plant { idle_w, max_w: idle_w + 490.0, exponent: 3.0, average_s: 0.2, delay_s: 0.0, spacing_s: 0.1 }
-}
-
-/// The same card between two runs: it sleeps until it works, so that a slow start of a process costs nothing.
-fn asleep(busy: &Plant) -> Plant {
-    Plant { idle_w: 0.0, max_w: busy.max_w - busy.idle_w, ..busy.clone() }
+/// It draws nothing between two runs, so that a slow start or end of a process costs nothing.
+fn plant() -> Plant {
+    Plant { idle_w: 0.0, working_w: BASE, max_w: 490.0, exponent: 3.0, average_s: 0.2, delay_s: 0.0, spacing_s: 0.1 }
 }
 
 fn card() -> FakeNvml {
-    FakeNvml::new().gpu(Gpu { plant: Some(asleep(&plant(BASE))), power_mw: Some(0), ..gpu(UUID) })
+    FakeNvml::new().gpu(Gpu { plant: Some(plant()), power_mw: Some(0), ..gpu(UUID) })
 }
 
 /// A card with ten clocks, 165 MHz apart. 100 W and 500 W * (f / 1980 MHz)^6: a clock two steps beside the best one costs a fifth
 /// more energy, which no noise of a busy machine comes to.
 const STEP: u32 = 165;
 fn steep() -> Plant {
-    Plant { idle_w: 100.0, max_w: 600.0, exponent: 6.0, ..plant(0.0) }
+    Plant { working_w: 100.0, max_w: 500.0, exponent: 6.0, ..plant() }
 }
 
 fn steep_card() -> FakeNvml {
     let clocks = Clocks { min_mhz: 330, step_mhz: STEP, ..Clocks::default() };
-    FakeNvml::new().gpu(Gpu { plant: Some(asleep(&steep())), power_mw: Some(0), clocks, ..gpu(UUID) })
+    FakeNvml::new().gpu(Gpu { plant: Some(steep()), power_mw: Some(0), clocks, ..gpu(UUID) })
 }
 
 /// The work of a sweep: at the clock that the driver holds, for as long as it takes there. The first run leaves the card hot where a
 /// file asks for that.
-fn work(folder: &Path, busy: &Plant) {
+fn work(folder: &Path) {
     let folder = Folder::new(folder.to_owned());
     let read = || serde_json::from_slice::<State>(&fs::read(folder.path().join("state.json")).unwrap()).unwrap();
     // Brings the plant up to a time before it changes.
@@ -80,12 +74,12 @@ fn work(folder: &Path, busy: &Plant) {
         folder.play(&state);
         locked.map_or(card.clocks.max_mhz, |(_, high)| card.clocks.at_most(high))
     };
-    let begin = monotonic_us();
-    let mhz = play(begin, &|_| {});
+    // A moment ahead: whoever reads the card meanwhile has not passed it.
+    let begin = monotonic_us() + 100_000;
+    let mhz = play(monotonic_us(), &|_| {});
     let seconds = AT_HIGHEST * 1980.0 / f64::from(mhz);
     let end = begin + u64::try_from(Duration::from_secs_f64(seconds).as_micros()).unwrap();
-    play(begin, &|state| {
-        state.gpus[0].plant = Some(busy.clone());
+    play(monotonic_us(), &|state| {
         let work = fake_nvml::state::Process { steps: vec![(begin, 1.0), (end, 0.0)], ..process(std::process::id()) };
         state.gpus[0].processes = Some(vec![work]);
     });
@@ -94,7 +88,6 @@ fn work(folder: &Path, busy: &Plant) {
     let mut runs = fs::File::options().create(true).append(true).open(folder.path().join("runs")).unwrap();
     writeln!(runs, "{mhz}").unwrap();
     play(end, &|state| {
-        state.gpus[0].plant = Some(asleep(busy));
         state.gpus[0].processes = Some(Vec::new());
         if heats {
             state.gpus[0].temperature_celsius = Some(50);
@@ -105,20 +98,14 @@ fn work(folder: &Path, busy: &Plant) {
 /// A node of its own with one card.
 struct Node {
     nvml: FakeNvml,
-    busy: Plant,
     state: TempDir,
     run: TempDir,
 }
 
 impl Node {
     fn new(nvml: FakeNvml) -> Self {
-        Self::with(nvml, plant(BASE))
-    }
-
-    /// `busy` is what the card is while it works.
-    fn with(nvml: FakeNvml, busy: Plant) -> Self {
         nvml.play();
-        Self { nvml, busy, state: TempDir::new().unwrap(), run: TempDir::new().unwrap() }
+        Self { nvml, state: TempDir::new().unwrap(), run: TempDir::new().unwrap() }
     }
 
     fn places(&self) -> [String; 3] {
@@ -134,7 +121,7 @@ impl Node {
         let mut command = Command::new(PROGRAM);
         command.arg("compare").args(self.places()).args(["--ebpf=off", "--meter.cpu=none"]).args(flags).arg("--");
         command.arg(env::current_exe().unwrap()).args(["compare::work_of_a_sweep", "--exact", "--nocapture"]);
-        command.env(WORK, self.folder()).env(BUSY, serde_json::to_string(&self.busy).unwrap()).stdin(Stdio::null());
+        command.env(WORK, self.folder()).stdin(Stdio::null());
         command
     }
 
@@ -166,8 +153,7 @@ fn said(output: &Output) -> (Option<i32>, String, String) {
 #[test]
 fn work_of_a_sweep() {
     if let Some(folder) = env::var_os(WORK) {
-        let busy = serde_json::from_str(&env::var(BUSY).unwrap()).unwrap();
-        work(Path::new(&folder), &busy);
+        work(Path::new(&folder));
     }
 }
 
@@ -189,7 +175,7 @@ fn a_sweep_finds_the_clock_of_least_energy_within_one_step() {
     assert_eq!(code, Some(0), "{text}{errors}");
     let best = text.lines().find_map(|line| line.strip_prefix("Best (least energy): ")).unwrap();
     let best: u32 = best.split(' ').next().unwrap().parse().unwrap();
-    let truth = (600..=1980).step_by(15).min_by(|a, b| joules(&plant(BASE), *a).total_cmp(&joules(&plant(BASE), *b)));
+    let truth = (600..=1980).step_by(15).min_by(|a, b| joules(&plant(), *a).total_cmp(&joules(&plant(), *b)));
     assert_eq!(truth, Some(1185));
     // Values lie (1980 - 600) / 5 apart.
     assert!(best.abs_diff(1185) <= 276, "{text}");
@@ -306,7 +292,7 @@ fn best(text: &str) -> &str {
 
 #[test]
 fn the_best_setting_is_that_of_the_objective_and_saved_runs_are_asked_again() {
-    let node = Node::with(steep_card(), steep());
+    let node = Node::new(steep_card());
     let file = node.state.path().join("sweep.json");
     let json = format!("--json={}", file.display());
     let output = node.sweep(&["-r", "1", "--gpu-clocks=495..1980/4", "--best=edp", &json]).output().unwrap();

@@ -1,7 +1,7 @@
 //! A GPU as a controller meets it: power follows clocks and load, locked clocks and the power limit act on the clock, and
 //! what the power meter shows is a mean of the past.
 //!
-//! P = idle + (max - idle) * u * (f / f_max)^e. It ranks control laws; it predicts no hardware.
+//! P = idle + (max - idle) * u * (f / f_max)^e, and as long as u is not 0 what work draws at every clock. It ranks control laws; it predicts no hardware.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,9 @@ const POINTS: usize = 120;
 #[serde(default, deny_unknown_fields)]
 pub struct Plant {
     pub idle_w: f64,
-    /// At full load and the highest clock.
+    /// In addition while there is any load, whatever the clock is.
+    pub working_w: f64,
+    /// At full load and the highest clock, without `working_w`.
     pub max_w: f64,
     /// 1.2 to 3.0 on real devices.
     pub exponent: f64,
@@ -61,7 +63,15 @@ pub struct Bounds {
 
 impl Default for Plant {
     fn default() -> Self {
-        Self { idle_w: 70.0, max_w: 700.0, exponent: 1.5, average_s: 1.0, delay_s: 0.1, spacing_s: 0.25 }
+        Self {
+            idle_w: 70.0,
+            working_w: 0.0,
+            max_w: 700.0,
+            exponent: 1.5,
+            average_s: 1.0,
+            delay_s: 0.1,
+            spacing_s: 0.25,
+        }
     }
 }
 
@@ -70,7 +80,8 @@ impl Plant {
     #[must_use]
     pub fn power(&self, load: f64, clock_mhz: u32, clocks: &Clocks) -> f64 {
         let part = f64::from(clock_mhz) / f64::from(clocks.max_mhz);
-        self.idle_w + (self.max_w - self.idle_w) * load * part.powf(self.exponent)
+        let working_w = if load > 0.0 { self.working_w } else { 0.0 };
+        self.idle_w + working_w + (self.max_w - self.idle_w) * load * part.powf(self.exponent)
     }
 
     /// The clock that load and bounds lead to, and whether the limit or the lock is why it is not the highest.
@@ -83,7 +94,7 @@ impl Plant {
         let ceiling = clocks.at_most(high);
         let locked = ceiling < clocks.max_mhz;
         let Some(limit_w) = bounds.limit_w else { return (ceiling, false, locked) };
-        let part = (limit_w - self.idle_w).max(0.0) / ((self.max_w - self.idle_w) * load);
+        let part = (limit_w - self.idle_w - self.working_w).max(0.0) / ((self.max_w - self.idle_w) * load);
         let allowed = f64::from(clocks.max_mhz) * part.powf(1.0 / self.exponent);
         // What a step allows exactly must not become the step below it by rounding.
         let allowed = clocks.at_most(whole32((allowed + 0.01).floor()));
