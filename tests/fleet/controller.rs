@@ -54,6 +54,7 @@ fn a_hall_is_kept_within_its_budget_whatever_happens_to_its_controllers() {
     if std::env::var_os("TEST_KUBE_API").is_none() {
         return skip(&API_SERVER);
     }
+    let _turn = crate::turn();
     let cluster = Cluster::shared();
     let (api, prometheus) = (Api(cluster.clone()), Prometheus::scraping("[]"));
     let a = Replica::start(&cluster, "a", &prometheus.url());

@@ -4,6 +4,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 mod agents;
 mod api;
 mod controller;
@@ -17,3 +19,9 @@ mod queries;
 mod replica;
 mod rights;
 mod source;
+
+/// One test at a time: fifty nodes, two controllers and their observer are load enough.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -137,6 +137,7 @@ fn budgets_are_kept_by_what_prometheus_says_of_agents_and_gpus() {
     if std::env::var_os("TEST_KUBE_API").is_none() {
         return skip(&API_SERVER);
     }
+    let _turn = crate::turn();
     let fleet = Fleet::start();
     counted(&fleet);
     enforced(&fleet);

@@ -222,8 +222,12 @@ impl BudgetState {
             let ceiling = limits[place].as_ref().map_or(f64::INFINITY, |(watts, _)| *watts);
             let state = match node.fresh(tick.now, tick.patience) {
                 Some(report) => self.reporting(node, report, level, ceiling),
-                None if node.heard.is_some() => State::Silent { limit: node.allowed },
-                None if node.address.is_some() => State::Silent { limit: unheard },
+                None if let Some(heard) = &node.heard => State::Silent {
+                    limit: node.allowed,
+                    floor: self.floor_of(&heard.report),
+                    most: heard.report.most_watts,
+                },
+                None if node.address.is_some() => constant(unheard),
                 None => self.without_agent(node, tick),
             };
             match state {
@@ -287,7 +291,7 @@ impl BudgetState {
     fn without_agent(&self, node: &NodeState, tick: &Tick<'_>) -> State {
         match (node.fresh_gpus(tick.now, tick.patience), node.gpus) {
             (Some(watts), _) => State::Fixed { watts },
-            (None, Some(heard)) => State::Silent { limit: heard.highest.max(self.spec.unreported_watts) },
+            (None, Some(heard)) => constant(heard.highest.max(self.spec.unreported_watts)),
             (None, None) => State::Fixed { watts: self.spec.unreported_watts },
         }
     }
@@ -375,11 +379,16 @@ fn from_query(
     }
 }
 
+/// A silent node of which nothing is known that a level could change.
+const fn constant(limit: f64) -> State {
+    State::Silent { limit, floor: limit, most: limit }
+}
+
 /// What a meter sees of it.
 const fn reported(state: &State) -> f64 {
     match state {
         State::Reporting(report) => report.power,
-        State::Silent { limit } => *limit,
+        State::Silent { limit, .. } => *limit,
         State::Fixed { watts } => *watts,
     }
 }

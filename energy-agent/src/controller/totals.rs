@@ -268,7 +268,8 @@ impl PolicyState {
             let state = if is_fresh {
                 reporting(said.report, level, is_enforced, memory.over)
             } else {
-                State::Silent { limit: memory.allowed }
+                let (floor, most) = range(said.report);
+                State::Silent { limit: memory.allowed, floor, most }
             };
             members.push(Member { tier: 0, state });
             self.members.insert(Arc::clone(&node.name), memory);

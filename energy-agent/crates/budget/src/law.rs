@@ -120,8 +120,14 @@ impl Law {
         // The guards are for the nodes' own watts where the building draws less than they say.
         let safe = factor.max(1.0);
         let limits = shares(members, settings.tiers.len(), |report| report.most);
+        // Nodes that are silent to us may follow what is written all the same.
+        let silent = |level: &dyn Fn(usize) -> Permille| -> f64 {
+            let others = members.iter().filter(|member| !is_reporting(member));
+            others.map(|member| member.limit(level(member.tier))).sum()
+        };
         if let Some(share) = settings.oversubscription.filter(|_| !is_deaf) {
-            for (level, most) in self.levels.iter_mut().zip(solve::levels(&limits, goal(share, safe))) {
+            let goal = share * budget / safe - silent(&|tier| self.levels[tier]);
+            for (level, most) in self.levels.iter_mut().zip(solve::levels(&limits, goal)) {
                 *level = (*level).min(most);
             }
         }
@@ -130,7 +136,11 @@ impl Law {
         let fallback = match self.fallback {
             // Nothing is known to share by.
             before if is_deaf => before.unwrap_or(lowest),
-            _ => solve::levels(&all, goal(1.0 - RESERVE, safe))[0],
+            _ => {
+                let without = solve::levels(&all, goal(1.0 - RESERVE, safe))[0];
+                let goal = (1.0 - RESERVE) * budget / safe - silent(&|_| without);
+                solve::levels(&all, goal)[0].min(without)
+            }
         };
         self.fallback = Some(fallback);
         let floors = factor * (solve::floors(&limits) + fixed);

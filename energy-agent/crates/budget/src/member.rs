@@ -12,9 +12,12 @@ pub struct Member {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum State {
     Reporting(Report),
-    /// It reported once. It may draw as much as it was allowed until it is heard of again.
+    /// It reported once. It may draw as much as it was allowed until it is heard of again, and may follow what is written now,
+    /// between its floor and the most that its devices may draw.
     Silent {
         limit: f64,
+        floor: f64,
+        most: f64,
     },
     /// It draws this, whatever is written: no agent reports it, or it does not obey.
     Fixed {
@@ -52,7 +55,7 @@ impl Member {
     pub(crate) fn power(&self) -> f64 {
         match self.state {
             State::Reporting(report) => report.power,
-            State::Silent { limit } => limit,
+            State::Silent { limit, .. } => limit,
             State::Fixed { watts } => watts,
         }
     }
@@ -61,7 +64,7 @@ impl Member {
     pub(crate) fn limit(&self, level: Permille) -> f64 {
         match self.state {
             State::Reporting(Report { floor, most, .. }) => level.limit(floor, most),
-            State::Silent { limit } => limit,
+            State::Silent { limit, floor, most } => limit.max(level.limit(floor, most)),
             State::Fixed { watts } => watts,
         }
     }

@@ -166,7 +166,8 @@ fn levels_and_the_static_share_stay_while_nobody_says_anything() {
         let before = step(&mut law, &settings, 0, 1300.0, &calm);
         let level = if oversubscription.is_some() { 806 } else { 1000 };
         assert_eq!((permille(&before), before.fallback.get()), (vec![level], 538));
-        let silent = [1000.0, 1000.0].map(|limit| Member { tier: 0, state: State::Silent { limit } });
+        let silent = [1000.0, 1000.0]
+            .map(|limit| Member { tier: 0, state: State::Silent { limit, floor: 200.0, most: 1000.0 } });
         for (now, watts) in [(5, 1300.0), (40, 1300.0), (45, 5000.0), (100, 5000.0), (105, 100.0)] {
             let deaf = law.step(&settings, &Scene { is_deaf: true, ..scene(now, watts, &silent) });
             assert_eq!((permille(&deaf), deaf.fallback.get()), (vec![level], 538), "{now}");
@@ -195,7 +196,7 @@ fn two_raises_are_as_far_apart_as_news_of_the_nodes() {
 #[test]
 fn the_silent_count_with_their_limit_and_hold_up_every_raise() {
     let settings = Settings::default();
-    let silent = |limit| Member { tier: 0, state: State::Silent { limit } };
+    let silent = |limit| Member { tier: 0, state: State::Silent { limit, floor: 200.0, most: 1000.0 } };
     // 900 + 1000 of 1500 W: 1425 - 1000 = 425 W for the one that listens, (425 - 200) / 800 = 0.28125.
     let decision = step(&mut Law::open(), &settings, 0, 1500.0, &[member(node(900.0)), silent(1000.0)]);
     assert_eq!((permille(&decision), decision.too_many_silent), (vec![281], true));
@@ -208,6 +209,26 @@ fn the_silent_count_with_their_limit_and_hold_up_every_raise() {
     }
     // It is gone.
     assert_eq!(permille(&step(&mut law, &settings, 300, 1500.0, &[member(node(250.0))])), [319]);
+}
+
+#[test]
+fn a_raise_leaves_room_for_silent_nodes_that_follow_it() {
+    let settings = Settings { oversubscription: Some(1.0), ..Settings::default() };
+    // The level was 10 when the fifth node was heard last: 200 + 0.01 * 800 W.
+    let mut law = Law::resume(&[(String::new(), Permille::new(10))]);
+    let silent = Member { tier: 0, state: State::Silent { limit: 208.0, floor: 200.0, most: 1000.0 } };
+    let members = [member(node(190.0)), member(node(190.0)), member(node(190.0)), member(node(190.0)), silent];
+    let mut levels = Vec::new();
+    for now in (0..600).step_by(5) {
+        let decision = step(&mut law, &settings, now, 3000.0, &members);
+        let level = f64::from(permille(&decision)[0]) / 1000.0;
+        // Four that are heard, and the silent one as far as it has followed.
+        let limits = 5.0 * (200.0 + 800.0 * level);
+        assert!(limits <= 3000.0 + 1e-6, "{limits} W at {now} s");
+        levels.push(permille(&decision)[0]);
+    }
+    // 5 * 200 W are floors: 2000 of 4000 W are left. Without the fifth it would be (3000 - 208 - 800) / 3200 = 0.622.
+    assert!(levels.last().is_some_and(|level| (480..=500).contains(level)), "{levels:?}");
 }
 
 #[test]
