@@ -5,6 +5,7 @@ mod budget_spec;
 mod budget_status;
 mod budgets;
 mod climatik;
+mod event;
 mod fleet;
 mod hearing;
 mod leader;

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use axum::http::{Method, Request};
 use serde_json::{Value, json};
 
-use crate::common::agent::{PROGRAM, wait_for};
+use crate::common::agent::wait_for;
 use crate::common::kubernetes::cluster::Cluster;
-use crate::common::kubernetes::controller::ENDPOINT_SLICES;
 use crate::common::kubernetes::server::runtime;
-use crate::common::manifests::parsed;
 
 pub const GROUP: &str = "/apis/power.energy-agent.io/v1alpha1";
 pub const NAMESPACE: &str = "fleet";
@@ -32,25 +30,6 @@ impl Api {
 
     pub fn create(&self, collection: &str, object: &Value) -> Value {
         self.ask(Method::POST, collection, Some(object)).unwrap_or_else(|error| panic!("{collection}: {error:?}"))
-    }
-
-    /// Installs the kinds, as the program prints them.
-    pub fn install_kinds(&self) {
-        let printed = std::process::Command::new(PROGRAM).args(["policy", "crd"]).output().unwrap();
-        let text = String::from_utf8(printed.stdout).unwrap();
-        for kind in parsed(&text) {
-            self.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &kind);
-        }
-        for plural in ["clusterpowerbudgets", "powerlevels", "powercappingpolicies", "nodefrequencies"] {
-            wait_for(plural, || self.ask(Method::GET, &format!("{GROUP}/{plural}"), None).ok());
-        }
-    }
-
-    /// The API server of the tests has no EndpointSlices of its own.
-    pub fn serve_endpoint_slices(&self) {
-        let kind = serde_json::from_str(ENDPOINT_SLICES).unwrap();
-        self.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &kind);
-        wait_for("endpointslices", || self.ask(Method::GET, "/apis/discovery.k8s.io/v1/endpointslices", None).ok());
     }
 
     /// The nodes as objects, and their agents' addresses, which are behind one Service.

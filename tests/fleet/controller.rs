@@ -7,6 +7,7 @@ use crate::agents;
 use crate::api::{Api, says};
 use crate::common::agent::wait_for;
 use crate::common::kubernetes::cluster::Cluster;
+use crate::common::kubernetes::controller::{install_kinds, serve_endpoint_slices};
 use crate::common::kubernetes::proxy::Asked;
 use crate::common::prometheus::Prometheus;
 use crate::common::skip::{API_SERVER, skip};
@@ -60,8 +61,8 @@ fn a_hall_is_kept_within_its_budget_whatever_happens_to_its_controllers() {
     let a = Replica::start(&cluster, "a", &prometheus.url());
     // The kinds are not there yet: that is said, and looked for again after some seconds.
     a.wait_for_log("install the kinds: energy-agent policy crd");
-    api.install_kinds();
-    api.serve_endpoint_slices();
+    install_kinds(&api.0);
+    serve_endpoint_slices(&api.0);
     let nodes = Nodes::start(COUNT);
     nodes.all_demand(AT_REST / 50.0);
     api.create_nodes(&nodes.objects(), &nodes.addresses(), nodes.port);

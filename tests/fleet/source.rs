@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::api::{Api, GROUP, NAMESPACE, says};
 use crate::common::agent::{Agent, wait_for};
 use crate::common::kubernetes::cluster::Cluster;
+use crate::common::kubernetes::controller::{install_kinds, serve_endpoint_slices};
 use crate::common::kubernetes::server::Server;
 use crate::common::prometheus::Prometheus;
 use crate::common::skip::{API_SERVER, skip};
@@ -85,8 +86,8 @@ impl Fleet {
     fn start() -> Self {
         let cluster = Cluster::own();
         let api = Api(Arc::clone(&cluster));
-        api.install_kinds();
-        api.serve_endpoint_slices();
+        install_kinds(&api.0);
+        serve_endpoint_slices(&api.0);
         let mut world = World::in_cluster(Arc::clone(&cluster));
         let pods = world.busy(["train"]);
         let resources = format!("--capping.resources-namespace={NAMESPACE}");

@@ -11,14 +11,15 @@ use energy_cluster::api::{Api, ApiError};
 use energy_files::log_limit::LogLimit;
 use energy_model::meter_state::Reason;
 use energy_model::resources::climatik;
-use energy_model::resources::object::{KubeObject, Metadata};
-use serde_json::{Value, json};
+use energy_model::resources::object::Metadata;
 use tokio::time::timeout_at;
 use tracing::warn;
 
 use self::plan::{BridgePlan, Request, Task, Unfollowed};
+use super::event::ObjectEvent;
 use super::sources::SeenCluster;
 use super::totals::DecidedPolicy;
+use super::writer::number;
 
 /// Owns the fields that the bridge applies, and no others.
 const MANAGER: &str = "energy-agent-climatik";
@@ -39,7 +40,7 @@ pub struct Bridge {
     /// When status was written, by path.
     stamped: BTreeMap<String, Instant>,
     /// Paths of the last write and of the last object that was complained about: the next round goes on behind them, so that
-    /// nobody's objects keep those of others from their turn.
+    /// many objects of one tenant do not hold up the others.
     last: [String; 2],
     news: LogLimit<Reason>,
     trouble: Option<String>,
@@ -190,33 +191,20 @@ impl Bridge {
             warn!(object, problem = message, "an object of Climatik is not followed");
         }
         self.last[1].clone_from(&path);
-        let event = self.event(kind, &object, &message);
-        let collection = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+        let time = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+        let event = ObjectEvent {
+            api_version: &format!("{}/{}", climatik::GROUP, climatik::VERSION),
+            kind,
+            about: &object.metadata,
+            action: "Bridge",
+            reason: "NotFollowed",
+            is_bad: true,
+            note: &message,
+        };
+        let (collection, event) = event.of(&self.identity, number(), &time);
         let posted = timeout_at(until.into(), self.api.create(&collection, &event)).await;
         let again = (!matches!(posted, Ok(Ok(_)))).then(|| now + PAUSE);
         self.said.insert(path, SaidOfObject { message, again });
-    }
-
-    fn event(&self, kind: &str, object: &KubeObject, message: &str) -> Value {
-        let Metadata { namespace, name, uid, .. } = &object.metadata;
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let short = |text: &str, most: usize| text.chars().take(most).collect::<String>();
-        json!({
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"namespace": namespace, "name": format!("{}.{:x}", short(name, 200), since.as_nanos())},
-            "eventTime": humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
-            "action": "Bridge",
-            "reason": "NotFollowed",
-            "type": "Warning",
-            "regarding": {
-                "apiVersion": format!("{}/{}", climatik::GROUP, climatik::VERSION),
-                "kind": kind, "namespace": namespace, "name": name, "uid": uid,
-            },
-            "note": short(message, 1000),
-            "reportingController": "energy-agent-controller",
-            "reportingInstance": short(&self.identity, 120),
-        })
     }
 }
 

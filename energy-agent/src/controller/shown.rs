@@ -26,7 +26,7 @@ pub struct ShownRounds {
 }
 
 impl ShownRounds {
-    /// `patience`: an older report is none.
+    /// A report older than `patience` does not count.
     pub fn view(&mut self, round: Option<(&Round, &[DecidedPolicy])>, fleet: &Fleet, patience: Duration) -> View {
         self.rounds += 1;
         let mut view = View::blank("");

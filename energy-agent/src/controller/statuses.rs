@@ -12,6 +12,8 @@ use energy_model::units::floor_u64;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::event::ObjectEvent;
+
 /// Watch events a second that status may cause, all agents together.
 const EVENTS_A_SECOND: f64 = 1000.0;
 /// However few nodes there are.
@@ -233,35 +235,23 @@ pub fn is_news(object: &KubeObject, condition: &Condition) -> bool {
     !(is_first && is_usual)
 }
 
-/// A condition as an Event about its object, for `kubectl describe`: its namespace and the Event.
+/// A condition as an Event about its object: where it is made, and the Event.
 pub fn event(write: &StatusWrite, news: &Condition, identity: &str, number: u64, time: &str) -> (String, Value) {
-    let Metadata { namespace, name, uid, .. } = &write.object.metadata;
     let is_bad = matches!(
         news.reason.as_str(),
         "Refused" | "NoNodes" | "TooManySilent" | "MeterStale" | "WattsFromStale" | "FloorsExceedBudget" | "OverBudget"
     );
-    let instance: String = identity.chars().take(120).collect();
     let note: String = news.message.chars().take(500).collect();
-    let short: String = name.chars().take(200).collect();
-    // The server wants events about objects without a namespace here.
-    let place = if namespace.is_empty() { "default" } else { namespace };
-    let mut event = json!({
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"namespace": place, "name": format!("{short}.{number:x}")},
-        "eventTime": time,
-        "action": news.kind,
-        "reason": news.reason,
-        "type": if is_bad { "Warning" } else { "Normal" },
-        "regarding": {"apiVersion": api_version(), "kind": write.kind, "name": name, "uid": uid},
-        "note": note,
-        "reportingController": "energy-agent-controller",
-        "reportingInstance": instance,
-    });
-    if !namespace.is_empty() {
-        event["regarding"]["namespace"] = json!(namespace);
-    }
-    (place.to_owned(), event)
+    let event = ObjectEvent {
+        api_version: &api_version(),
+        kind: write.kind,
+        about: &write.object.metadata,
+        action: &news.kind,
+        reason: &news.reason,
+        is_bad,
+        note: &note,
+    };
+    event.of(identity, number, time)
 }
 
 pub fn shown(watts: f64) -> String {

@@ -283,8 +283,7 @@ impl ClusterWriter {
                     if outcome.is_ok() {
                         for news in write.news.iter().filter(|news| statuses::is_news(&write.object, news)) {
                             let at = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
-                            let (namespace, event) = statuses::event(&write, news, &identity, number(), &at);
-                            let collection = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+                            let (collection, event) = statuses::event(&write, news, &identity, number(), &at);
                             let created = api.create(&collection, &event).await;
                             posted += u64::from(created.is_ok());
                         }
@@ -323,7 +322,7 @@ fn shown((namespace, name): &ObjectKey) -> String {
 }
 
 /// For names of Events, which have to differ.
-fn number() -> u64 {
+pub fn number() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

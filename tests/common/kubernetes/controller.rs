@@ -100,7 +100,7 @@ pub fn put(cluster: &Cluster, collection: &str, object: &Value) {
 }
 
 /// The kind, as a custom resource that takes all fields.
-pub const ENDPOINT_SLICES: &str = include_str!("endpoint_slices.json");
+const ENDPOINT_SLICES: &str = include_str!("endpoint_slices.json");
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 

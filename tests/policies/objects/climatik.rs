@@ -15,8 +15,9 @@ use crate::common::agent::wait_for;
 use crate::common::kubernetes::cluster::{Cluster, TOKEN, kubeconfig};
 use crate::common::kubernetes::controller::{Controller, publish_agent, put, serve_endpoint_slices};
 use crate::common::kubernetes::proxy::Proxy;
+use crate::common::kubernetes::rights::{Right, granted, right};
 use crate::common::kubernetes::server::Server;
-use crate::common::manifests::{deploy, items, parsed};
+use crate::common::manifests::items;
 
 const THEIRS: &str = "/apis/climatik.io/v1alpha1/namespaces";
 const OURS: &str = "/apis/power.energy-agent.io/v1alpha1";
@@ -283,54 +284,15 @@ fn nothing_is_written_without_a_reason(world: &World) {
     assert_eq!(written(), before);
 }
 
-/// API group, resource with its subresource, verb.
-type Right = (String, String, String);
-
 /// The component allows what the bridge asks for and nothing else.
 fn rights(world: &World) {
-    let mut granted = BTreeSet::new();
-    for role in parsed(&std::fs::read_to_string(deploy().join("components/climatik/rbac.yaml")).unwrap()) {
-        for rule in items(&role["rules"]) {
-            for resource in items(&rule["resources"]) {
-                for verb in items(&rule["verbs"]) {
-                    let words = [&rule["apiGroups"][0], resource, verb].map(|word| word.as_str().unwrap().to_owned());
-                    granted.insert(Right::from(words));
-                }
-            }
-        }
-    }
-    let asked: BTreeSet<Right> = world
-        .proxy
-        .asked()
-        .iter()
-        .filter_map(|asked| {
-            let path = asked.path.split('?').next().unwrap();
-            let mut parts = path.strip_prefix("/apis/")?.split('/');
-            let (group, _) = (parts.next()?, parts.next()?);
-            let mut parts: Vec<&str> = parts.collect();
-            if parts[0] == "namespaces" {
-                parts.drain(..2);
-            }
-            let is_status = parts.len() == 3;
-            let resource = if is_status { format!("{}/{}", parts[0], parts[2]) } else { parts[0].to_owned() };
-            let verb = match (asked.method.as_str(), parts.len()) {
-                ("GET", 1) if asked.is_watch => "watch",
-                ("GET", 1) => "list",
-                ("GET", _) => "get",
-                ("DELETE", _) => "delete",
-                ("POST", _) => "create",
-                ("PUT", _) => "update",
-                ("PATCH", _) => "patch",
-                other => panic!("{path}: {other:?}"),
-            };
-            // What the controller asks for without the bridge is compared elsewhere.
-            let is_bridge = match (resource.as_str(), verb) {
-                ("powercappingpolicies", "create" | "update") | ("nodefrequencies", "create" | "patch") => true,
-                _ => group == "climatik.io",
-            };
-            is_bridge.then(|| (group.to_owned(), resource, verb.to_owned()))
-        })
-        .collect();
+    let mut granted = granted("components/climatik/rbac.yaml");
+    // What the controller asks for without the bridge is compared elsewhere.
+    let is_bridge = |(group, resource, verb): &Right| match (resource.as_str(), verb.as_str()) {
+        ("powercappingpolicies", "create" | "update") | ("nodefrequencies", "create" | "patch") => true,
+        _ => group == "climatik.io",
+    };
+    let asked: BTreeSet<Right> = world.proxy.asked().iter().map(right).filter(is_bridge).collect();
     // Server-side apply of an object that is not there needs it.
     let create: Right = ["power.energy-agent.io", "nodefrequencies", "create"].map(str::to_owned).into();
     assert!(granted.remove(&create));

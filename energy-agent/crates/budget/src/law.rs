@@ -131,16 +131,14 @@ impl Law {
                 *level = (*level).min(most);
             }
         }
-        let all = [limits.concat()];
-        let lowest = self.levels.iter().min().copied().unwrap_or(Permille::OPEN);
-        let fallback = match self.fallback {
+        let fallback = if is_deaf {
             // Nothing is known to share by.
-            before if is_deaf => before.unwrap_or(lowest),
-            _ => {
-                let without = solve::levels(&all, goal(1.0 - RESERVE, safe))[0];
-                let goal = (1.0 - RESERVE) * budget / safe - silent(&|_| without);
-                solve::levels(&all, goal)[0].min(without)
-            }
+            self.fallback.unwrap_or_else(|| self.lowest())
+        } else {
+            let all = [limits.concat()];
+            let without = solve::levels(&all, goal(1.0 - RESERVE, safe))[0];
+            let goal = (1.0 - RESERVE) * budget / safe - silent(&|_| without);
+            solve::levels(&all, goal)[0].min(without)
         };
         self.fallback = Some(fallback);
         let floors = factor * (solve::floors(&limits) + fixed);
@@ -160,10 +158,14 @@ impl Law {
         if self.tiers == tiers {
             return;
         }
-        let lowest = self.levels.iter().min().copied().unwrap_or(Permille::OPEN);
+        let lowest = self.lowest();
         let level = |name| self.tiers.iter().position(|tier| tier == name).map_or(lowest, |at| self.levels[at]);
         self.levels = tiers.iter().map(level).collect();
         self.tiers = tiers.to_vec();
+    }
+
+    fn lowest(&self) -> Permille {
+        self.levels.iter().min().copied().unwrap_or(Permille::OPEN)
     }
 
     fn is_limited(&self) -> bool {
