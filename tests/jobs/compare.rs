@@ -74,7 +74,7 @@ fn work(folder: &Path) {
         folder.play(&state);
         locked.map_or(card.clocks.max_mhz, |(_, high)| card.clocks.at_most(high))
     };
-    // A moment ahead: whoever reads the card meanwhile has not passed it.
+    // A moment ahead, so that nobody reads the card at a later time before its load is set.
     let begin = monotonic_us() + 100_000;
     let mhz = play(monotonic_us(), &|_| {});
     let seconds = AT_HIGHEST * 1980.0 / f64::from(mhz);

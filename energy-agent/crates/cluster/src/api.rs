@@ -76,7 +76,7 @@ impl Api {
         self.ask(Method::PATCH, &path, "application/merge-patch+json", Some(patch)).await
     }
 
-    /// Makes the fields of `object` so that this manager owns no others (server-side apply), and the object where there is none.
+    /// Server-side apply: this manager then owns the fields of `object` and no others. Creates the object if there is none.
     ///
     /// # Errors
     /// [`ApiError::Conflict`] where another manager owns one of them.

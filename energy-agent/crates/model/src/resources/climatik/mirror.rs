@@ -167,7 +167,7 @@ fn policy_spec(theirs: &KubeObject) -> Result<Value, String> {
     Ok(spec)
 }
 
-/// The word of an annotation; the first one where there is none.
+/// What an annotation says; the first of `words` if there is no annotation.
 fn annotated(theirs: &KubeObject, annotation: &str, words: &[&'static str]) -> Result<&'static str, String> {
     let usual = words.first().copied().unwrap_or_default();
     let Some(word) = theirs.metadata.annotations.get(annotation) else { return Ok(usual) };
