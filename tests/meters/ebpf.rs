@@ -356,23 +356,25 @@ fn cgroups_of_the_v1_hierarchies_cause_no_events() {
 
 #[test]
 fn a_full_map_counts_what_it_could_not_charge() {
-    let _alone = alone();
-    let parent = Cgroup::new("many");
-    let dirs: Vec<_> = (0..12).map(|at| parent.child(&format!("c{at}"))).collect();
-    let mut meter = Meter::load(CyclesEvent::None, 4);
-    let loads: Vec<_> = dirs.iter().map(|dir| Load::start(dir, &["sleepers", "2", "2000", "2000"])).collect();
-    let before = meter.dropped_ns;
-    for load in loads {
-        load.wait();
-    }
-    meter.read();
-    let charged: u64 = dirs.iter().map(|dir| meter.total_ns(dir)).sum();
-    let truth: u64 = dirs.iter().map(|dir| cpu_ns(dir)).sum();
-    let dropped = meter.dropped_ns - before;
-    let drops = meter.ebpf.drops().map;
-    assert!(drops > 0 && dropped > truth / 4, "dropped {dropped} ns in {drops} updates of {truth} ns");
-    // Others on this machine are dropped as well, so the sum may only be too large.
-    assert!(charged + dropped > truth - truth / 50, "charged {charged} and dropped {dropped} of {truth} ns");
+    one_of_three(|| {
+        let _alone = alone();
+        let parent = Cgroup::new("many");
+        let dirs: Vec<_> = (0..12).map(|at| parent.child(&format!("c{at}"))).collect();
+        let mut meter = Meter::load(CyclesEvent::None, 4);
+        let loads: Vec<_> = dirs.iter().map(|dir| Load::start(dir, &["sleepers", "2", "2000", "2000"])).collect();
+        let before = meter.dropped_ns;
+        for load in loads {
+            load.wait();
+        }
+        meter.read();
+        let charged: u64 = dirs.iter().map(|dir| meter.total_ns(dir)).sum();
+        let truth: u64 = dirs.iter().map(|dir| cpu_ns(dir)).sum();
+        let dropped = meter.dropped_ns - before;
+        let drops = meter.ebpf.drops().map;
+        assert!(drops > 0 && dropped > truth / 4, "dropped {dropped} ns in {drops} updates of {truth} ns");
+        // Others on this machine are dropped as well, so the sum may only be too large.
+        assert!(charged + dropped > truth - truth / 50, "charged {charged} and dropped {dropped} of {truth} ns");
+    });
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! What is measured of a GPU, and what is not.
 
-use std::time::Duration;
-
 use fake_nvml::plant::Plant;
 
 use super::world::{
@@ -92,19 +90,21 @@ fn power_alone_is_integrated_over_the_drivers_time_fc_050() {
 #[test]
 fn power_without_samples_is_integrated_over_our_time() {
     let plant = Plant { idle_w: 100.0, max_w: 100.0, ..Plant::default() };
-    let nvml = FakeNvml::new().gpu(Gpu { energy_mj: None, power_samples: None, plant: Some(plant), ..gpu("GPU-a") });
+    let card = |uuid, energy_mj| Gpu { energy_mj, power_samples: None, plant: Some(plant.clone()), ..gpu(uuid) };
+    let nvml = FakeNvml::new().gpu(card("GPU-a", None)).gpu(card("GPU-b", Some(0)));
     nvml.play();
     let world = World::start(nvml);
     let before = world.agent.scrape();
-    let began = std::time::Instant::now();
-    std::thread::sleep(Duration::from_secs(3));
-    let after = world.agent.scrape();
-    let seconds = began.elapsed().as_secs_f64();
-    let used = of_gpu(&after, NODE_JOULES, "GPU-a") - of_gpu(&before, NODE_JOULES, "GPU-a");
-    let watts = f64::from(u32::try_from(used).unwrap()) / 1e6 / seconds;
-    // A tick more or less in three seconds.
-    assert!((watts - 100.0).abs() < 12.0, "{watts}");
-    assert_eq!(after.one(NODE_JOULES, &[]).label("source"), "nvml_integrated");
+    // However long that takes: a card that draws the same, read in the same ticks, has a counter of its own.
+    let after = world.agent.after_ticks(25);
+    let used = |uuid| {
+        f64::from(u32::try_from(of_gpu(&after, NODE_JOULES, uuid) - of_gpu(&before, NODE_JOULES, uuid)).unwrap())
+    };
+    let (integrated, counter) = (used("GPU-a"), used("GPU-b"));
+    // One of the two is read up to a tick later.
+    assert!((integrated / counter - 1.0).abs() < 0.05, "{integrated} uJ for {counter} uJ");
+    let source = |uuid| after.one(NODE_JOULES, &[("gpu_uuid", uuid)]).label("source").to_owned();
+    assert_eq!((source("GPU-a"), source("GPU-b")), ("nvml_integrated".to_owned(), "nvml".to_owned()));
 }
 
 #[test]
