@@ -137,3 +137,17 @@ fn man_pages_are_written_for_all_commands() {
         assert!(page.contains(".TH ") && page.contains(flag), "{name}: {page}");
     }
 }
+
+/// What README.md says of them.
+#[test]
+fn every_flag_of_run_and_controller_is_also_a_variable() {
+    for (command, least) in [("run", 40), ("controller", 20)] {
+        let page = help(command);
+        let flags: Vec<&str> = by_heading(&page).into_iter().flat_map(|(_, flags)| flags).collect();
+        assert!(flags.len() > least, "{command}: {flags:?}");
+        for flag in flags.into_iter().filter(|flag| *flag != "--help") {
+            let name = flag.trim_start_matches('-').to_uppercase().replace(['.', '-'], "_");
+            assert!(page.contains(&format!("[env: ENERGY_AGENT_{name}=")), "{command} {flag}");
+        }
+    }
+}

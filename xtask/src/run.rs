@@ -59,7 +59,7 @@ pub fn run(flags: &[String]) -> Result<()> {
     println!("metrics   {metrics}");
     println!("overview  http://{address}/");
     println!("log       {}", log.display());
-    println!("more      energy-agent --help, docs/\n");
+    println!("more      {} --help, docs/\n", program.display());
     let mut top = Command::new(&program);
     top.args(["top", &metrics]);
     if !std::io::stdout().is_terminal() {
