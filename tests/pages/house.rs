@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -94,6 +95,31 @@ fn dependencies_of_crates_go_one_way() {
             assert!(impure.is_empty(), "{folder} uses {impure:?}");
         }
     }
+}
+
+/// kube is built for one version of Kubernetes, which a feature of k8s-openapi names. Built with the whole workspace, a crate
+/// gets it from others; built alone, it must have it itself.
+#[test]
+fn every_crate_that_uses_kube_builds_alone() {
+    let packages = output(&["metadata", "--no-deps", "--format-version=1", "--locked"]);
+    let packages: serde_json::Value = serde_json::from_str(&packages).unwrap();
+    let names = packages["packages"].as_array().unwrap().iter().map(|package| package["name"].as_str().unwrap());
+    let mut built = 0;
+    for name in names {
+        let tree = output(&["tree", "--package", name, "--edges=normal,features", "--locked"]);
+        if tree.contains("kube v") {
+            built += 1;
+            assert!(tree.contains("k8s-openapi feature \"v1_"), "{name} uses kube without a version of Kubernetes");
+        }
+    }
+    assert!(built >= 3, "{built} crates use kube");
+}
+
+/// What cargo prints.
+fn output(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "cargo {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
