@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, NAMESPACE, says};
 use crate::common::agent::{Agent, wait_for};
+use crate::dice::{Dice, kills};
 use crate::gpu_world::World;
 
 struct Machine<'a> {
@@ -13,9 +14,14 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    fn agent(&self) -> Agent {
+    /// An agent that listens.
+    fn start(&self) -> Agent {
         let namespace = format!("--capping.resources-namespace={NAMESPACE}");
-        let agent = self.world.spawn(&["--capping=on", "--capping.resources=enforce", &namespace]);
+        self.world.spawn(&["--capping=on", "--capping.resources=enforce", &namespace])
+    }
+
+    fn agent(&self) -> Agent {
+        let agent = self.start();
         agent.wait_until_ready();
         agent
     }
@@ -54,6 +60,7 @@ pub fn real_agent(api: &Api, node_of: impl Fn(&str) -> Option<Value>) {
     let (floor, most) = (node["floor_watts"].as_f64().unwrap(), node["most_watts"].as_f64().unwrap());
     assert!(floor > 0.0 && (1400.0..1450.0).contains(&most), "{node}");
     protected_pods(&machine);
+    agent = killed_under_a_node_budget(&mut machine, agent);
     agent = killed_under_a_budget(&mut machine, agent);
     api.delete(&format!("nodefrequencies/{}", machine.name));
     agent.assert_well();
@@ -82,6 +89,57 @@ fn protected_pods(machine: &Machine<'_>) {
     assert!(machine.world.is_open("GPU-vip"));
     api.delete("clusterpowerbudgets/real");
     machine.wait_until_all_open();
+}
+
+/// kill -9 under the budget of its node, and the start of another: the clocks stay where they are, and open with the budget.
+fn killed_under_a_node_budget(machine: &mut Machine<'_>, agent: Agent) -> Agent {
+    let path = "clusterpowerbudgets/real";
+    let api = machine.api;
+    let spec = json!({"mode": "Enforce", "watts": 900, "nodes": {"matchLabels": {"real": "yes"}}, "control": {"holdSeconds": 1}});
+    api.apply(path, &spec);
+    machine.world.wait_for_lock("GPU-train");
+    machine.world.wait("the node within its budget", || machine.watts() < 900.0);
+    agent.send("KILL");
+    drop(agent);
+    let locks = |world: &World| ["GPU-train", "GPU-vip"].map(|gpu| world.lock(gpu));
+    let held = locks(&machine.world);
+    assert!(held.iter().any(Option::is_some));
+    api.wait_for_status_of("a silent node", path, |status| status["silentNodes"] == 1);
+    assert_eq!(locks(&machine.world), held, "the limits stand");
+    let next = machine.agent();
+    api.replace_addresses("energy-agent-2", &machine.addresses(), port(&next));
+    api.wait_for_status_of("the next agent's report", path, |status| {
+        status["silentNodes"] == 0 && status["limitedNodes"] == 1 && says(status, "InBudget", "True", "UnderBudget")
+    });
+    let next = random_kills(machine, next, || {
+        assert!(
+            machine.watts() < 900.0 && locks(&machine.world).iter().any(Option::is_some),
+            "{:?}",
+            locks(&machine.world)
+        );
+    });
+    api.delete(path);
+    machine.wait_until_all_open();
+    next
+}
+
+/// kill -9 of the agent again and again, every second time maybe while it starts; `holds` before and after each.
+fn random_kills(machine: &Machine<'_>, mut agent: Agent, holds: impl Fn()) -> Agent {
+    let mut dice = Dice::new();
+    for kill in 0..kills() {
+        dice.wait();
+        holds();
+        agent.send("KILL");
+        holds();
+        agent = machine.start();
+        if kill % 2 == 0 {
+            agent.wait_until_ready();
+        }
+    }
+    agent.wait_until_ready();
+    machine.api.replace_addresses("energy-agent-2", &machine.addresses(), port(&agent));
+    holds();
+    agent
 }
 
 /// kill -9 under the budget of a service: its limits stand, and the next agent goes on with them.

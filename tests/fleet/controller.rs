@@ -11,6 +11,7 @@ use crate::common::kubernetes::controller::{install_kinds, serve_endpoint_slices
 use crate::common::kubernetes::proxy::Asked;
 use crate::common::prometheus::Prometheus;
 use crate::common::skip::{API_SERVER, skip};
+use crate::dice::{Dice, kills};
 use crate::nodes::Nodes;
 use crate::observer::{Guarded, Observer};
 use crate::replica::Replica;
@@ -75,6 +76,7 @@ fn a_hall_is_kept_within_its_budget_whatever_happens_to_its_controllers() {
     enforce(&world);
     step_and_cut(&world);
     silent_nodes(&world);
+    node_is_removed(&world);
     pages(&mut world);
     queries::meters(&world.api);
     policies::one_budget_for_a_service(&world.api, &world.nodes);
@@ -82,6 +84,7 @@ fn a_hall_is_kept_within_its_budget_whatever_happens_to_its_controllers() {
     policies::many_edits(&world.api, || world.a.budgets()["rounds"].as_u64().unwrap());
     agents::real_agent(&world.api, |name| node_of([&world.a, &world.b], name));
     leader_is_killed(&mut world, &cluster);
+    both_are_killed(&mut world, &cluster);
     leader_is_paused(&mut world);
     lease_is_deleted(&mut world);
     random_kills(&mut world, &cluster);
@@ -198,6 +201,27 @@ fn silent_nodes(world: &World) {
     world.wait_for_status_open();
 }
 
+/// A node that is cut off counts with what it may draw until its object is gone.
+fn node_is_removed(world: &World) {
+    let node = world.nodes.nodes.last().unwrap();
+    let counted = |what: &str, nodes: u32, silent: u32, watts: u32| {
+        world.api.wait_for_status(what, "hall", |status| {
+            status["nodes"] == nodes && status["silentNodes"] == silent && status["watts"] == watts
+        });
+    };
+    node.set_silent(true);
+    counted("the silent node with its most", 50, 1, 49 * 1500 + 3000);
+    let path = format!("/api/v1/nodes/{}", node.name);
+    let object = world.api.ask(Method::GET, &path, None).unwrap();
+    world.api.ask(Method::DELETE, &path, None).unwrap();
+    counted("49 nodes", 49, 0, 49 * 1500);
+    node.set_silent(false);
+    world
+        .api
+        .create("/api/v1/nodes", &json!({"metadata": {"name": node.name, "labels": object["metadata"]["labels"]}}));
+    counted("the node again", 50, 0, 50 * 1500);
+}
+
 impl World {
     fn is_silent(&self, node: &crate::nodes::Node) -> bool {
         self.nodes.nodes[20..35].iter().any(|silent| silent.name == node.name)
@@ -254,6 +278,25 @@ fn leader_is_killed(world: &mut World, cluster: &Cluster) {
     assert!(world.nodes.power() <= 90_000.0, "the limits stand");
 }
 
+/// kill -9 of both: the levels stand for longer than the Lease does, and the next leader goes on from them.
+fn both_are_killed(world: &mut World, cluster: &Cluster) {
+    let epoch = world.epoch("hall");
+    for place in [&mut world.a, &mut world.b] {
+        place.send("KILL");
+        world.asked.extend(place.proxy.asked());
+    }
+    let held = world.api.level("hall").unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    assert_eq!(world.api.level("hall").unwrap(), held, "nobody writes");
+    assert!(world.nodes.power() <= 90_000.0, "the limits stand");
+    for (place, name) in [(&mut world.a, "a3"), (&mut world.b, "b3")] {
+        *place = Replica::start(cluster, name, &world.prometheus.url());
+    }
+    world.wait_for_epoch(epoch);
+    assert!(["a3", "b3"].contains(&world.api.holder().as_str()), "{}", world.api.holder());
+    assert!(world.nodes.power() <= 90_000.0, "the next leader goes on from there");
+}
+
 /// SIGSTOP for longer than the Lease: the other one leads, and the woken one writes nothing.
 fn leader_is_paused(world: &mut World) {
     let epoch = world.epoch("hall");
@@ -276,13 +319,12 @@ fn leader_is_paused(world: &mut World) {
 
 /// kill -9 of a replica at moments that no one has chosen, while the load and the budget change.
 fn random_kills(world: &mut World, cluster: &Cluster) {
-    let kills = std::env::var("TEST_FLEET_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5);
-    let mut dice = Dice(u64::from(std::process::id()));
-    for kill in 0..kills {
+    let mut dice = Dice::new();
+    for kill in 0..kills() {
         let demand = 1500.0 + f64::from(dice.below(1500));
         world.nodes.all_demand(demand);
         world.api.patch_budget("hall", &json!({"watts": 85_000 + 1000 * dice.below(6)}));
-        std::thread::sleep(std::time::Duration::from_millis(dice.below(1200).into()));
+        dice.wait();
         let place = if dice.below(2) == 0 { &mut world.a } else { &mut world.b };
         let fresh = Replica::start(cluster, &format!("k{kill}"), &world.prometheus.url());
         let dead = std::mem::replace(place, fresh);
@@ -293,16 +335,6 @@ fn random_kills(world: &mut World, cluster: &Cluster) {
     world.nodes.all_demand(2400.0);
     wait_for("a leader", || node_of([&world.a, &world.b], "node-0.rack-0.example"));
     world.wait_for_power("the hall within its budget after all kills", 90_000.0);
-}
-
-/// Numbers that nobody has chosen: a linear congruential generator.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        u32::try_from((self.0 >> 33) % u64::from(end)).unwrap()
-    }
 }
 
 /// Somebody deletes the Lease: it comes back, and the epoch goes on from the levels'.

@@ -8,7 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 mod agents;
 mod api;
+mod backup;
 mod controller;
+mod dice;
 #[path = "../policies/capping/world.rs"]
 #[allow(dead_code, reason = "of a node with GPUs, some is used here")]
 mod gpu_world;

@@ -112,6 +112,15 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Kill controllers and an agent at random moments under cluster budgets; no limit may rise above its budget.
+    ///
+    /// A hall of fifty simulated nodes, two replicas of the controller, a real agent with GPUs and a real API server. The test
+    /// suite does the same with five kills. A hundred take about ten minutes.
+    Fleet {
+        /// Of each: controllers, and the agent.
+        #[arg(long, default_value_t = 100)]
+        kills: u32,
+    },
     /// Compare the agent with the counter of this machine's first NVIDIA GPU while two CUDA processes run on it.
     ///
     /// Prints what each call of the driver costs or does not offer, the processes' shares, and the cost of a tick.
@@ -145,6 +154,7 @@ fn main() -> ExitCode {
         Task::Pictures { seconds, redraw } => pictures::draw(seconds, redraw),
         Task::Bench { arguments } => measure::bench(&arguments),
         Task::Chaos { arguments } => measure::chaos(&arguments),
+        Task::Fleet { kills } => test::fleet(kills),
         Task::GpuCheck { library, seconds } => gpu::check(&library, seconds),
     };
     match outcome {

@@ -181,6 +181,18 @@ fn prepare_kube_api(arguments: &[String]) -> Result<()> {
     build.finish()
 }
 
+/// Kills controllers and an agent this often, at random moments, in the tests of a fleet of nodes.
+///
+/// # Errors
+/// When a tool cannot be installed, or a limit rose above its budget.
+pub fn fleet(kills: u32) -> Result<()> {
+    ensure!(kills > 0, "--kills 0 kills nobody");
+    prepare_kube_api(&[])?;
+    let mut command = cargo_test();
+    command.args(["--test", "fleet", "--", "--nocapture", "a_hall_is_kept"]).env("TEST_FLEET_KILLS", kills.to_string());
+    checked(command.envs(kube_api::programs()))
+}
+
 /// Runs the unit tests, property tests among them, with `cases` random inputs for each property.
 ///
 /// # Errors

@@ -1,14 +1,10 @@
 //! The API server that the tests of one program share: a real one with etcd where `cargo xtask test` has built it, else
 //! the stub, both over TLS with a token.
 
-use std::any::Any;
 use std::io::Write;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
-use std::{env, fs, io, thread};
+use std::{env, fs, io};
 
 use axum::http::{Method, Request};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -16,6 +12,7 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::real_api::RealApi;
 use super::server::runtime;
 use super::stub_api::StubApi;
 use crate::common::agent::wait_for;
@@ -31,18 +28,13 @@ pub struct Cluster {
     pub authority: PathBuf,
     pub client: Client,
     /// The servers, which end with it.
-    _servers: Box<dyn Any + Send + Sync>,
-    _folder: TempDir,
+    servers: Servers,
+    folder: TempDir,
 }
 
-/// A process that is killed on drop.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+enum Servers {
+    Real(RealApi),
+    Stub { _server: Box<StubApi> },
 }
 
 impl Cluster {
@@ -74,7 +66,7 @@ impl Cluster {
                 let stub = StubApi::start(TOKEN);
                 let (url, authority) = (format!("https://{}", stub.server.address), stub.authority.file());
                 let client = client(&folder, &url, &authority);
-                Self { url, authority, client, _servers: Box::new(stub), _folder: folder }
+                Self { url, authority, client, servers: Servers::Stub { _server: Box::new(stub) }, folder }
             }
         }
     }
@@ -82,40 +74,35 @@ impl Cluster {
     /// A server of its own, unless somebody else took its ports.
     fn real(api: &Path, etcd: &Path) -> Option<Self> {
         let folder = TempDir::new().unwrap();
-        let [clients, peers, port] = free_ports();
-        let (clients, peers) = (format!("http://127.0.0.1:{clients}"), format!("http://127.0.0.1:{peers}"));
-        let log = |name: &str| fs::File::create(folder.path().join(name)).unwrap();
-        let spawn = |command: &mut Command, name: &str| {
-            command.stdin(Stdio::null()).stdout(log(&format!("{name}.out"))).stderr(log(&format!("{name}.log")));
-            Ended(command.spawn().unwrap_or_else(|error| panic!("{}: {error}", command.get_program().display())))
-        };
-        let mut command = Command::new(etcd);
-        command.args(["--unsafe-no-fsync", "--data-dir"]).arg(folder.path().join("etcd"));
-        command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
-        command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
-        command.args(["--initial-cluster", &format!("default={peers}")]);
-        let etcd = spawn(&mut command, "etcd");
-        let certificates = folder.path().join("certificates");
-        let mut command = Command::new(api);
-        command.args(["--etcd", &clients, "--port", &port.to_string(), "--token", TOKEN, "--cert-dir"]);
-        let mut api = spawn(command.arg(&certificates), "kube-api");
+        let servers = RealApi::new(folder.path(), api, etcd);
+        let (url, authority) = (servers.url.clone(), servers.authority.clone());
+        if !servers
+            .start(|| authority.metadata().is_ok_and(|file| file.len() > 0) && answers(&folder, &url, &authority))
+        {
+            servers.print_logs();
+            return None;
+        }
+        let client = client(&folder, &url, &authority);
+        Some(Self { url, authority, client, servers: Servers::Real(servers), folder })
+    }
 
-        let (url, authority) = (format!("https://127.0.0.1:{port}"), certificates.join("apiserver.crt"));
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while Instant::now() < deadline && api.0.try_wait().unwrap().is_none() {
-            if fs::metadata(&authority).is_ok_and(|file| file.len() > 0) {
-                let client = client(&folder, &url, &authority);
-                let ready = client.request_text(request(Method::GET, "/api/v1/pods?limit=1", None));
-                if runtime().block_on(ready).is_ok() {
-                    return Some(Self { url, authority, client, _servers: Box::new([api, etcd]), _folder: folder });
-                }
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
-        for name in ["etcd.log", "kube-api.log"] {
-            println!("{name}: {}", fs::read_to_string(folder.path().join(name)).unwrap_or_default());
-        }
-        None
+    /// Keeps what is there now, as a backup of etcd does.
+    pub fn back_up(&self) {
+        let Servers::Real(servers) = &self.servers else { panic!("the stub has no backup") };
+        servers.back_up();
+        wait_for("the API server to have its store again", || {
+            answers(&self.folder, &self.url, &self.authority).then_some(())
+        });
+    }
+
+    /// The servers end, and come back with what the backup has.
+    pub fn restore(&self) {
+        let Servers::Real(servers) = &self.servers else { panic!("the stub has no backup") };
+        servers.restore();
+        assert!(
+            servers.start(|| answers(&self.folder, &self.url, &self.authority)),
+            "the API server does not come back"
+        );
     }
 
     /// Creates a pod, with its status; the object as the server keeps it, which has chosen the uid.
@@ -249,7 +236,7 @@ pub fn kubeconfig(folder: &Path, server: &str, authority: Option<&Path>, user: &
     file
 }
 
-/// Ports that nobody used a moment ago.
-fn free_ports<const N: usize>() -> [u16; N] {
-    [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap()).map(|listener| listener.local_addr().unwrap().port())
+fn answers(folder: &TempDir, url: &str, authority: &Path) -> bool {
+    let asked = client(folder, url, authority);
+    runtime().block_on(asked.request_text(request(Method::GET, "/api/v1/pods?limit=1", None))).is_ok()
 }

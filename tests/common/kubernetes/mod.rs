@@ -7,6 +7,7 @@ pub mod controller;
 pub mod kubelet;
 pub mod node;
 pub mod proxy;
+pub mod real_api;
 pub mod rights;
 pub mod server;
 pub mod stub_api;

@@ -23,6 +23,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The server ends a watch after this time, as client-go's do; one silent for longer is dead.
 const WATCH_SECONDS: u32 = 290;
 const WATCH_MARGIN: Duration = Duration::from_secs(5);
+/// A server tells its version about once a minute (a bookmark). One that has told nothing for so long may not have reached ours:
+/// etcd was restored from a backup, and until its versions are as high again such a watch says nothing at all.
+const QUIET: Duration = Duration::from_secs(240);
 /// A watch that ends sooner without an event is taken for a failure, so that a proxy which cuts every one is not asked
 /// without pause.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
@@ -76,6 +79,8 @@ pub enum Age {
 enum End {
     /// As it should, or after some reports.
     Resume,
+    /// As it should, and without a report.
+    Quiet,
     /// The version is too old (410).
     Expired,
     Failed(ClusterError),
@@ -88,15 +93,22 @@ pub async fn run<T: Watched>(credentials: Credentials, query: Query, tell: impl 
 }
 
 /// The same with a first list of this age.
-pub(crate) async fn run_from<T: Watched>(
+pub(crate) async fn run_from<T: Watched>(credentials: Credentials, query: Query, age: Age, tell: impl FnMut(Heard<T>)) {
+    run_until_quiet(credentials, query, age, QUIET, tell).await;
+}
+
+/// The same, with a list after each time of this length in which nothing was told.
+async fn run_until_quiet<T: Watched>(
     credentials: Credentials,
     query: Query,
     mut age: Age,
+    quiet: Duration,
     mut tell: impl FnMut(Heard<T>),
 ) {
     let mut backoff = Backoff::new();
     // The cluster's server, and the version that the next watch starts from.
     let (mut server, mut version): (Option<Server>, Option<String>) = (None, None);
+    let mut told = Instant::now();
     loop {
         let ended = match (&server, &mut version) {
             (None, _) => match credentials.client().await {
@@ -110,7 +122,7 @@ pub(crate) async fn run_from<T: Watched>(
                 Ok((objects, listed)) => {
                     tell(Heard::All(objects));
                     tell(Heard::Answered);
-                    version = Some(listed);
+                    (version, told) = (Some(listed), Instant::now());
                     continue;
                 }
                 Err(trouble) => End::Failed(trouble),
@@ -119,8 +131,16 @@ pub(crate) async fn run_from<T: Watched>(
         };
         let mut pause = backoff.pause();
         match ended {
-            End::Resume => {
+            End::Resume | End::Quiet => {
                 backoff.reset();
+                match ended {
+                    End::Quiet if told.elapsed() < quiet => {}
+                    End::Quiet => {
+                        debug!(query.path, "nothing was told for long, listing again");
+                        version = None;
+                    }
+                    _ => told = Instant::now(),
+                }
                 server = server.filter(|server| !server.is_expiring());
                 continue;
             }
@@ -237,8 +257,10 @@ async fn watch<T: Watched>(
             next => next.ok().flatten(),
         };
         if next.is_none() {
-            return if heard || began.elapsed() >= SHORT_WATCH {
+            return if heard {
                 End::Resume
+            } else if began.elapsed() >= SHORT_WATCH {
+                End::Quiet
             } else {
                 let what = format!("watch at {} ended at once, without an event", server.url);
                 let remedy = "does a proxy in front of the API server cut it?";
@@ -303,4 +325,70 @@ fn take<T: Watched>(
         *version = told;
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests panic")]
+
+    use std::fs;
+
+    use energy_model::resources::object::KubeObject;
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// How often a server was asked for a list before its second watch. Its watches last `lasts` and tell nothing: it has not
+    /// reached the version that they are asked from.
+    async fn lists(lasts: Duration, quiet: Duration) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("kubeconfig");
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let text = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "t",
+            "clusters": [{"name": "t", "cluster": {"server": server}}],
+            "users": [{"name": "t", "user": {}}],
+            "contexts": [{"name": "t", "context": {"cluster": "t", "user": "t"}}],
+        });
+        fs::write(&file, text.to_string()).unwrap();
+        let query =
+            Query { path: "/api/v1/pods".to_owned(), object: "pods".to_owned(), fields: None, labels: None, page: 500 };
+        let credentials = Credentials::find(Some(&file)).unwrap();
+        let watching = tokio::spawn(run_until_quiet(credentials, query, Age::Any, quiet, |_: Heard<KubeObject>| {}));
+        let (mut lists, mut watches) = (0, 0);
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 4096];
+            let length = stream.read(&mut request).await.unwrap();
+            let is_watch = String::from_utf8_lossy(&request[..length]).contains("watch=true");
+            let mut answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n".to_vec();
+            if is_watch {
+                watches += 1;
+                if watches == 2 {
+                    watching.abort();
+                    return lists;
+                }
+            } else {
+                lists += 1;
+                answer.extend(json!({"metadata": {"resourceVersion": "9"}, "items": []}).to_string().into_bytes());
+            }
+            stream.write_all(&answer).await.unwrap();
+            if is_watch {
+                tokio::spawn(async move {
+                    sleep(lasts).await;
+                    drop(stream);
+                });
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_tells_nothing_for_long_is_begun_anew_by_a_list() {
+        let lasts = SHORT_WATCH * 2;
+        assert_eq!(lists(lasts, Duration::from_secs(3600)).await, 1);
+        assert_eq!(lists(lasts, SHORT_WATCH).await, 2);
+    }
 }
