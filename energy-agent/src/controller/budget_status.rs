@@ -8,7 +8,7 @@ use energy_model::resources::condition::Condition;
 use energy_model::resources::object::KubeObject;
 use energy_model::units::{floor_u64, ratio};
 
-use super::budgets::{Decided, Round};
+use super::budgets::{Decided, OffBudget, Round, UnreadBudget};
 use super::statuses::{StatusDraft, StatusPace, condition, number, shown, whole};
 
 /// Figures that moved by less than this share of the budget are worth no write.
@@ -19,8 +19,9 @@ const FIELDS: [&str; 6] = ["observedTime", "budgetWatts", "watts", "percent", "l
 /// How all budgets stand after a round.
 pub fn drafts(round: &Round, time: &str) -> Vec<StatusDraft> {
     let decided = round.budgets.iter().map(|decided| (&decided.object, status(decided, time)));
-    let unread = round.unread.iter().map(|(object, refusal)| (object, refused(object, &refusal.0, time)));
-    decided.chain(unread).map(|(object, status)| draft(object, &status)).collect()
+    let unread = round.unread.iter().map(|unread| (&unread.object, refused(unread, time)));
+    let off = round.off.iter().map(|budget| (&budget.object, switched_off(budget, time)));
+    decided.chain(unread).chain(off).map(|(object, status)| draft(object, &status)).collect()
 }
 
 fn draft(object: &Arc<KubeObject>, status: &ClusterPowerBudgetStatus) -> StatusDraft {
@@ -51,8 +52,9 @@ fn status(decided: &Decided, time: &str) -> ClusterPowerBudgetStatus {
     }
 }
 
-fn refused(object: &KubeObject, why: &str, time: &str) -> ClusterPowerBudgetStatus {
-    let message = format!("{why}; nothing is limited by it");
+fn refused(UnreadBudget { object, refusal, has_level }: &UnreadBudget, time: &str) -> ClusterPowerBudgetStatus {
+    let outcome = if *has_level { "the level of an earlier version stays" } else { "nothing is limited by it" };
+    let message = format!("{}; {outcome}", refusal.0);
     ClusterPowerBudgetStatus {
         observed_generation: object.metadata.generation,
         observed_time: Some(time.to_owned()),
@@ -61,10 +63,27 @@ fn refused(object: &KubeObject, why: &str, time: &str) -> ClusterPowerBudgetStat
     }
 }
 
+fn switched_off(OffBudget { object, refusal, nodes }: &OffBudget, time: &str) -> ClusterPowerBudgetStatus {
+    let (is_ready, reason, message) = refusal.as_ref().map_or_else(
+        || (true, "Off", "mode is Off".to_owned()),
+        |refusal| (false, "Refused", format!("{}; the previous version stays active, which is Off", refusal.0)),
+    );
+    ClusterPowerBudgetStatus {
+        observed_generation: object.metadata.generation,
+        observed_time: Some(time.to_owned()),
+        nodes: number(*nodes),
+        conditions: vec![
+            condition(object, "Ready", is_ready, reason, message, time),
+            condition(object, "Limiting", false, "Open", "nothing is limited".to_owned(), time),
+        ],
+        ..ClusterPowerBudgetStatus::default()
+    }
+}
+
 pub fn conditions(decided: &Decided, time: &str) -> Vec<Condition> {
     let Decided { object, spec, refusal, budget_watts, decision, stale, nodes, silent, .. } = decided;
     let (is_ready, reason, message) = if let Some(refusal) = refusal {
-        (false, "Refused", format!("{}; the previous version stays in force", refusal.0))
+        (false, "Refused", format!("{}; the previous version stays active", refusal.0))
     } else if nodes.is_empty() {
         (false, "NoNodes", "no node has these labels; correct spec.nodes or label the nodes".to_owned())
     } else if decision.too_many_silent {
@@ -79,12 +98,14 @@ pub fn conditions(decided: &Decided, time: &str) -> Vec<Condition> {
         (true, "Running", format!("{} nodes", nodes.len()))
     };
     let (watts, budget) = (shown(decision.watts), shown(*budget_watts));
-    let (in_budget, why, figures) = if let Some(floors) = decision.floors_exceed {
+    let (in_budget, why, figures) = if decided.is_unheard {
+        (false, "NotHeard", "no agent of its nodes has answered yet".to_owned())
+    } else if let Some(floors) = decision.floors_exceed {
         let floors = shown(floors);
         (
             false,
             "FloorsExceedBudget",
-            format!("floors {floors}: the nodes can't be held at {budget}; take nodes away or raise the budget"),
+            format!("floors {floors}: the nodes cannot be held at {budget}; take nodes away or raise the budget"),
         )
     } else if decision.watts > *budget_watts {
         (false, "OverBudget", format!("{watts} of {budget}"))
@@ -105,9 +126,13 @@ pub fn conditions(decided: &Decided, time: &str) -> Vec<Condition> {
         (true, _) => ("WouldLimit", format!("{}: at most {limit}, were it enforced", tiers.join(", "))),
         (false, _) => ("Open", "nothing is limited".to_owned()),
     };
+    let mut in_budget = condition(object, "InBudget", in_budget, why, figures, time);
+    if decided.is_unheard {
+        "Unknown".clone_into(&mut in_budget.status);
+    }
     vec![
         condition(object, "Ready", is_ready, reason, message, time),
-        condition(object, "InBudget", in_budget, why, figures, time),
+        in_budget,
         condition(object, "Limiting", is_limiting, limiting.0, limiting.1, time),
     ]
 }

@@ -37,7 +37,7 @@ pub struct Laws {
 struct BudgetState {
     object: Arc<KubeObject>,
     spec: CheckedBudget,
-    /// Why the last version of the object is not in force.
+    /// Why the last version of the object is not active.
     refusal: Option<Refusal>,
     law: Law,
     factor: Factor,
@@ -83,6 +83,8 @@ pub struct Decided {
     pub limited: usize,
     pub silent: usize,
     pub unreported: usize,
+    /// Nothing is known of what its nodes draw.
+    pub is_unheard: bool,
     /// This controller writes its level.
     pub is_ours: bool,
 }
@@ -93,9 +95,29 @@ pub struct Round {
     /// Ascending by the number of nodes, then by name.
     pub budgets: Vec<Decided>,
     /// Those that cannot be read at all.
-    pub unread: Vec<(Arc<KubeObject>, Refusal)>,
+    pub unread: Vec<UnreadBudget>,
+    /// Those in mode Off.
+    pub off: Vec<OffBudget>,
     /// For each node of the fleet: its limit, and whose it is. `None`: open.
     pub limits: Vec<Option<(f64, Arc<KubeObject>)>>,
+}
+
+/// A budget of which this leader has read no version.
+#[derive(Clone, Debug)]
+pub struct UnreadBudget {
+    pub object: Arc<KubeObject>,
+    pub refusal: Refusal,
+    /// An earlier leader has written a level for it, which stays.
+    pub has_level: bool,
+}
+
+/// A budget that limits nothing.
+#[derive(Clone, Debug)]
+pub struct OffBudget {
+    pub object: Arc<KubeObject>,
+    /// Why the last version of the object is not active.
+    pub refusal: Option<Refusal>,
+    pub nodes: usize,
 }
 
 impl Laws {
@@ -113,15 +135,21 @@ impl Laws {
         tick: &Tick<'_>,
     ) -> Round {
         let mut round = Round { limits: vec![None; fleet.nodes.len()], ..Round::default() };
-        self.follow(objects, fleet, &mut round.unread);
+        for (object, refusal) in self.follow(objects, fleet) {
+            let key = (tick.namespace.to_owned(), name_for_budget(&object.metadata.name));
+            round.unread.push(UnreadBudget { object, refusal, has_level: tick.levels.contains_key(&key) });
+        }
         // A rack before its hall; of two with the same nodes, the lower budget is within the other.
         let place = |(name, state): (&String, &BudgetState)| (state.members.len(), state.spec.spec.watts, name.clone());
         let mut order: Vec<_> = self.states.iter().map(place).collect();
         order.sort();
         for (.., name) in order {
-            let Some(state) = self.states.get_mut(&name).filter(|state| state.spec.spec.mode != Mode::Off) else {
+            let Some(state) = self.states.get_mut(&name) else { continue };
+            if state.spec.spec.mode == Mode::Off {
+                let (object, refusal) = (Arc::clone(&state.object), state.refusal.clone());
+                round.off.push(OffBudget { object, refusal, nodes: state.members.len() });
                 continue;
-            };
+            }
             let decided = state.decide(fleet, tick, &round.limits);
             if decided.spec.spec.mode == Mode::Enforce {
                 state.limit(&decided, fleet, &mut round.limits);
@@ -138,13 +166,13 @@ impl Laws {
         round
     }
 
-    /// Takes in what is new in the objects and in the fleet.
+    /// Takes in what is new in the objects and in the fleet; returns the objects that cannot be read.
     fn follow(
         &mut self,
         objects: &BTreeMap<ObjectKey, Arc<KubeObject>>,
         fleet: &Fleet,
-        unread: &mut Vec<(Arc<KubeObject>, Refusal)>,
-    ) {
+    ) -> Vec<(Arc<KubeObject>, Refusal)> {
+        let mut unread = Vec::new();
         self.states.retain(|name, state| {
             objects
                 .get(&(String::new(), name.clone()))
@@ -184,6 +212,7 @@ impl Laws {
                 fleet.nodes.iter().enumerate().filter(|(_, node)| state.spec.spec.nodes.selects(node.labels()));
             state.members = selected.map(|(place, node)| (place, state.spec.tier(node.labels()))).collect();
         }
+        unread
     }
 }
 
@@ -191,11 +220,11 @@ impl Laws {
 pub fn resumed(level: &PowerLevelSpec) -> Law {
     let permille = |permille: u32| Permille::new(u16::try_from(permille).unwrap_or(u16::MAX));
     let levels: Vec<_> = level.levels.iter().map(|tier| (tier.tier.clone(), permille(tier.permille))).collect();
-    Law::resume(&levels)
+    Law::resume(&levels, Some(permille(level.fallback_permille)))
 }
 
 impl BudgetState {
-    /// The object has changed; a version that can't be read leaves the last good one in force.
+    /// The object has changed; where its new version cannot be read, the previous one stays active.
     fn replace(&mut self, object: &Arc<KubeObject>) {
         self.object = Arc::clone(object);
         match CheckedBudget::read(object) {
@@ -213,7 +242,8 @@ impl BudgetState {
     fn decide(&mut self, fleet: &Fleet, tick: &Tick<'_>, limits: &[Option<(f64, Arc<KubeObject>)>]) -> Decided {
         let levels: BTreeMap<String, Permille> =
             self.law.levels().map(|(tier, level)| (tier.to_owned(), level)).collect();
-        let unheard = self.unheard_watts(fleet, tick);
+        let unheard = self.unheard_watts(fleet);
+        let is_unheard = self.is_unheard(fleet);
         let (mut limited, mut silent, mut unreported) = (0, 0, 0);
         let mut members = Vec::with_capacity(self.members.len());
         for &(place, tier) in &self.members {
@@ -239,6 +269,8 @@ impl BudgetState {
         }
         let nodes: f64 = members.iter().map(|member| reported(&member.state)).sum();
         let name = &self.object.metadata.name;
+        // Between two rounds a budget can be new: what it asks Prometheus for is asked in the next round.
+        let is_unasked = self.is_unasked(tick.readings);
         let reading = tick.readings.meters.get(name);
         let meter = self.spec.spec.meter.as_ref().map(|_| reading.and_then(|reading| reading.clone().ok()));
         let Scale { factor, stale } = self.factor.step(tick.uptime, self.spec.overhead, meter, nodes);
@@ -246,10 +278,10 @@ impl BudgetState {
             Some(Err(why)) => why.clone(),
             _ => "no answer yet".to_owned(),
         };
-        let mut stale =
-            stale.then(|| ("MeterStale", format!("spec.meter: {}; overheadPercent counts in its place", why(reading))));
+        let mut stale = (stale && !is_unasked)
+            .then(|| ("MeterStale", format!("spec.meter: {}; overheadPercent counts in its place", why(reading))));
         let mut budget_watts = self.spec.watts_at(tick.wall);
-        if let Some(from) = &self.spec.spec.watts_from {
+        if let Some(from) = self.spec.spec.watts_from.as_ref().filter(|_| !is_unasked) {
             let reading = tick.readings.watts.get(name);
             let (watts, is_stale) = from_query(&mut self.from, from, reading, tick.now);
             budget_watts = budget_watts.min(watts);
@@ -264,7 +296,7 @@ impl BudgetState {
             factor,
             members: &members,
             is_blind: false,
-            is_deaf: tick.is_deaf,
+            is_deaf: tick.is_deaf || is_unheard || is_unasked,
             raise_every: tick.raise_every,
         };
         let mut decision = self.law.step(&self.spec.settings, &scene);
@@ -283,8 +315,23 @@ impl BudgetState {
             limited,
             silent,
             unreported,
+            is_unheard,
             is_ours,
         }
+    }
+
+    /// Whether a query of this budget has not been asked yet: not that it has no answer.
+    fn is_unasked(&self, readings: &Readings) -> bool {
+        let (name, spec) = (&self.object.metadata.name, &self.spec.spec);
+        spec.meter.is_some() && !readings.meters.contains_key(name)
+            || spec.watts_from.is_some() && !readings.watts.contains_key(name)
+    }
+
+    /// Whether there are agents on its nodes, and none has ever answered this leader.
+    fn is_unheard(&self, fleet: &Fleet) -> bool {
+        let mut nodes = self.members.iter().map(|(place, _)| &fleet.nodes[*place]);
+        nodes.clone().any(|node| node.address.is_some())
+            && nodes.all(|node| node.heard.is_none() && node.gpus.is_none())
     }
 
     /// What a node without an agent draws can't be limited. GPUs that nobody reports any more may draw what they drew at most.
@@ -319,11 +366,10 @@ impl BudgetState {
         held.and_then(|held| held.floor_watts).unwrap_or(report.floor_watts).clamp(0.0, report.most_watts)
     }
 
-    /// What a node is taken to draw that has an agent and never answered: the mean of what the others may draw.
-    fn unheard_watts(&self, fleet: &Fleet, tick: &Tick<'_>) -> f64 {
-        let fresh = self.members.iter().filter_map(|(place, _)| fleet.nodes[*place].fresh(tick.now, tick.patience));
-        let (count, sum) = fresh.fold((0.0, 0.0), |(count, sum), report| (count + 1.0, sum + report.most_watts));
-        if count > 0.0 { (sum / count).max(self.spec.unreported_watts) } else { self.spec.unreported_watts }
+    /// What a node is taken to draw that has an agent and never answered: as much as any other may draw.
+    fn unheard_watts(&self, fleet: &Fleet) -> f64 {
+        let heard = self.members.iter().filter_map(|(place, _)| fleet.nodes[*place].heard.as_ref());
+        heard.map(|heard| heard.report.most_watts).fold(self.spec.unreported_watts, f64::max)
     }
 
     /// Somebody else writes the level: what is shown is what nodes follow.

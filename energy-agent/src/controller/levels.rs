@@ -64,7 +64,7 @@ impl LevelPlan {
         self.known.push(cluster_power_budget::KIND);
         let key = |object: &KubeObject| (namespace.to_owned(), name_for_budget(&object.metadata.name));
         let others = round.budgets.iter().filter(|decided| !decided.is_ours).map(|decided| &decided.object);
-        let unread = round.unread.iter().map(|(object, _)| object);
+        let unread = round.unread.iter().map(|unread| &unread.object);
         let foreign = budgets.values().filter(|object| is_foreign(object));
         self.kept.extend(others.chain(unread).chain(foreign).map(|object| key(object)));
         for decided in round.budgets.iter().filter(|decided| decided.is_ours && decided.spec.is_enforced()) {

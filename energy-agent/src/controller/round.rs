@@ -171,12 +171,12 @@ impl Rounds {
         if let Err(problem) = self.log_in()
             && self.lease_news.is(Reason::Config, Instant::now())
         {
-            warn!(problem, "a password or token can't be read; the one before is used");
+            warn!(problem, "a password or token cannot be read; the one before is used");
         }
         let asked = self.fleet.round();
         // A replica that never led asks nobody but the API server.
         let has_term = self.leader.has_term();
-        let patience = (self.config.interval / 2).min(Duration::from_secs(2));
+        let patience = self.query_patience();
         let hearing = self.hearing.clone();
         let polls = async { if has_term { Some(hearing.round(asked, patience).await) } else { None } };
         // One that does not know the cluster yet can't lead.
@@ -199,9 +199,14 @@ impl Rounds {
             Ok(LeaseTurn::Lost) => {
                 warn!(lease = self.config.lease, "another replica leads now; this one waits");
             }
-            Err(trouble) => self.say(&trouble, "the Lease can't be read or renewed"),
+            Err(trouble) => self.say(&trouble, "the Lease cannot be read or renewed"),
         }
         self.decide_and_write().await;
+    }
+
+    /// How long a round waits for nodes and for Prometheus.
+    fn query_patience(&self) -> Duration {
+        (self.config.interval / 2).min(Duration::from_secs(2))
     }
 
     /// What was heard of the nodes; that nothing was is said once.
@@ -237,12 +242,18 @@ impl Rounds {
                 }
                 self.budgets.begin(of_budgets);
                 self.totals.begin(of_policies);
-                // Nothing is decided before the nodes were heard of.
-                let heard = self.hearing.round(self.fleet.round(), self.config.interval / 2).await;
+                // Nothing is decided before the nodes were heard of, and queries were asked.
+                let patience = self.query_patience();
+                let budgets = self.sources.budgets();
+                let (heard, readings) = tokio::join!(
+                    self.hearing.round(self.fleet.round(), self.config.interval / 2),
+                    queries::ask(self.prometheus.as_ref(), &budgets, patience),
+                );
+                self.readings = readings;
                 self.take(heard);
             }
             Err(trouble) => {
-                self.say(&trouble, "the levels can't be listed; this replica does not lead yet");
+                self.say(&trouble, "the levels cannot be listed; this replica does not lead yet");
                 self.leader.lost();
             }
         }

@@ -158,15 +158,15 @@ fn of_two_budgets_with_the_same_nodes_the_lower_one_is_within_the_other() {
 }
 
 #[test]
-fn an_agent_that_was_never_heard_counts_with_the_mean_of_the_others_most() {
-    let mut world = World::new(&[900.0, 900.0, 900.0, 900.0]);
+fn an_agent_that_was_never_heard_counts_with_as_much_as_any_other_may_draw() {
+    let mut world = World::new(&[900.0; 4]);
     world.budget("hall", 1, hall(4000));
-    world.fleet = World::new(&[900.0, 900.0, 900.0, 900.0]).fleet;
     world.fleet.nodes[3].heard = None;
+    world.fleet.nodes[0].heard.as_mut().unwrap().report.most_watts = 3000.0;
     let round = world.round();
     let decided = &round.budgets[0];
-    // 3 * 900 + 1000 W.
-    assert!((decided.decision.watts - 3700.0).abs() < 1e-9, "{}", decided.decision.watts);
+    // 3 * 900 + 3000 W.
+    assert!((decided.decision.watts - 5700.0).abs() < 1e-9, "{}", decided.decision.watts);
     assert_eq!((decided.silent, decided.unreported), (1, 0));
     // Without an address there is no agent: what the budget states, here nothing.
     world.fleet.follow_agents((0..3).map(|number| AgentAddress {
@@ -177,6 +177,73 @@ fn an_agent_that_was_never_heard_counts_with_the_mean_of_the_others_most() {
     let round = world.round();
     assert_eq!((round.budgets[0].silent, round.budgets[0].unreported), (0, 1));
     assert!((round.budgets[0].decision.watts - 2700.0).abs() < 1e-9);
+}
+
+/// A later leader goes on from this level and this share.
+fn inherit(world: &mut World, permille: u32, fallback: u32) {
+    let level = json!({
+        "for": {"kind": "ClusterPowerBudget", "name": "hall", "uid": "uid-hall", "generation": 1},
+        "epoch": 5, "changeTime": "2026-01-01T00:00:00Z", "leaseName": "l", "staleAfterSeconds": 60,
+        "levels": [{"tier": "", "permille": permille}], "lowestPermille": permille, "fallbackPermille": fallback,
+    });
+    world.budgets.begin(BTreeMap::from([("hall".to_owned(), serde_json::from_value(level).unwrap())]));
+}
+
+/// Status and reason of a condition of the only budget.
+fn says(world: &mut World, kind: &str) -> (String, String) {
+    let round = world.round();
+    let mut drafts = Statuses::default().writes(budget_status::drafts(&round, "2026-01-01T00:00:00Z"), 4, world.now());
+    let conditions = drafts.remove(0).patch["status"]["conditions"].take();
+    let found = conditions.as_array().unwrap().iter().find(|condition| condition["type"] == kind).unwrap();
+    (found["status"].as_str().unwrap().to_owned(), found["reason"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_leader_that_hears_of_nobody_keeps_level_and_share_and_says_that_it_knows_nothing() {
+    let mut world = World::new(&[900.0; 4]);
+    world.budget("hall", 1, hall(5000));
+    world.fleet.nodes.iter_mut().for_each(|node| node.heard = None);
+    for (level, share) in [(1000, 480), (300, 400)] {
+        inherit(&mut world, level, share);
+        let round = world.round();
+        assert_eq!(levels(&round, "hall"), [u16::try_from(level).unwrap()]);
+        assert_eq!(u32::from(round.budgets[0].decision.fallback.get()), share);
+    }
+    assert_eq!(says(&mut world, "InBudget"), ("Unknown".to_owned(), "NotHeard".to_owned()));
+    assert_eq!(says(&mut world, "Ready"), ("False".to_owned(), "TooManySilent".to_owned()));
+    // One node is heard: 900 W, and three times the 1000 W that it may draw, of 5000 W.
+    world.report(&[900.0]);
+    assert_eq!(says(&mut world, "InBudget"), ("True".to_owned(), "UnderBudget".to_owned()));
+}
+
+#[test]
+fn a_level_stays_until_the_queries_of_its_budget_were_asked() {
+    let mut spec = hall(5000);
+    spec["wattsFrom"] = json!({"query": "price", "min": 1000, "max": 3000, "staleAfterSeconds": 10});
+    spec["meter"] = json!({"query": "pdu"});
+    let mut world = World::new(&[500.0; 4]);
+    world.budget("hall", 1, spec);
+    inherit(&mut world, 700, 480);
+    let round = world.round();
+    assert_eq!((levels(&round, "hall"), round.budgets[0].stale.is_none()), (vec![700], true));
+    world.readings.meters.insert("hall".to_owned(), Ok(2000.0));
+    assert_eq!(levels(&world.round(), "hall"), [700]);
+    // Asked, and no answer: the lowest value counts. 950 W for four: (950 - 800) / 3200 = 0.047.
+    world.readings.watts.insert("hall".to_owned(), Err("no route".to_owned()));
+    let round = world.round();
+    assert_eq!((levels(&round, "hall"), round.budgets[0].stale.is_some()), (vec![46], true));
+}
+
+#[test]
+fn a_budget_that_is_off_says_so() {
+    let mut world = World::new(&[900.0; 4]);
+    world.budget("hall", 7, json!({"mode": "Off", "watts": 2400, "nodes": {"matchLabels": {"hall": "h"}}}));
+    assert_eq!(says(&mut world, "Ready"), ("True".to_owned(), "Off".to_owned()));
+    assert_eq!(says(&mut world, "Limiting"), ("False".to_owned(), "Open".to_owned()));
+    let round = world.round();
+    let mut drafts = Statuses::default().writes(budget_status::drafts(&round, "2026-01-01T00:00:00Z"), 4, world.now());
+    let status = drafts.remove(0).patch["status"].take();
+    assert_eq!((&status["observedGeneration"], &status["watts"]), (&json!(7), &Value::Null), "{status}");
 }
 
 #[test]
@@ -284,7 +351,7 @@ fn a_silent_node_counts_with_the_highest_limit_that_it_may_have_heard_of() {
 }
 
 #[test]
-fn a_version_that_cannot_be_read_leaves_the_one_before_in_force() {
+fn where_a_version_cannot_be_read_the_previous_one_stays_active() {
     let mut world = World::new(&[1000.0; 4]);
     world.budget("hall", 1, hall(2400));
     assert_eq!(levels(&world.round(), "hall"), [462]);
@@ -295,9 +362,19 @@ fn a_version_that_cannot_be_read_leaves_the_one_before_in_force() {
     assert_eq!(levels(&round, "hall"), [462]);
     let refusal = round.budgets[0].refusal.clone().unwrap();
     assert_eq!(refusal.0, "spec.targets peak: from is no time such as 2026-01-31T18:00:00Z");
-    // One that was never right limits nothing, and says so.
+    // One that was never right limits nothing, and says so; the level of an earlier leader stays.
     world.budget("other", 1, worse);
-    assert_eq!(world.round().unread.len(), 1);
+    let outcome = |world: &mut World| {
+        let round = world.round();
+        let drafts = Statuses::default().writes(budget_status::drafts(&round, "2026-01-01T00:00:00Z"), 4, world.now());
+        let other = drafts.iter().find(|write| write.object.metadata.name == "other").unwrap();
+        let message = other.patch["status"]["conditions"][0]["message"].as_str().unwrap().to_owned();
+        message.rsplit_once("; ").unwrap().1.to_owned()
+    };
+    assert_eq!(outcome(&mut world), "nothing is limited by it");
+    let level = (*world.objects[&(String::new(), "hall".to_owned())]).clone();
+    world.levels.insert((NAMESPACE.to_owned(), "budget.other".to_owned()), Arc::new(level));
+    assert_eq!(outcome(&mut world), "the level of an earlier version stays");
 }
 
 #[test]

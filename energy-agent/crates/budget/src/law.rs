@@ -73,14 +73,14 @@ impl Law {
     /// Everything is open.
     #[must_use]
     pub fn open() -> Self {
-        Self::resume(&[])
+        Self::resume(&[], None)
     }
 
-    /// Goes on from levels that somebody has written before.
+    /// Goes on from levels, and the share in their place, that somebody has written before.
     #[must_use]
-    pub fn resume(levels: &[(String, Permille)]) -> Self {
+    pub fn resume(levels: &[(String, Permille)], fallback: Option<Permille>) -> Self {
         let (tiers, levels) = levels.iter().cloned().unzip();
-        Self { tiers, levels, doublings: 0, cut: None, raised: None, fallback: None, highs: Highs::default() }
+        Self { tiers, levels, doublings: 0, cut: None, raised: None, fallback, highs: Highs::default() }
     }
 
     /// The levels after the last step, by the names of the tiers.

@@ -173,10 +173,12 @@ fn levels_and_the_static_share_stay_while_nobody_says_anything() {
             assert_eq!((permille(&deaf), deaf.fallback.get()), (vec![level], 538), "{now}");
         }
     }
-    // One that goes on from a level of somebody else has no share to keep.
-    let mut law = Law::resume(&[(String::new(), Permille::new(300))]);
-    let deaf = law.step(&Settings::default(), &Scene { is_deaf: true, ..scene(0, 1300.0, &[]) });
-    assert_eq!((permille(&deaf), deaf.fallback.get()), (vec![300], 300));
+    // One that goes on from the level of an earlier leader keeps its share too, also where the level is open.
+    for (level, fallback, kept) in [(300, Some(480), 480), (1000, Some(480), 480), (300, None, 300)] {
+        let mut law = Law::resume(&[(String::new(), Permille::new(level))], fallback.map(Permille::new));
+        let deaf = law.step(&Settings::default(), &Scene { is_deaf: true, ..scene(0, 1300.0, &[]) });
+        assert_eq!((permille(&deaf), deaf.fallback.get()), (vec![level], kept));
+    }
 }
 
 #[test]
@@ -202,7 +204,7 @@ fn the_silent_count_with_their_limit_and_hold_up_every_raise() {
     assert_eq!((permille(&decision), decision.too_many_silent), (vec![281], true));
     assert!(near(decision.watts, 1900.0), "{decision:?}");
     // One of two is silent: cut, and never raised, however little is drawn.
-    let mut law = Law::resume(&[(String::new(), Permille::new(281))]);
+    let mut law = Law::resume(&[(String::new(), Permille::new(281))], None);
     for now in (0..300).step_by(5) {
         let decision = step(&mut law, &settings, now, 1500.0, &[member(node(250.0)), silent(400.0)]);
         assert_eq!(permille(&decision), [281]);
@@ -215,7 +217,7 @@ fn the_silent_count_with_their_limit_and_hold_up_every_raise() {
 fn a_raise_leaves_room_for_silent_nodes_that_follow_it() {
     let settings = Settings { oversubscription: Some(1.0), ..Settings::default() };
     // The level was 10 when the fifth node was heard last: 200 + 0.01 * 800 W.
-    let mut law = Law::resume(&[(String::new(), Permille::new(10))]);
+    let mut law = Law::resume(&[(String::new(), Permille::new(10))], None);
     let silent = Member { tier: 0, state: State::Silent { limit: 208.0, floor: 200.0, most: 1000.0 } };
     let members = [member(node(190.0)), member(node(190.0)), member(node(190.0)), member(node(190.0)), silent];
     let mut levels = Vec::new();
@@ -258,7 +260,7 @@ fn a_recommended_level_is_solved_anew_at_each_excess() {
 
 #[test]
 fn new_tiers_start_at_the_lowest_level() {
-    let mut law = Law::resume(&[("batch".to_owned(), Permille::new(100)), (String::new(), Permille::new(700))]);
+    let mut law = Law::resume(&[("batch".to_owned(), Permille::new(100)), (String::new(), Permille::new(700))], None);
     let settings = Settings { tiers: ["night", "batch", ""].map(str::to_owned).to_vec(), ..Settings::default() };
     let members: Vec<Member> = (0..3).map(|tier| Member { tier, state: State::Reporting(node(300.0)) }).collect();
     assert_eq!(permille(&step(&mut law, &settings, 0, 3000.0, &members)), [100, 100, 700]);
