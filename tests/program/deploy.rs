@@ -40,21 +40,22 @@ fn every_folder_is_valid_by_kubernetes_schema_and_equal_to_the_chart() {
 }
 
 /// What the test server has: neither RBAC nor quotas nor the operator's kinds.
+fn taken(mut objects: Vec<Value>) -> Vec<Value> {
+    objects.retain(|object| ["v1", "apps/v1"].contains(&object["apiVersion"].as_str().unwrap()));
+    objects.retain(|object| object["kind"] != "ResourceQuota");
+    objects
+}
+
 #[test]
 fn an_api_server_takes_every_folder() {
     if env::var_os("TEST_KUBE_API").is_none() {
         return skip::skip(&skip::API_SERVER);
     }
     let cluster = Cluster::shared();
-    let taken = |name: &String| {
-        let mut objects = rendered(name);
-        objects.retain(|object| ["v1", "apps/v1"].contains(&object["apiVersion"].as_str().unwrap()));
-        objects.retain(|object| object["kind"] != "ResourceQuota");
-        objects
-    };
     // Before there is a namespace, the server can say nothing of what would be in it.
-    applied(&cluster, &taken(&"base".to_owned()), &[]);
-    let objects: Vec<Value> = folders().iter().filter(|name| *name != "base").flat_map(taken).collect();
+    applied(&cluster, &taken(rendered("base")), &[]);
+    let others = folders().into_iter().filter(|name| name != "base");
+    let objects: Vec<Value> = others.flat_map(|name| taken(rendered(&name))).collect();
     applied(&cluster, &objects, &["--dry-run=server"]);
     // One over the other, as when components are added and removed.
     applied(&cluster, &objects, &[]);
@@ -143,7 +144,7 @@ fn the_examples_in_the_policy_config_map_are_right_once_uncommented() {
 /// The rules have one source, a file for a Prometheus server. Helm takes it as it is, kustomize can't.
 #[test]
 fn the_prometheus_rule_is_the_file_of_rules() {
-    let file = deploy().join("components/kube-prometheus/prometheusrule.yaml");
+    let file = deploy().join("prometheus/operator/prometheusrule.yaml");
     let rules = fs::read_to_string(deploy().join("prometheus/rules.yaml")).unwrap();
     let found = fs::read_to_string(&file).unwrap();
     let head = &found[..found.find("\nspec:\n").unwrap() + "\nspec:\n".len()];

@@ -37,6 +37,7 @@ FROM_CONTROLLER = {
         }
     }
 }
+DASHBOARDS = ["agent-health", "capping", "cluster-budgets", "energy-cost", "gpu-health", "pod-energy"]
 POLICIES = {
     "version": 1,
     "policies": [{"name": "a", "mode": "Recommend", "selector": {"selectAll": True}, "budget": {"watts": 300}}],
@@ -235,7 +236,7 @@ CASES = [
         ],
     ),
     (
-        {"policies": "# mine\nversion: 1\npolicies: []\n"},
+        {"capping": {"enabled": True}, "policies": "# mine\nversion: 1\npolicies: []\n"},
         {},
         [
             (
@@ -287,6 +288,9 @@ CASES = [
                 "tolerations": [TOLERATION],
                 "affinity": ASKED,
                 "priorityClassName": "important",
+                "podAnnotations": {"a": "1"},
+                "podLabels": {"b": "2"},
+                "serviceAccount": {"name": "judge", "annotations": {"c": "3"}},
             },
         },
         {"name": "site", "namespace": "power"},
@@ -305,13 +309,27 @@ CASES = [
             # The Service of the agents does not find it.
             (
                 (*SITE, "spec/template/metadata/labels"),
-                {"app.kubernetes.io/name": "energy-agent-controller", "app.kubernetes.io/instance": "site"},
+                {"app.kubernetes.io/name": "energy-agent-controller", "app.kubernetes.io/instance": "site", "b": "2"},
             ),
+            ((*SITE, "spec/selector/matchLabels/b"), None),
+            ((*SITE, "spec/template/metadata/annotations"), {"a": "1"}),
+            ((*SITE, POD + "serviceAccountName"), "judge"),
+            (("ServiceAccount", "judge", "metadata/annotations"), {"c": "3"}),
+            (("ServiceAccount", "site-energy-agent-controller"), False),
             (
                 ("RoleBinding", "site-energy-agent-controller", "subjects/0"),
-                {"kind": "ServiceAccount", "name": "site-energy-agent-controller", "namespace": "power"},
+                {"kind": "ServiceAccount", "name": "judge", "namespace": "power"},
             ),
             (("PodDisruptionBudget", "site-energy-agent-controller", "spec/maxUnavailable"), 1),
+        ],
+    ),
+    (
+        {**CONTROLLED, "controller": {"enabled": True, "serviceAccount": {"create": False}}},
+        {},
+        [
+            (("ServiceAccount", "energy-agent-controller"), False),
+            ((*CONTROLLER, POD + "serviceAccountName"), "default"),
+            (("ClusterRoleBinding", "energy-agent-controller", "subjects/0/name"), "default"),
         ],
     ),
     (
@@ -573,6 +591,16 @@ CASES = [
         ],
     ),
     (
+        {"webConfig": {"certificateSecret": "tls"}},
+        {},
+        [
+            ((*AGENT, BOX + "livenessProbe/httpGet/scheme"), "HTTPS"),
+            (("Secret", "energy-agent-web", "type"), "Opaque"),
+            ((*AGENT, POD + "volumes/5/projected/sources/0/secret/name"), "energy-agent-web"),
+            ((*AGENT, POD + "volumes/5/projected/sources/1/secret/name"), "tls"),
+        ],
+    ),
+    (
         {"webConfig": {"existingSecret": "my-web", "certificateSecret": "tls", "probes": "tcpSocket"}},
         {},
         [
@@ -631,8 +659,7 @@ CASES = [
             (("ConfigMap", "energy-agent-pod-energy", "metadata/namespace"), "grafana"),
             (("ConfigMap", "energy-agent-pod-energy", "metadata/labels/grafana_dashboard"), "yes"),
             (("ConfigMap", "energy-agent-pod-energy", "metadata/annotations"), {"grafana_folder": "Energy"}),
-            (("ConfigMap", "energy-agent-capping"), True),
-            (("ConfigMap", "energy-agent-agent-health"), True),
+            *(((("ConfigMap", f"energy-agent-{name}")), True) for name in DASHBOARDS),
         ],
     ),
     (
@@ -677,7 +704,7 @@ REFUSED = [
     ({"gpu": {"capping": True}}, "gpu.capping", "gpu.enabled", "capping.enabled"),
     ({"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}, "twice"),
     ({"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}, "service.enabled"),
-    ({"policies": POLICIES, "capping": {"existingConfigMap": "a"}}, "existingConfigMap"),
+    ({"policies": POLICIES, "capping": {"enabled": True, "existingConfigMap": "a"}}, "existingConfigMap"),
     ({"capping": {"resources": "on"}}, "/capping/resources"),
     ({"capping": {"resources": "recommend"}}, "capping.enabled"),
     ({"controller": {"enabled": True}, "capping": {"enabled": True}}, "capping.resources"),
@@ -685,4 +712,45 @@ REFUSED = [
     ({**CONTROLLED, "service": {"enabled": False}}, "service.enabled"),
     ({**CONTROLLED, "webConfig": WEB}, "controller.extraArgs"),
     ({"controller": {"replica": 1}}, "/controller", "replica"),
+    ({"controller": {"serviceAccount": {"nam": "a"}}}, "/controller/serviceAccount", "nam"),
+    # What nothing would read.
+    ({"policies": POLICIES}, "policies", "capping.enabled"),
+    ({"capping": {"existingConfigMap": "a"}}, "capping.existingConfigMap", "capping.enabled"),
+    ({"webConfig": {"scheme": "HTTP"}}, "webConfig.scheme", "webConfig.existingSecret"),
+    ({"webConfig": {"probes": "tcpSocket"}}, "webConfig.probes", "webConfig.existingSecret"),
+    ({"webConfig": {"probeHeaders": [{"name": "A", "value": "b"}]}}, "webConfig.probeHeaders", "webConfig.certificateSecret"),
+    # Typing errors, one in each part.
+    ({"webConfig": {"certSecret": "a"}}, "/webConfig", "certSecret"),
+    ({"webConfig": {**WEB, "probes": "exec"}}, "/webConfig/probes"),
+    ({"networkPolicy": {"namespaces": ["a"]}}, "/networkPolicy", "namespaces"),
+    ({"dashboards": {"enable": True}}, "/dashboards", "enable"),
+    ({"service": {"type": "LoadBalancer"}}, "/service", "type"),
+    ({"service": {"port": 0}}, "/service/port"),
+    ({"updateStrategy": {"maxUnavailable": 1}}, "/updateStrategy", "maxUnavailable"),
+    ({"updateStrategy": {"type": "Recreate"}}, "/updateStrategy/type"),
+    ({"serviceMonitor": {"label": {}}}, "/serviceMonitor", "label"),
+    ({"prometheusRule": {"interval": "5s"}}, "/prometheusRule", "interval"),
+    ({"capping": {"enable": True}}, "/capping", "enable"),
+    ({"serviceAccount": {"labels": {}}}, "/serviceAccount", "labels"),
+    ({"rbac": {"enabled": False}}, "/rbac", "enabled"),
+]
+
+# Values, and a sentence that Helm prints after the installation with them. `not` before it: that it does not print.
+NOTES = [
+    ({}, "energy-agent 0.1.0 meters the nodes of this cluster."),
+    ({}, "kubectl exec --namespace energy-agent daemonset/energy-agent -- energy-agent doctor"),
+    ({}, "Nothing tells a Prometheus of these pods yet."),
+    ({}, "kubectl exec --stdin --tty --namespace energy-agent daemonset/energy-agent -- energy-agent top"),
+    ({}, "not", "daemonset/energy-agent-gpu"),
+    ({"webConfig": {"certificateSecret": "tls"}}, "The port speaks HTTPS as web.yaml says"),
+    ({"webConfig": {"certificateSecret": "tls"}}, "not", "energy-agent top"),
+    ({"podMonitor": {"enabled": True}}, "The Prometheus operator scrapes the pods."),
+    ({"podMonitor": {"enabled": True}}, "Recording rules and alerts: set prometheusRule.enabled=true."),
+    ({"podMonitor": {"enabled": True}}, "not", "Nothing tells a Prometheus"),
+    ({"serviceMonitor": {"enabled": True}}, "serviceMonitor.labels (kube-prometheus-stack: release: NAME)."),
+    ({"scrapeAnnotations": True}, "A Prometheus that discovers pods by the annotation prometheus.io/scrape finds them."),
+    ({"gpu": {"enabled": True}}, "kubectl exec --namespace energy-agent daemonset/energy-agent-gpu -- energy-agent doctor"),
+    ({"gpu": {"enabled": True}}, '- "RuntimeClass "nvidia" not found": helm upgrade ... --set gpu.runtimeClassName=""'),
+    ({"capping": {"enabled": True}}, "There are no policies yet: nothing is capped."),
+    ({"capping": {"enabled": True}, "policies": POLICIES}, "not", "There are no policies yet"),
 ]

@@ -15,7 +15,7 @@ from helm_python import Chart
 from helm_python.chart import lint
 from helm_python.errors import HelmError
 
-from cases import CASES, REFUSED
+from cases import CASES, NOTES, REFUSED
 from manifests import NEWEST, faults
 
 ABSENT = object()
@@ -92,6 +92,14 @@ def check_refused(chart, failures):
             failures.append(f"{values} is not refused")
         except HelmError as error:
             failures += [f"{values}: {name} is not in: {error}" for name in named if name not in str(error)]
+
+
+def check_notes(chart, failures):
+    for values, *negation, sentence in NOTES:
+        notes = [text for path, text in rendered(chart, values).items() if path.endswith("NOTES.txt")]
+        assert len(notes) == 1, f"{len(notes)} files of notes"
+        if (sentence in notes[0]) == bool(negation):
+            failures.append(f"notes with {values}: expected {' '.join(negation)} {sentence!r} in: {notes[0]}")
 
 
 def rows(text):
@@ -181,6 +189,7 @@ def main():
         chart = Chart.load(copy)
         documents = check_cases(chart, failures)
         check_refused(chart, failures)
+        check_notes(chart, failures)
         report = lint(copy, strict=True)
         failures += [f"helm lint: {message}" for message in report["messages"] if message["severity"] > 1]
         # As a part of another chart, with what the parts of that have in common.

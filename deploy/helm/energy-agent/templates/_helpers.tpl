@@ -56,6 +56,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{- define "energy-agent.controller.serviceAccount" -}}
+{{- $account := .Values.controller.serviceAccount }}
+{{- if $account.create }}
+{{- $account.name | default (printf "%s-controller" (include "energy-agent.fullname" .)) }}
+{{- else }}
+{{- $account.name | default "default" }}
+{{- end }}
+{{- end }}
+
 {{- define "energy-agent.image" -}}
 {{- if .Values.image.digest }}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
@@ -181,6 +190,17 @@ metricRelabelings: {{ toYaml . | nindent 0 }}
 {{- end }}
 {{- if and .Values.controller.enabled (include "energy-agent.web" .) (eq .Values.webConfig.scheme "HTTPS") (not .Values.controller.extraArgs) (not .Values.controller.extraEnv) }}
 {{- fail "agents with TLS: tell the controller how to ask them by controller.extraArgs (energy-agent controller --help)" }}
+{{- end }}
+{{- if and .Values.policies (not .Values.capping.enabled) }}
+{{- fail "policies need capping.enabled=true: agents that do not cap read none" }}
+{{- end }}
+{{- if and .Values.capping.existingConfigMap (not .Values.capping.enabled) }}
+{{- fail "capping.existingConfigMap needs capping.enabled=true: agents that do not cap read no policies" }}
+{{- end }}
+{{- if not (include "energy-agent.web" .) }}
+{{- if or (eq .Values.webConfig.probes "tcpSocket") .Values.webConfig.probeHeaders (eq .Values.webConfig.scheme "HTTP") }}
+{{- fail "webConfig.scheme, webConfig.probes and webConfig.probeHeaders belong to webConfig.existingSecret or webConfig.certificateSecret: set one of these, or none of those" }}
+{{- end }}
 {{- end }}
 {{- if and .Values.capping.existingConfigMap .Values.policies }}
 {{- fail "policies go into the ConfigMap of the chart, and capping.existingConfigMap names another: set only one of the two" }}
