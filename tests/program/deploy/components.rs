@@ -55,7 +55,7 @@ const NEEDS: [(&str, &str); 6] = [
 ];
 
 /// The same components: each time the first one of the list whose needs are met.
-fn after_their_needs<'a>(mut components: Vec<&'a str>) -> Vec<&'a str> {
+fn after_their_needs(mut components: Vec<&str>) -> Vec<&str> {
     let mut found: Vec<&str> = Vec::new();
     let is_met = |found: &[&str], need: &str| {
         found.contains(&need)
