@@ -9,6 +9,7 @@ mod recent;
 mod state;
 #[cfg(test)]
 mod tests;
+mod untold;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use energy_model::capping::controller::{self, BudgetChange, Controller, Outcome}
 use energy_model::capping::knob::{Knob, Limit, Limits};
 use energy_model::capping::level::Levels;
 use energy_model::capping::observation::{GpuDevice, Observation, PodNow};
-use energy_model::capping::policy::{BudgetScope, Mode, Policy, PolicyName};
+use energy_model::capping::policy::{Mode, Policy};
 use energy_model::capping::source::ActivePolicies;
 use energy_model::capping::status::{CappingStatus, NodePower, PodId, PolicyStatus};
 use energy_model::follower::Follower;
@@ -29,6 +29,7 @@ use tracing::{info, warn};
 
 use super::observe::Observer;
 use super::recent::RecentPowers;
+use super::untold::Untold;
 use crate::config::Config;
 use crate::policies::budgets::{BudgetsEnd, KnownBudgets, bounds_at};
 
@@ -63,8 +64,7 @@ pub struct Capper {
     files: FileKnobs,
     /// `None` outside a cluster.
     events: Option<Outbox>,
-    /// Refusals that are new.
-    refused: Vec<Change>,
+    untold: Untold,
     /// Whether a policy for CPUs selects the pod, by its uid; while pod and policies stay the same.
     selected: HashMap<Arc<str>, (Arc<Pod>, bool)>,
     /// Clocks that are one pod's alone, by the path of its cgroup.
@@ -104,7 +104,7 @@ impl Capper {
             actuator: Actuator::open(&config.host),
             files: FileKnobs::open(&config.host.sysfs, &config.host.cgroupfs),
             events,
-            refused: Vec::new(),
+            untold: Untold::default(),
             selected: HashMap::new(),
             cores: BTreeMap::new(),
             next_cores: Duration::ZERO,
@@ -208,6 +208,7 @@ impl Capper {
             policies,
             caps,
             problems: [&*self.in_force.problems, &*self.followed.problems].concat(),
+            namespaces: namespaces(seen.pods.iter().map(|pod| &pod.pod)),
             node: NodePower { power, floor: Watts(range.floor), most: Watts(range.most) },
             levels: levels.budgets,
             sources: [&*self.in_force.sources, &*self.followed.sources].concat(),
@@ -227,7 +228,7 @@ impl Capper {
             .collect();
         told.iter().for_each(log);
         told.extend(change::of_knobs(self.actuator.take_changes()));
-        told.append(&mut self.refused);
+        told.extend(self.untold.take(&namespaces(pods.by_uid.values())).iter().map(change::of_problem));
         if let Some(events) = &mut self.events {
             told.into_iter().for_each(|change| events.post(change));
         }
@@ -267,14 +268,11 @@ impl Capper {
         vec![journal]
     }
 
-    /// Has the levels followed of the policies of scope Total that select a pod of this node.
-    fn want_levels(&self, seen: &Observation) {
+    /// Has the levels followed of the policies of scope Total that decide about a pod of this node. Each is a watch of the API
+    /// server, and a tenant may write thousands that select one pod.
+    fn want_levels(&mut self, seen: &Observation) {
         let Some(BudgetsEnd { totals, .. }) = &self.budgets else { return };
-        let policies = self.in_force.policies.values().map(|sourced| &sourced.policy);
-        let of_cluster =
-            policies.filter(|policy| policy.budget.scope == BudgetScope::Total && policy.mode != Mode::Off);
-        let here = |policy: &&Arc<Policy>| seen.pods.iter().any(|pod| policy.selects(&pod.pod));
-        let wanted: BTreeSet<PolicyName> = of_cluster.filter(here).map(|policy| policy.name.clone()).collect();
+        let wanted = self.controller.totals(&self.in_force, &seen.pods);
         totals.send_if_modified(|before| {
             let is_other = *before != wanted;
             *before = wanted;
@@ -287,8 +285,7 @@ impl Capper {
         let Some(budgets) = &mut self.budgets else { return Levels { complete: true, ..Levels::default() } };
         let followed = Arc::clone(&budgets.told.borrow_and_update());
         let before = std::mem::replace(&mut self.followed, followed);
-        let news = self.followed.problems.iter().filter(|problem| !before.problems.contains(problem));
-        self.refused.extend(news.map(change::of_problem));
+        self.untold.note(&before.problems, &self.followed.problems);
         self.follower.step(&self.followed.seen, now)
     }
 
@@ -303,8 +300,7 @@ impl Capper {
                 self.actuator.policy_changed(name);
             }
         }
-        let problems = self.in_force.problems.iter();
-        self.refused.extend(problems.filter(|problem| !before.problems.contains(problem)).map(change::of_problem));
+        self.untold.note(&before.problems, &self.in_force.problems);
         self.selected.clear();
         self.next_cores = Duration::ZERO;
     }
@@ -359,6 +355,10 @@ impl Capper {
         known.ended.extend(before.into_values().filter_map(|(_, knob)| knob));
         known
     }
+}
+
+fn namespaces<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> BTreeSet<Arc<str>> {
+    pods.map(|pod| Arc::clone(&pod.namespace)).collect()
 }
 
 /// A pod that is gone may be known by what its cgroup was named by only.

@@ -224,10 +224,8 @@ fn of_object(namespace: &str, name: &str, text: &str, most: Mode) -> PolicyDocum
             policy.mode = policy.mode.min(most);
             PolicyDocument { policies: vec![policy], problems: Vec::new() }
         }
-        Err(problems) => {
-            let problems = problems.into_iter().map(|problem| (Some(name.clone()), problem)).collect();
-            PolicyDocument { policies: Vec::new(), problems }
-        }
+        // One for an object, however much is wrong with it.
+        Err(problems) => PolicyDocument { policies: Vec::new(), problems: vec![(Some(name), problems.join("; "))] },
     }
 }
 

@@ -1,5 +1,6 @@
 //! A hand-made state of capping, with names that have to be escaped, of all that is served.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,6 +104,7 @@ pub fn status() -> CappingStatus {
             message: "policies[0].budget.watts: \"<b>\" is no number".to_owned(),
             kept: true,
         }],
+        namespaces: BTreeSet::new(),
         node: NodePower { power: Some(Watts(900.0)), floor: Watts(300.0), most: Watts(1500.0) },
         levels: vec![NodeBudget {
             name: PolicyName { authority: Authority::Budget, ..policy("hall-2") },

@@ -75,6 +75,8 @@ fn a_tenants_object_lowers_and_never_lifts_an_admins_cap() {
     let problem = problems.as_array().unwrap().iter().find(is_ours).unwrap();
     assert_eq!((problem["kept"].as_bool(), problem["policy"]["authority"].as_str()), (Some(true), Some("tenant")));
     assert!(problem["message"].as_str().unwrap().starts_with("spec.control.table[1]: clocks must ascend"), "{problem}");
+    let source = info[0].label("source");
+    assert_shows(&agent.scrape(), "energy_agent_policy_problems", &[("source", source)], 1.0);
     assert_eq!(world.limit_mw("GPU-train"), Some(300_000));
 
     // Another namespace's object selects none of this one's pods.
@@ -82,7 +84,10 @@ fn a_tenants_object_lowers_and_never_lifts_an_admins_cap() {
         object("PowerCappingPolicy", Some("elsewhere"), &world.node.name, &spec("other", "Enforce", 0, 200));
     apply(&world.node.cluster, &elsewhere);
     // In steady state there is nothing but the watches.
-    world.wait("all objects", || agent.scrape().has("energy_agent_policy_info", &[("policy_namespace", "elsewhere")]));
+    let is_known = |policy: &Value| policy["namespace"] == "elsewhere" && policy["name"] == *world.node.name;
+    world.wait("all objects", || agent.policies()["policies"].as_array().unwrap().iter().any(is_known));
+    // Of a tenant without a pod here there are no series.
+    assert!(!agent.scrape().has("energy_agent_policy_info", &[("policy_namespace", "elsewhere")]));
     let before = lists(&world);
     agent.after_ticks(6);
     assert_eq!(lists(&world), before, "requests in steady state");

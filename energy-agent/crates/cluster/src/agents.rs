@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use energy_model::power_report::PowerReport;
+use energy_model::power_report::{MOST_BYTES, PowerReport};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use http_body_util::{BodyExt as _, Empty, Limited};
@@ -17,8 +17,6 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::https::{self, ClientTls};
 
-/// A report has some 650 bytes; one with hundreds of policies some more.
-const MOST_BYTES: usize = 256 * 1024;
 /// Asked at the same time. Each is a socket; the next ones follow as these answer.
 const AT_ONCE: usize = 256;
 /// The agents close connections that are silent for longer than this and some.

@@ -254,7 +254,7 @@ metrics! {
     ATTRIBUTION_INFO = "energy_agent_attribution_info" Gauge None, &["meter", "program", "weight", "idle"],
         "How energy is divided: the usage meter, its eBPF program, the weight, and the method for idle energy; always 1.";
     POLICY_INFO = "energy_agent_policy_info" Gauge None, &["policy", "policy_namespace", "authority", "node_name", "mode", "scope", "source"],
-        "An active policy; always 1. authority: tenant (a PowerCappingPolicy) or budget (a ClusterPowerBudget), absent for documents; mode: off, recommend (everything except the writes) or enforce; scope: per_pod, per_node or total; source: the file, ConfigMap or object it was read from.";
+        "An active policy; always 1. authority: tenant (a PowerCappingPolicy) or budget (a ClusterPowerBudget), absent for documents; mode: off, recommend (everything except the writes) or enforce; scope: per_pod, per_node or total; source: the file, ConfigMap or object it was read from. A tenant's policy has series only on nodes with pods that it selects.";
     POLICY_STATE = "energy_agent_policy_state" Gauge None,
         &["policy", "policy_namespace", "authority", "pod_id", "pod_name", "pod_namespace", "node_name", "state"],
         "The state of one budget, of a pod or (without pod labels) of the node; always 1. state: off, open (nothing is capped), capping, recommending (would be capped), unreachable (at the floor and still over), telemetry_lost, no_actuator, learning.";
@@ -273,7 +273,7 @@ metrics! {
     POLICY_CONFLICTS = "energy_agent_policy_conflicts" Gauge None, POLICY,
         "Pods that the policy selects, but about which a policy of higher rank decides, in whole or in part; /policies names it.";
     POLICY_PROBLEMS = "energy_agent_policy_problems" Gauge None, &["source", "node_name"],
-        "Policies and documents of a source that were refused; /policies and the log say why.";
+        "Policies and documents of a source that were refused; /policies and the log say why. A tenant's object has a series only on nodes with pods of its namespace.";
     POLICY_SOURCE_UP = "energy_agent_policy_source_up" Gauge None, &["source", "reason", "node_name"],
         "1 if a file or ConfigMap with policies can be read, 0 if it cannot be read. Its previous version then stays active. The label reason says why.";
     NODE_POWER = "energy_agent_node_power_watts" Gauge None, &["node_name"],

@@ -1,6 +1,7 @@
 //! `/power`: what this node says of its power to the controller of budgets over many nodes, after the last tick.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::hash::Hasher as _;
 use std::sync::Arc;
 
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -14,9 +15,18 @@ use energy_model::power_report::{CpuReport, GpuReport, HeldLevel, PolicyReport, 
 use energy_model::resources::node_frequencies;
 use energy_model::resources::power_level::OPEN;
 use energy_model::snapshot::Snapshot;
+use energy_model::turns::in_turns;
 use energy_model::units::Watts;
+use rustc_hash::FxHasher;
 
 pub(crate) const PATH: &str = "/power";
+
+/// Length of the policies in a report: those of hundreds of pods. The rest is left for refusals, and for hundreds of devices.
+const POLICY_BYTES: usize = 96 * 1024;
+/// Refused objects in a report, beside those that decide about a pod.
+const MOST_REFUSED: usize = 32;
+/// Bytes of what is said of one.
+const MESSAGE: usize = 240;
 
 const OFF: &str =
     "objects are not followed (--capping.resources=off): this node takes part in no budget over many nodes\n";
@@ -51,10 +61,10 @@ fn report(snapshot: &Snapshot, status: &CappingStatus) -> PowerReport {
         limit_watts: limit.map(|limit| limit.watts.0),
         limited_by: limit.and_then(|limit| limit.held_by).map(|budget| budget.name.to_string()),
         levels: status.levels.iter().map(|budget| held(status, budget)).collect(),
-        policies: policies(status),
+        policies: policies(status, &snapshot.node),
         gpus,
         cpus,
-        frequencies_refused: status.problems.iter().find(of_frequencies).map(|problem| problem.message.clone()),
+        frequencies_refused: status.problems.iter().find(of_frequencies).map(|problem| shortened(&problem.message)),
     }
 }
 
@@ -67,30 +77,60 @@ fn held(status: &CappingStatus, budget: &NodeBudget) -> HeldLevel {
     HeldLevel { budget: budget.name.name.to_string(), epoch: budget.epoch, permille, floor_watts }
 }
 
-/// Those that select a pod of the node, and those that are refused.
-fn policies(status: &CappingStatus) -> Vec<PolicyReport> {
-    let tenants = || status.policies.iter().filter(|policy| policy.name.authority == Authority::Tenant);
-    let mut reports: Vec<PolicyReport> = tenants()
-        .map(|policy| (policy, refusal(status, &policy.name)))
-        .filter(|(policy, refusal)| policy.pods > 0 || refusal.is_some())
-        .map(|(policy, refusal)| PolicyReport { refused: refusal.cloned(), ..of_policy(policy) })
-        .collect();
-    // One without a version that was ever right is no policy.
-    let names: BTreeSet<&PolicyName> = tenants().map(|policy| &policy.name).collect();
-    for problem in &status.problems {
-        let name = problem.policy.as_ref().filter(|name| name.authority == Authority::Tenant && !names.contains(name));
-        reports.extend(name.map(|name| PolicyReport {
-            namespace: name.namespace.to_string(),
-            name: name.name.to_string(),
-            refused: Some(problem.message.clone()),
-            ..PolicyReport::default()
-        }));
+/// Those that decide about a pod of the node, and those that are refused and may concern one.
+fn policies(status: &CappingStatus, node: &str) -> Vec<PolicyReport> {
+    let mut refusals: BTreeMap<&PolicyName, String> = BTreeMap::new();
+    for problem in status.own_problems() {
+        let policy = problem.policy.as_ref().filter(|policy| policy.authority == Authority::Tenant);
+        if let Some(policy) = policy {
+            refusals.entry(policy).or_insert_with(|| shortened(&problem.message));
+        }
     }
+    let tenants = status.policies.iter().filter(|policy| policy.name.authority == Authority::Tenant);
+    let mut deciding: Vec<PolicyReport> = tenants
+        .filter(|policy| policy.pods > 0)
+        .map(|policy| PolicyReport { refused: refusals.remove(&policy.name), ..of_policy(policy) })
+        .collect();
+    // The level of a budget over many nodes depends on each of them.
+    deciding.sort_by_key(|report| report.most_watts <= 0.0);
+    let refused = refusals.into_iter().map(|(name, refused)| PolicyReport {
+        namespace: name.namespace.to_string(),
+        name: name.name.to_string(),
+        refused: Some(refused),
+        ..PolicyReport::default()
+    });
+    let mut refused: Vec<PolicyReport> = refused.collect();
+    // Each node begins with others, and always with the same: what is told does not come and go.
+    let first = place_of(node, refused.len());
+    refused.rotate_left(first);
+    let mut reports = within(POLICY_BYTES, in_turns(deciding, |report| report.namespace.clone()));
+    reports.extend(in_turns(refused, |report| report.namespace.clone()).into_iter().take(MOST_REFUSED));
     reports
 }
 
-fn refusal<'a>(status: &'a CappingStatus, policy: &PolicyName) -> Option<&'a String> {
-    status.problems.iter().find(|problem| problem.policy.as_ref() == Some(policy)).map(|problem| &problem.message)
+/// The first of them, as far as they are no longer than this as JSON.
+fn within(bytes: usize, reports: Vec<PolicyReport>) -> Vec<PolicyReport> {
+    let mut left = bytes;
+    let fits = |report: &PolicyReport| {
+        let length = serde_json::to_vec(report).map_or(usize::MAX, |json| json.len());
+        let rest = left.checked_sub(length);
+        left = rest.unwrap_or_default();
+        rest.is_some()
+    };
+    reports.into_iter().take_while(fits).collect()
+}
+
+fn place_of(node: &str, places: usize) -> usize {
+    let mut hasher = FxHasher::default();
+    hasher.write(node.as_bytes());
+    let places = u64::try_from(places.max(1)).unwrap_or(u64::MAX);
+    usize::try_from(hasher.finish() % places).unwrap_or_default()
+}
+
+/// The beginning of a message, which may repeat what a tenant wrote.
+fn shortened(message: &str) -> String {
+    let end = message.floor_char_boundary(MESSAGE);
+    if end < message.len() { format!("{}…", &message[..end]) } else { message.to_owned() }
 }
 
 fn of_policy(policy: &PolicyStatus) -> PolicyReport {
@@ -147,6 +187,7 @@ mod tests {
     use energy_model::capping::level::Standing;
     use energy_model::capping::policy::BudgetScope;
     use energy_model::capping::status::{LevelRange, SubjectState, SubjectStatus};
+    use energy_model::power_report::MOST_BYTES;
 
     use super::*;
 
@@ -207,7 +248,8 @@ mod tests {
         let place = DocumentPlace::Object { kind: "PowerCappingPolicy", namespace: "ml".into(), name: "bad".into() };
         let bad = Some(named(Authority::Tenant, "ml", "bad"));
         let problems = vec![Problem { policy: bad, place, message: "spec.budget: no".into(), kept: false }];
-        let status = CappingStatus { node, levels, policies, problems, ..CappingStatus::default() };
+        let namespaces = std::iter::once("ml".into()).collect();
+        let status = CappingStatus { node, levels, policies, problems, namespaces, ..CappingStatus::default() };
         Snapshot { capping: Some(Arc::new(status)), ..Snapshot::empty("n1") }
     }
 
@@ -233,6 +275,48 @@ mod tests {
         assert_eq!((train.name.as_str(), train.pods, train.capped_pods, train.watts), ("train", 3, 3, Some(640.0)));
         assert_eq!((train.floor_watts, train.most_watts, train.limit_watts), (100.0, 1000.0, Some(550.0)));
         assert_eq!((bad.name.as_str(), bad.pods, bad.refused.as_deref()), ("bad", 0, Some("spec.budget: no")));
+    }
+
+    /// A refusal of an object with the longest name that there is.
+    fn refusal(namespace: &str, number: usize) -> Problem {
+        let name = format!("{number:0>253}");
+        let policy = Some(named(Authority::Tenant, namespace, &name));
+        let place = DocumentPlace::Object { kind: "PowerCappingPolicy", namespace: namespace.to_owned(), name };
+        Problem { policy, place, message: "\"no\" ".repeat(1000), kept: false }
+    }
+
+    #[test]
+    fn a_tenant_with_hundreds_of_objects_neither_silences_a_node_nor_hides_what_others_are_told() {
+        let mut snapshot = snapshot();
+        let mut status = CappingStatus::clone(snapshot.capping.as_ref().unwrap());
+        let long = "x".repeat(63);
+        status.namespaces = [long.as_str(), "ml", "other"].into_iter().map(Arc::from).collect();
+        status.problems.extend((0..500).map(|number| refusal(&long, number)));
+        // Not of this node, which has no pod there.
+        status.problems.extend((0..500).map(|number| refusal("elsewhere", number)));
+        let deciding = |namespace: &str, number: usize| {
+            let name = named(Authority::Tenant, namespace, &format!("{number:0>253}"));
+            policy(name, 1, range(100.0, None), SubjectState::Capping)
+        };
+        status.policies.extend((0..500).map(|number| deciding(&long, 500 + number)));
+        status.policies.push(deciding("other", 7));
+        snapshot.capping = Some(Arc::new(status.clone()));
+        let report = report(&snapshot, &status);
+        // Not even half of what a controller takes.
+        assert!(serde_json::to_vec(&report).unwrap().len() < MOST_BYTES / 2);
+        let has = |namespace: &str, is_refused: bool| {
+            let of = report.policies.iter().filter(|policy| policy.namespace == namespace);
+            of.filter(|policy| policy.refused.is_some() == is_refused).count()
+        };
+        assert_eq!((has("ml", false), has("ml", true), has("other", false), has("elsewhere", true)), (1, 1, 1, 0));
+        assert_eq!(has(&long, true), MOST_REFUSED - 1);
+        assert!(has(&long, false) > 100);
+        // Other nodes tell others of them.
+        let names = |node: &str| {
+            let refused = policies(&status, node).into_iter().filter(|policy| policy.refused.is_some());
+            refused.map(|policy| policy.name).collect::<Vec<_>>()
+        };
+        assert!(names("n1") == names("n1") && names("n1") != names("n2"));
     }
 
     #[test]

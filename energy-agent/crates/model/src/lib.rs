@@ -25,6 +25,7 @@ pub mod resources;
 pub mod sample;
 pub mod snapshot;
 pub mod table;
+pub mod turns;
 pub mod units;
 pub mod workload;
 pub mod zone;

@@ -3,6 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The longest report that a controller takes. Agents stay far below it, whatever tenants write: a node whose report is too long
+/// would be silent.
+pub const MOST_BYTES: usize = 256 * 1024;
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PowerReport {
@@ -25,7 +29,8 @@ pub struct PowerReport {
     /// What it follows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub levels: Vec<HeldLevel>,
-    /// Of the objects that select pods of this node, and of those that are refused.
+    /// Of the objects that select pods of this node, and of those that are refused and whose namespace has pods here; of
+    /// thousands of them only some.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyReport>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

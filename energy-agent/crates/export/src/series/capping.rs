@@ -18,6 +18,7 @@ pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
         policies,
         caps,
         problems: _,
+        namespaces: _,
         node: _,
         levels: _,
         sources,
@@ -25,14 +26,16 @@ pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
         restore_failures,
         journal_repairs,
     } = status;
+    // Else a tenant's objects would be series of thousands of nodes.
+    let policies: Vec<&PolicyStatus> = policies.iter().filter(|policy| policy.concerns_node()).collect();
     family(writer, &m::POLICY_INFO);
-    for policy in policies {
+    for policy in &policies {
         let more = [("mode", policy.mode.as_str()), ("scope", policy.scope.as_str()), ("source", &*policy.source)];
         writer.sample(&policy_labels(&policy.name, node), &more, SeriesValue::Integer(1));
     }
-    write_subjects(writer, policies, node);
+    write_subjects(writer, &policies, node);
     family(writer, &m::POLICY_CONFLICTS);
-    for policy in policies {
+    for policy in &policies {
         let lost = u64::try_from(policy.lost_pods().len()).unwrap_or(u64::MAX);
         writer.sample(&policy_labels(&policy.name, node), &[], SeriesValue::Integer(lost));
     }
@@ -52,7 +55,7 @@ pub fn write(writer: &mut Writer, status: &CappingStatus, node: &str) {
     single(writer, &m::JOURNAL_REPAIRS, SeriesValue::Integer(*journal_repairs));
 }
 
-fn write_subjects(writer: &mut Writer, policies: &[PolicyStatus], node: &str) {
+fn write_subjects(writer: &mut Writer, policies: &[&PolicyStatus], node: &str) {
     let subjects: Vec<(Labels, &SubjectStatus)> = policies
         .iter()
         .flat_map(|policy| policy.subjects.iter().map(|subject| (subject_labels(&policy.name, subject, node), subject)))
@@ -168,8 +171,9 @@ fn write_quantity(
 
 /// How many were refused by source; 0 where all policies of a source are fine.
 fn problems_by_source(status: &CappingStatus) -> BTreeMap<String, u64> {
-    let mut counts: BTreeMap<_, _> = status.policies.iter().map(|policy| (policy.source.to_string(), 0)).collect();
-    for problem in &status.problems {
+    let policies = status.policies.iter().filter(|policy| policy.concerns_node());
+    let mut counts: BTreeMap<_, _> = policies.map(|policy| (policy.source.to_string(), 0)).collect();
+    for problem in status.own_problems() {
         *counts.entry(problem.place.to_string()).or_default() += 1;
     }
     counts

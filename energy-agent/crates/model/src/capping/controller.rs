@@ -122,6 +122,15 @@ impl Controller {
         self.adopted.clone_from(limits);
     }
 
+    /// The policies of scope Total that decide about a pod: those whose levels are needed.
+    pub fn totals(&mut self, in_force: &ActivePolicies, pods: &[PodNow]) -> BTreeSet<PolicyName> {
+        self.decisions.refresh(in_force, pods);
+        let shares = self.decisions.policies.iter().zip(&self.decisions.shares);
+        let deciding = shares.filter(|(_, share)| !share.won.is_empty()).map(|(sourced, _)| &sourced.policy);
+        let totals = deciding.filter(|policy| policy.budget.scope == BudgetScope::Total);
+        totals.map(|policy| policy.name.clone()).collect()
+    }
+
     /// One tick.
     pub fn step(&mut self, in_force: &ActivePolicies, levels: &Levels, seen: &Observation) -> Outcome {
         let now = seen.now;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::knob::Knob;
 use super::level::NodeBudget;
-use super::policy::{BudgetScope, Component, Mode, PolicyName};
+use super::policy::{Authority, BudgetScope, Component, Mode, PolicyName};
 use crate::capping::knob::KnobState;
 use crate::meter_state::Reason;
 
@@ -22,6 +22,8 @@ pub struct CappingStatus {
     pub caps: Vec<CapStatus>,
     /// Documents and policies that were refused: `policies[0].budget.watts: ...`, with their source.
     pub problems: Vec<Problem>,
+    /// Namespaces with pods here.
+    pub namespaces: BTreeSet<Arc<str>>,
     /// The whole node, for budgets over many.
     pub node: NodePower,
     /// Budgets over many nodes that select this one, ascending by name.
@@ -55,7 +57,7 @@ pub struct NodeLimit<'a> {
 }
 
 /// Where a document of policies lies. The order decides between two policies of one name: the first one counts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DocumentPlace {
     File(String),
     ConfigMap {
@@ -83,7 +85,7 @@ impl fmt::Display for DocumentPlace {
 }
 
 /// What is wrong with a document or one policy of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// `None`: the whole document.
     pub policy: Option<PolicyName>,
@@ -217,7 +219,22 @@ pub struct Writes {
     pub deferred: u64,
 }
 
+impl Problem {
+    /// Whether it is this node's to tell, which has pods in these namespaces. Every node reads the objects of all tenants, and a
+    /// mistake of one is nothing that thousands of nodes have to report.
+    #[must_use]
+    pub fn concerns(&self, namespaces: &BTreeSet<Arc<str>>) -> bool {
+        let tenant = self.policy.as_ref().filter(|policy| policy.authority == Authority::Tenant);
+        tenant.is_none_or(|policy| namespaces.contains(&policy.namespace))
+    }
+}
+
 impl CappingStatus {
+    /// The refusals that are this node's to tell.
+    pub fn own_problems(&self) -> impl Iterator<Item = &Problem> {
+        self.problems.iter().filter(|problem| problem.concerns(&self.namespaces))
+    }
+
     /// The lowest limit of all budgets that are enforced; `None`: no budget limits the node.
     #[must_use]
     pub fn node_limit(&self) -> Option<NodeLimit<'_>> {
@@ -253,6 +270,12 @@ impl SubjectState {
 }
 
 impl PolicyStatus {
+    /// It is no tenant's, or selects a pod here.
+    #[must_use]
+    pub fn concerns_node(&self) -> bool {
+        self.name.authority != Authority::Tenant || self.pods > 0 || !self.lost.is_empty()
+    }
+
     /// Pods that a policy of higher rank decides about, in whole or in part.
     #[must_use]
     pub fn lost_pods(&self) -> BTreeSet<&PodId> {

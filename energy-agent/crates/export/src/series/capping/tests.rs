@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use energy_model::capping::knob::Knob;
@@ -81,6 +82,7 @@ fn over_budget() -> CappingStatus {
             message: "line 3: no colon".to_owned(),
             kept: false,
         }],
+        namespaces: BTreeSet::new(),
         node: NodePower::default(),
         levels: Vec::new(),
         sources: vec![SourceState {
@@ -188,6 +190,39 @@ fn a_pod_lost_in_two_components_is_one_pod_and_a_source_without_problems_has_0()
             "energy_agent_policy_problems{source=\"file /q.yaml\",node_name=\"n1\"} 1",
         ]
     );
+}
+
+#[test]
+fn objects_of_tenants_without_a_pod_here_are_no_series_of_this_node() {
+    let tenants =
+        |namespace: &str, policy: &str| PolicyName { authority: Authority::Tenant, ..name(namespace, policy) };
+    let mut status = over_budget();
+    let [admins] = &status.policies[..] else { panic!() };
+    let (mut with_pod, mut lost, mut without) = (admins.clone(), admins.clone(), admins.clone());
+    (with_pod.name, with_pod.lost) = (tenants("ml", "with-pod"), Vec::new());
+    (lost.name, lost.pods) = (tenants("ml", "lost"), 0);
+    (without.name, without.pods, without.lost) = (tenants("ml", "without"), 0, Vec::new());
+    status.policies.extend([with_pod, lost, without]);
+    status.namespaces = BTreeSet::from(["ml".into()]);
+    let refused = |namespace: &str| Problem {
+        policy: Some(tenants(namespace, "bad")),
+        place: DocumentPlace::Object {
+            kind: "PowerCappingPolicy",
+            namespace: namespace.to_owned(),
+            name: "bad".to_owned(),
+        },
+        message: "no".to_owned(),
+        kept: false,
+    };
+    status.problems.extend([refused("ml"), refused("elsewhere")]);
+    let page = text(&status);
+    for metric in ["energy_agent_policy_info", "energy_agent_policy_conflicts", "energy_agent_policy_state"] {
+        let policies: Vec<&str> = samples(&page, metric).iter().map(|line| line.split('"').nth(1).unwrap()).collect();
+        assert_eq!(policies, ["train", "with-pod", "lost"], "{metric}");
+    }
+    let problems = samples(&page, "energy_agent_policy_problems");
+    let of_objects: Vec<&&str> = problems.iter().filter(|line| line.contains("PowerCappingPolicy ")).collect();
+    assert_eq!(of_objects, [&"energy_agent_policy_problems{source=\"PowerCappingPolicy ml/bad\",node_name=\"n1\"} 1"]);
 }
 
 /// FC-085, FC-086: what is asked for and what the device shows are two series, and neither stands for the other.

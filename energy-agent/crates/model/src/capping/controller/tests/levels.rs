@@ -145,6 +145,24 @@ fn a_policy_of_scope_total_is_open_until_a_level_says_otherwise() {
 }
 
 #[test]
+fn of_many_policies_of_scope_total_for_one_pod_only_the_level_of_the_one_that_decides_is_needed() {
+    let mut world = node();
+    for (number, watts) in [2400.0, 1200.0, 3600.0].into_iter().enumerate() {
+        let mut total = policy(&format!("total-{number}"), watts);
+        total.budget.scope = BudgetScope::Total;
+        total.name.authority = Authority::Tenant;
+        world.put(total);
+    }
+    let mut elsewhere = policy("elsewhere", 1.0);
+    elsewhere.budget.scope = BudgetScope::Total;
+    elsewhere.selector.namespaces = vec!["other".to_owned()];
+    world.put(elsewhere);
+    let World { controller, in_force, seen, .. } = &mut world;
+    let totals = controller.totals(in_force, &seen.pods);
+    assert_eq!(totals.iter().map(|name| &*name.name).collect::<Vec<_>>(), ["total-1"]);
+}
+
+#[test]
 fn what_protected_pods_hold_counts_in_the_floor_and_the_others_carry_the_load() {
     let mut world = node().pod("b");
     world.seen.gpus[1].users = world.seen.gpus[0].users.clone();
