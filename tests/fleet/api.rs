@@ -108,6 +108,13 @@ impl Api {
         );
     }
 
+    /// How many Events about an object of the cluster have this reason.
+    pub fn events(&self, name: &str, reason: &str) -> usize {
+        let events = self.ask(Method::GET, "/apis/events.k8s.io/v1/namespaces/default/events", None).unwrap();
+        let events = events["items"].as_array().unwrap().iter();
+        events.filter(|event| event["regarding"]["name"] == name && event["reason"] == reason).count()
+    }
+
     pub fn patch_budget(&self, name: &str, spec: &Value) {
         let path = format!("{GROUP}/clusterpowerbudgets/{name}");
         self.ask(Method::PATCH, &path, Some(&json!({"spec": spec}))).unwrap();

@@ -8,7 +8,7 @@ use crate::api::{Api, says};
 use crate::common::agent::wait_for;
 use crate::common::kubernetes::cluster::Cluster;
 use crate::common::kubernetes::controller::{install_kinds, serve_endpoint_slices};
-use crate::common::kubernetes::proxy::Asked;
+use crate::common::kubernetes::proxy::{Answer, Asked, Gate};
 use crate::common::prometheus::Prometheus;
 use crate::common::skip::{API_SERVER, skip};
 use crate::dice::{Dice, kills};
@@ -162,6 +162,11 @@ fn step_and_cut(world: &World) {
     // Less than the floors of 50 * 500 W: that is said, and nothing hunts.
     world.api.patch_budget("hall", &json!({"watts": 20_000}));
     world.api.wait_for_status("floors", "hall", |status| says(status, "InBudget", "False", "FloorsExceedBudget"));
+    let rounds =
+        || [&world.a, &world.b].map(|replica| replica.budgets()["rounds"].as_u64().unwrap()).iter().sum::<u64>();
+    let before = rounds();
+    wait_for("more rounds", || (rounds() > before + 10).then_some(()));
+    assert_eq!(world.api.events("hall", "FloorsExceedBudget"), 1);
     world.api.patch_budget("hall", &json!({"watts": 90_000}));
     world.nodes.all_demand(AT_REST / 50.0);
     world.wait_for_status_open();
@@ -209,6 +214,15 @@ fn node_is_removed(world: &World) {
             status["nodes"] == nodes && status["silentNodes"] == silent && status["watts"] == watts
         });
     };
+    // One that does not know its power may draw all that it is allowed.
+    node.set_unmeasured(true);
+    let power = || {
+        let leader = [&world.a, &world.b].map(Replica::budgets).into_iter().find(|page| page["leads"] == true)?;
+        let hall = leader["budgets"].as_array()?.iter().find(|budget| budget["name"] == "hall")?;
+        hall["power_watts"].as_f64()
+    };
+    wait_for("the node without power with its most", || power().filter(|watts| (watts - 76_500.0).abs() < 1.0));
+    node.set_unmeasured(false);
     node.set_silent(true);
     counted("the silent node with its most", 50, 1, 49 * 1500 + 3000);
     let path = format!("/api/v1/nodes/{}", node.name);
@@ -297,24 +311,44 @@ fn both_are_killed(world: &mut World, cluster: &Cluster) {
     assert!(world.nodes.power() <= 90_000.0, "the next leader goes on from there");
 }
 
-/// SIGSTOP for longer than the Lease: the other one leads, and the woken one writes nothing.
+/// SIGSTOP for longer than the Lease, while a level is on its way: the other one leads, the late level is refused, and the woken
+/// one writes nothing.
 fn leader_is_paused(world: &mut World) {
     let epoch = world.epoch("hall");
     let (leader, _) = world.leader_and_other();
-    leader.send("STOP");
     let name = leader.name.clone();
+    let gate = Gate::default();
+    leader.proxy.faults().of_path = vec![("powerlevels/", Answer::Late(gate.clone()))];
+    let asked = leader.proxy.asked().len();
+    world.api.patch_budget("hall", &json!({"watts": 60_000}));
+    let paused = if world.a.name == name { &world.a } else { &world.b };
+    wait_for("a level on its way", || paused.proxy.asked()[asked..].iter().any(is_level).then_some(()));
+    paused.send("STOP");
+    paused.proxy.faults().of_path.clear();
+    let refused = paused.proxy.refused().len();
     world.wait_for_epoch(epoch);
-    let woken = if world.a.name == name { &world.a } else { &world.b };
-    let before = woken.proxy.accepted().len();
-    woken.send("CONT");
-    woken.wait_for_log("another replica leads now");
+    gate.open();
+    let late = wait_for("an answer to the late level", || {
+        paused.proxy.refused()[refused..].iter().find(|(asked, _)| is_level(asked)).cloned()
+    });
+    // Its version is old, or its epoch.
+    assert!([409, 422].contains(&late.1), "{late:?}");
+    let before = paused.proxy.accepted().len();
+    paused.send("CONT");
+    // Said of the Lease, or of the level.
+    wait_for("the woken one to wait", || paused.log().iter().any(|line| line.contains(" waits")).then_some(()));
     // It looks at the Lease again and again.
-    let looks = woken.proxy.lists();
-    wait_for("the woken one to look at the Lease", || (woken.proxy.lists() > looks + 5).then_some(()));
+    let looks = paused.proxy.lists();
+    wait_for("the woken one to look at the Lease", || (paused.proxy.lists() > looks + 5).then_some(()));
     assert_eq!(
-        woken.proxy.accepted()[before..].iter().map(|asked| &asked.path).collect::<Vec<_>>(),
+        paused.proxy.accepted()[before..].iter().map(|asked| &asked.path).collect::<Vec<_>>(),
         Vec::<&String>::new()
     );
+    world.api.patch_budget("hall", &json!({"watts": 90_000}));
+}
+
+fn is_level(asked: &Asked) -> bool {
+    asked.method == "PUT" && asked.path.contains("/powerlevels/")
 }
 
 /// kill -9 of a replica at moments that no one has chosen, while the load and the budget change.

@@ -43,6 +43,8 @@ struct State {
     demand: f64,
     silent: bool,
     nonsense: bool,
+    /// Its power is not known.
+    unmeasured: bool,
     seq: u64,
     /// By budget: permille and epoch.
     levels: Vec<(String, u32, i64)>,
@@ -65,6 +67,10 @@ impl Node {
 
     pub fn set_nonsense(&self, nonsense: bool) {
         self.state.lock().unwrap().nonsense = nonsense;
+    }
+
+    pub fn set_unmeasured(&self, unmeasured: bool) {
+        self.state.lock().unwrap().unmeasured = unmeasured;
     }
 
     pub fn follow(&self, levels: Vec<(String, u32, i64)>, pods_permille: Option<u32>) {
@@ -106,6 +112,9 @@ impl Node {
             "node": self.name, "seq": state.seq, "watts": state.power(), "floor_watts": FLOOR, "most_watts": MOST,
             "levels": levels, "something_newer": true,
         });
+        if state.unmeasured {
+            report["watts"] = Value::Null;
+        }
         if let Some((limit, budget)) = state.limit() {
             report["limit_watts"] = json!(limit);
             if state.demand > limit {

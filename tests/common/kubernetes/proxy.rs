@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::future::pending;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -48,6 +48,24 @@ pub enum Answer {
     Hold,
     /// An open watch on which nothing comes but what the test sends.
     Quiet,
+    /// What the server says, once the gate is open: the request arrives late there.
+    Late(Gate),
+}
+
+/// Closed at first.
+#[derive(Clone, Debug, Default)]
+pub struct Gate(Arc<AtomicBool>);
+
+impl Gate {
+    pub fn open(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    async fn passed(&self) {
+        while !self.0.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
 }
 
 impl Answer {
@@ -102,6 +120,8 @@ struct Shared {
     asked: Mutex<Vec<Asked>>,
     /// Writes that the server took.
     accepted: Mutex<Vec<Asked>>,
+    /// Those that it did not take, with its HTTP status.
+    refused: Mutex<Vec<(Asked, u16)>>,
     open_watches: AtomicUsize,
     ended_watches: AtomicUsize,
     interference: broadcast::Sender<Interference>,
@@ -114,6 +134,7 @@ impl Proxy {
             faults: Mutex::default(),
             asked: Mutex::default(),
             accepted: Mutex::default(),
+            refused: Mutex::default(),
             open_watches: AtomicUsize::new(0),
             ended_watches: AtomicUsize::new(0),
             interference: broadcast::channel(64).0,
@@ -146,6 +167,10 @@ impl Proxy {
     /// The writes among them that the server took.
     pub fn accepted(&self) -> Vec<Asked> {
         self.shared.accepted.lock().unwrap().clone()
+    }
+
+    pub fn refused(&self) -> Vec<(Asked, u16)> {
+        self.shared.refused.lock().unwrap().clone()
     }
 
     pub fn lists(&self) -> usize {
@@ -228,6 +253,7 @@ impl Shared {
         tokio::time::sleep(delay).await;
         match &answer {
             Answer::Hold => pending().await,
+            Answer::Late(gate) => gate.passed().await,
             Answer::Refuse(code, body) => {
                 let response = Response::builder().status(*code).header("content-type", "application/json");
                 return response.body(Body::from(format!("{body}\n"))).unwrap();
@@ -254,6 +280,8 @@ impl Shared {
             Ok(response) => {
                 if asked.method != "GET" && response.status().is_success() {
                     self.accepted.lock().unwrap().push(asked);
+                } else if asked.method != "GET" {
+                    self.refused.lock().unwrap().push((asked, response.status().as_u16()));
                 }
                 self.pass(response, is_watch)
             }
