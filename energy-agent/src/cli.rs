@@ -14,3 +14,4 @@ pub mod report;
 pub mod restore;
 mod run_problem;
 pub mod top;
+mod writable;

@@ -139,8 +139,10 @@ fn what_does_not_start_has_the_exit_codes_of_env() {
     assert!(code == Some(127) && stderr.contains("/no/such/program: command not found"), "{code:?} {stderr}");
     let (code, stderr) = said(&[], &[&plain]);
     assert!(code == Some(126) && stderr.contains("cannot be executed"), "{code:?} {stderr}");
-    let (code, stderr) = said(&["--runs=none"], &["true"]);
-    assert!(code == Some(125) && stderr.contains("--runs"), "{code:?} {stderr}");
+    for flag in ["--runs=none", "--warmups=4294967295"] {
+        let (code, stderr) = said(&[flag], &["true"]);
+        assert!(code == Some(125) && stderr.contains(flag.split('=').next().unwrap()), "{code:?} {stderr}");
+    }
     let (code, stderr) = said(&["--prepare=exit 3"], &["true"]);
     assert!(code == Some(125) && stderr.contains("--prepare ended with exit status: 3"), "{code:?} {stderr}");
     let (code, stderr) = said(&["--path.cgroupfs=/proc"], &["true"]);
@@ -310,6 +312,46 @@ fn the_figures_are_also_csv_markdown_a_page_and_a_picture() {
     for page in ["a-1.html", "a-2.html"] {
         assert!(fs::read_to_string(file(page)).unwrap().contains("<h1>command sh"), "{page}");
     }
+}
+
+/// Files are tried before the command starts, and afterwards nothing changes its exit code.
+#[test]
+fn a_file_that_cannot_be_written_ends_it_before_the_command_or_not_at_all() {
+    let folder = TempDir::new().unwrap();
+    let began = folder.path().join("began");
+    let flag = |flag: &str, name: &str| format!("--{flag}={}", folder.path().join(name).display());
+    let script = format!("echo began > {}; exit 6", began.display());
+    for flag in [flag("csv", "none/a.csv"), flag("html", "."), flag("svg", "none/a.svg")] {
+        let output = Measure::script(&[&flag], &script).output();
+        let stderr = text(&output.stderr);
+        assert!(output.status.code() == Some(125) && stderr.contains("writing "), "{stderr}");
+        assert!(!began.exists(), "{flag}");
+    }
+    // The folder goes while the command runs, and a run of no time has no plot.
+    let gone = folder.path().join("gone");
+    fs::create_dir(&gone).unwrap();
+    let files = [flag("csv", "gone/a.csv"), flag("svg", "a.svg"), flag("markdown", "a.md")];
+    let flags: Vec<&str> = files.iter().map(String::as_str).chain(["--meter.cpu=none", "--format=json"]).collect();
+    let mut measure = Measure::script(&flags, &format!("rmdir {}; exit 6", gone.display()));
+    let output = measure.output();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{stderr}");
+    assert!(stderr.contains("warning: writing ") && stderr.contains("too few readings for a plot"), "{stderr}");
+    assert!(stderr.contains("\"energy-agent.io/run/v1\"") && folder.path().join("a.md").exists(), "{stderr}");
+    assert_eq!(measure.runs().len(), 1);
+}
+
+#[test]
+fn a_preparation_that_fails_later_loses_no_run() {
+    let folder = TempDir::new().unwrap();
+    let count = folder.path().join("count");
+    let prepare = format!("--prepare=echo x >> {0}; [ $(wc -l < {0}) -lt 3 ]", count.display());
+    let mut measure = Measure::new(&["-r5", &prepare], &["true"]);
+    let output = measure.output();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{stderr}");
+    assert!(stderr.contains("(2 runs") && stderr.contains("--prepare ended with"), "{stderr}");
+    assert_eq!(measure.runs().len(), 2);
 }
 
 /// The shell of the preparation ignores the signal, so it comes between two programs: nobody but `measure` has it.

@@ -73,7 +73,8 @@ fn what_keeps_an_agent_from_measuring_is_said_with_the_remedy() {
     let agent = agent(&["--export.units=sshd.service"]);
     let address = format!("--agent={}", agent.address);
     let (code, stderr) = said(&[&address]);
-    assert!(code == Some(125) && stderr.contains("--export.units, if it is set"), "{code:?} {stderr}");
+    // The command has run, so its exit code stays.
+    assert!(code == Some(0) && stderr.contains("--export.units, if it is set"), "{code:?} {stderr}");
     // Without root, and without a systemd that the user has.
     let folder = TempDir::new().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();

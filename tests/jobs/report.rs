@@ -295,6 +295,26 @@ fn outputs(world: &World, pod: &str, truth: u64) {
     let total = csv.lines().find(|line| line.contains(",total,")).unwrap().to_owned();
     assert!(total.contains(&format!(",{}.{:06},", truth / 1_000_000, truth % 1_000_000)), "{total}");
     assert!(again("--format=markdown").contains("| **total** |"));
+    // A list of runs, as `measure -r` writes it.
+    fs::write(file("runs.json"), format!("[{run}, {run}]")).unwrap();
+    let pages = format!("--html={}", file("list.html"));
+    let output = report(&[&file("runs.json"), "--format=json", &pages]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(serde_json::from_slice::<Vec<Value>>(&output.stdout).unwrap(), [run.clone(), run]);
+    assert!(["list-1.html", "list-2.html"].into_iter().all(|name| fs::exists(file(name)).unwrap()));
+
+    // What cannot be written is said before anything is asked, and what has no plot after all is printed.
+    let output = world.report(&["pod", pod, &format!("--csv={}", file("none/run.csv"))]);
+    let (code, text) = refusal(&output);
+    assert!(code == Some(3) && text.contains("none/run.csv") && output.stdout.is_empty(), "{text}");
+    let mut bare: Value = serde_json::from_slice(&fs::read(file("run.json")).unwrap()).unwrap();
+    bare["series"] = Value::Array(Vec::new());
+    fs::write(file("bare.json"), bare.to_string()).unwrap();
+    let (svg, csv) = (format!("--svg={}", file("bare.svg")), format!("--csv={}", file("bare.csv")));
+    let output = report(&[&file("bare.json"), &svg, &csv]);
+    let (code, text) = refusal(&output);
+    assert!(code == Some(3) && text.contains("too few readings for a plot"), "{text}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("package") && fs::exists(file("bare.csv")).unwrap());
 }
 
 /// Without Prometheus: a running agent's page from now on.

@@ -11,6 +11,7 @@ mod session;
 mod signals;
 mod table;
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::process::{Command, ExitCode, Stdio};
@@ -28,6 +29,7 @@ use self::events::code;
 use self::session::{MeasureSession, RunFailure};
 use self::table::ShownRun;
 use super::report::output;
+use super::run_problem::RunProblem;
 use crate::config::{Capping, Cli, Config, Cooldown, MeasureArgs, RunFormat};
 
 /// Exit codes before the command starts, as `env` has them.
@@ -76,7 +78,7 @@ impl CommandMeters {
             RunFailure::NotStarted(NotStarted::NotFound) => anyhow!("{name}: command not found"),
             RunFailure::NotStarted(NotStarted::NotExecutable(error)) => anyhow!("{name} cannot be executed: {error}"),
             RunFailure::NotStarted(NotStarted::Failed(error)) => anyhow!("starting {name}: {error}"),
-            RunFailure::Other(error) => error,
+            RunFailure::Other(error) | RunFailure::NoFigures { error, .. } => error,
         })?;
         ensure!(!measured.end.interrupted, "ended by a signal");
         Ok(describe::shown(arguments, measured).run)
@@ -147,66 +149,99 @@ impl Meters {
 }
 
 fn measure(arguments: &MeasureArgs) -> Result<u8> {
+    output::check(&arguments.output, arguments.runs > 1).map_err(|problem| anyhow!("{problem}"))?;
     let mut meters = Meters::open(arguments)?;
-    let before = meters.temperature();
-    let total = arguments.warmups + arguments.runs;
-    let mut shown: Vec<ShownRun> = Vec::new();
-    let (mut last, mut cut_short) = (0, None);
-    for number in 1..=total {
-        if number > 1 && pause(arguments, &mut meters, before) {
-            cut_short = Some(format!("a signal came before run {number} of {total}"));
-            break;
-        }
-        if let Some(prepare) = &arguments.prepare {
-            let mut shell = Command::new("sh");
-            // What the command prints stays its own.
-            let stderr = io::stderr().as_fd().try_clone_to_owned().context("standard error")?;
-            let status = shell.arg("-c").arg(prepare).stdout(Stdio::from(stderr)).status();
-            let status = status.context("starting sh for --prepare")?;
-            ensure!(status.success(), "--prepare ended with {status}; the command was not run");
-        }
-        let (run, code, interrupted) = match meters.run(arguments) {
-            Ok(measured) => measured,
-            Err(RunFailure::NotStarted(why)) => return not_started(arguments, why),
-            Err(RunFailure::Other(error)) => return Err(error),
-        };
-        last = code;
-        let is_cut_short = interrupted || last != 0;
-        // A run that failed did other work than those before it.
-        if number > arguments.warmups && (!is_cut_short || shown.is_empty()) {
-            shown.push(run);
-        }
-        if is_cut_short && number < total {
-            cut_short = Some(format!("run {number} of {total} ended with exit code {last}, so no other was made"));
-            break;
-        }
+    let mut made = MadeRuns::default();
+    let ended = made.make(arguments, &mut meters);
+    // What was measured before a problem is not lost.
+    if ended.is_ok() || !made.shown.is_empty() {
+        show(arguments, made.shown, made.cut_short);
     }
-    show(arguments, shown, cut_short)?;
-    Ok(last)
+    match ended {
+        Ok(()) => Ok(made.last),
+        Err(RunFailure::NotStarted(why)) => not_started(arguments, why),
+        Err(RunFailure::NoFigures { code, error }) => {
+            eprintln!("warning: there are no figures of a run: {}", printable_lines(&format!("{error:#}")));
+            Ok(code)
+        }
+        Err(RunFailure::Other(error)) => Err(error),
+    }
 }
 
-/// Prints the figures to standard error, and writes the files.
-fn show(arguments: &MeasureArgs, shown: Vec<ShownRun>, cut_short: Option<String>) -> Result<()> {
+/// The runs by now.
+#[derive(Default)]
+struct MadeRuns {
+    shown: Vec<ShownRun>,
+    /// Exit code of the last one.
+    last: u8,
+    /// Why there are not as many as were asked for.
+    cut_short: Option<String>,
+}
+
+impl MadeRuns {
+    /// Runs the command as often as it is asked for.
+    ///
+    /// # Errors
+    /// When it cannot be run or measured once more.
+    fn make(&mut self, arguments: &MeasureArgs, meters: &mut Meters) -> Result<(), RunFailure> {
+        let before = meters.temperature();
+        let total = arguments.warmups + arguments.runs;
+        for number in 1..=total {
+            if number > 1 && pause(arguments, meters, before) {
+                self.cut_short = Some(format!("a signal came before run {number} of {total}"));
+                break;
+            }
+            if let Some(command) = &arguments.prepare {
+                prepare(command)?;
+            }
+            let (run, code, interrupted) = meters.run(arguments)?;
+            self.last = code;
+            let is_cut_short = interrupted || code != 0;
+            // A run that failed did other work than those before it.
+            if number > arguments.warmups && (!is_cut_short || self.shown.is_empty()) {
+                self.shown.push(run);
+            }
+            if is_cut_short && number < total {
+                self.cut_short =
+                    Some(format!("run {number} of {total} ended with exit code {code}, so no other was made"));
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the shell command prints goes to standard error: standard output is the measured command's own.
+fn prepare(command: &OsStr) -> Result<()> {
+    let stderr = io::stderr().as_fd().try_clone_to_owned().context("standard error")?;
+    let status = Command::new("sh").arg("-c").arg(command).stdout(Stdio::from(stderr)).status();
+    let status = status.context("starting sh for --prepare")?;
+    ensure!(status.success(), "--prepare ended with {status}; the command was not run");
+    Ok(())
+}
+
+/// Prints the figures to standard error, and writes the files. The command has run, so that its exit code counts whatever becomes of
+/// them.
+fn show(arguments: &MeasureArgs, shown: Vec<ShownRun>, cut_short: Option<String>) {
     let title = printable(&describe::command_line(&arguments.command)).into_owned();
     let MeasureArgs { warmups, output, .. } = arguments;
     let is_list = arguments.runs > 1;
-    let text = match output.format {
-        RunFormat::Table => table::text(&title, *warmups, &shown),
-        _ => String::new(),
-    };
+    let table = table::text(&title, *warmups, &shown);
     let markdown = table::markdown(&title, *warmups, &shown);
     let runs: Vec<Run> = shown.into_iter().map(|shown| shown.run).collect();
-    let text = match output.format {
-        RunFormat::Table => text,
-        RunFormat::Markdown => markdown.clone(),
-        RunFormat::Csv => csv(&runs),
-        RunFormat::Json => output::json(&runs, is_list).map_err(|problem| anyhow!("{problem}"))?,
-    };
-    eprint!("{text}");
+    let warn = |problem: RunProblem| eprintln!("warning: {}", printable_lines(&problem.to_string()));
+    match output.format {
+        RunFormat::Table => eprint!("{table}"),
+        RunFormat::Markdown => eprint!("{markdown}"),
+        RunFormat::Csv => eprint!("{}", csv(&runs)),
+        RunFormat::Json => output::json(&runs, is_list).map_or_else(warn, |text| eprint!("{text}")),
+    }
     if let Some(why) = cut_short {
         eprintln!("warning: {why}");
     }
-    output::files(&runs, is_list, &markdown, output).map_err(|problem| anyhow!("{problem}"))
+    if let Err(problem) = output::files(&runs, is_list, &markdown, output) {
+        warn(problem);
+    }
 }
 
 /// Returns whether a signal asks for the end.

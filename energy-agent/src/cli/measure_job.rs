@@ -53,9 +53,10 @@ pub(crate) fn run(file: &Path, arguments: &MeasureArgs) -> ExitCode {
 }
 
 fn runs(order: &JobOrder<'_>) -> Result<ExitCode, RunProblem> {
+    output::check(&order.output, order.runs > 1)?;
     let mut meters = JobMeters::open(order.file, order.job, order.login)?;
     let document = meters.document().clone();
-    let (mut runs, mut ended) = (Vec::new(), Ok(ExitCode::SUCCESS));
+    let (mut runs, mut ended) = (Vec::new(), Ok(0));
     for number in 1..=order.runs {
         if order.runs > 1 {
             eprintln!("run {number} of {}", order.runs);
@@ -65,7 +66,7 @@ fn runs(order: &JobOrder<'_>) -> Result<ExitCode, RunProblem> {
         ended = done.map(|done| {
             let code = done.code();
             runs.extend(done.run.map(|run| *run));
-            ExitCode::from(code)
+            code
         });
         if !goes_on {
             break;
@@ -79,7 +80,12 @@ fn runs(order: &JobOrder<'_>) -> Result<ExitCode, RunProblem> {
     }
     let written = output::write(&mut runs, order.runs > 1, &order.output);
     let code = ended?;
-    written.map(|()| code)
+    match written {
+        // That it failed says more than that a file is missing.
+        Err(problem) if code != 0 => drop(problem.end()),
+        written => written?,
+    }
+    Ok(ExitCode::from(code))
 }
 
 /// A cluster in which a Job or Pod is measured, one run at a time.

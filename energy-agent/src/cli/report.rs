@@ -33,7 +33,8 @@ pub fn run(args: &ReportArgs) -> ExitCode {
 }
 
 fn report(args: &ReportArgs) -> Result<(), RunProblem> {
-    let mut run = match ReportTarget::of(&args.what, args.name.as_deref(), args.uid.clone())? {
+    output::check(&args.output, false)?;
+    let mut runs = match ReportTarget::of(&args.what, args.name.as_deref(), args.uid.clone())? {
         None => {
             let file = Path::new(&args.what);
             if args.prometheus.is_some() || args.agent.is_some() || args.length.is_some() {
@@ -54,15 +55,16 @@ fn report(args: &ReportArgs) -> Result<(), RunProblem> {
                     let amount = prometheus.number(query, run.end)?;
                     run.work = Some(Work { amount, unit: args.work_unit.clone() });
                 }
-                run
+                vec![run]
             }
-            None => follow::follow(args, &wanted)?,
+            None => vec![follow::follow(args, &wanted)?],
         },
     };
     if let Some(amount) = args.work {
-        run.work = Some(Work { amount, unit: args.work_unit.clone() });
+        runs.iter_mut().for_each(|run| run.work = Some(Work { amount, unit: args.work_unit.clone() }));
     }
-    output::write(std::slice::from_mut(&mut run), false, &args.output)
+    let is_list = runs.len() > 1;
+    output::write(&mut runs, is_list, &args.output)
 }
 
 /// The time to look at.
@@ -85,16 +87,16 @@ fn window(args: &ReportArgs, kind: SubjectKind) -> Result<Window, RunProblem> {
     Ok(Window { from, to: to.min(now) })
 }
 
-/// Reads a run file.
+/// Reads a run file, of one run or a list of them.
 ///
 /// # Errors
 /// When it cannot be read or is none.
-pub(crate) fn read(file: &Path) -> Result<Run, RunProblem> {
+fn read(file: &Path) -> Result<Vec<Run>, RunProblem> {
     let bytes = config_file::bytes(file, FILE_BYTES).map_err(|error| {
         let kinds = "the kinds are pod, job, namespace, unit and node";
         RunProblem::Usage(format!("{} is no kind of report ({kinds}), and as a run file: {error}", file.display()))
     })?;
-    Run::parse(&bytes).map_err(|error: Unreadable| RunProblem::Usage(format!("{}: {error}", file.display())))
+    Run::parse_all(&bytes).map_err(|error: Unreadable| RunProblem::Usage(format!("{}: {error}", file.display())))
 }
 
 /// Unix time.

@@ -31,7 +31,7 @@ pub struct MeasureArgs {
     #[arg(short = 'r', long = "runs", default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: u32,
     /// Runs before them whose figures do not count.
-    #[arg(short = 'w', long = "warmups", default_value_t = 0, value_name = "N")]
+    #[arg(short = 'w', long = "warmups", default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub warmups: u32,
     /// Shell command before each run. It is not measured, and what it prints goes to standard error.
     #[arg(long = "prepare", value_name = "COMMAND")]

@@ -9,7 +9,8 @@ use super::login::Login;
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// What the report is of: `pod`, `job`, `namespace`, `unit` or `node` with a NAME, or a run file.
+    /// What the report is of: `pod`, `job`, `namespace`, `unit` or `node` with a NAME, or a run file with
+    /// one run or a list of them.
     #[arg(value_name = "KIND|FILE")]
     pub what: String,
     /// NAMESPACE/NAME of a pod or job; the name of a namespace, systemd unit or node.
@@ -55,10 +56,10 @@ pub struct RunOutput {
     /// How to print the run.
     #[arg(long = "format", value_enum, default_value_t = RunFormat::Table, value_name = "FORMAT")]
     pub format: RunFormat,
-    /// Also write a page with the figures and the plots, without script.
+    /// Also write a page with the figures and the plots, without script. Of a list of runs: a page of each, FILE-1 and so on.
     #[arg(long = "html", value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Also write the plots alone.
+    /// Also write the plots alone. Of a list of runs: one file of each.
     #[arg(long = "svg", value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Also write the run file (docs/run-v1.schema.json), which `report` and `compare` read again.

@@ -384,20 +384,29 @@ impl std::fmt::Display for Unreadable {
 impl std::error::Error for Unreadable {}
 
 impl Run {
-    /// Reads a run file. Keys that are not known are ignored.
+    /// Reads a run file: one run, or a list of them. Keys that are not known are ignored.
     ///
     /// # Errors
-    /// When it is no run file of this version.
-    pub fn parse(text: &[u8]) -> Result<Self, Unreadable> {
-        let place = |error: &serde_json::Error| {
-            Unreadable::Broken(format!("{} at line {}, column {}", problem(error), error.line(), error.column()))
-        };
-        let value: Value = serde_json::from_slice(text).map_err(|error| place(&error))?;
-        let version = value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
-        if version != API_VERSION {
-            return Err(Unreadable::Version(version.chars().take(64).collect()));
+    /// When it is no run file of this version, or a list of nothing.
+    pub fn parse_all(text: &[u8]) -> Result<Vec<Self>, Unreadable> {
+        let at = |error: &serde_json::Error| format!("at line {}, column {}", error.line(), error.column());
+        let broken = |error: &serde_json::Error, place: &str| Unreadable::Broken(format!("{} {place}", problem(error)));
+        match serde_json::from_slice(text).map_err(|error| broken(&error, &at(&error)))? {
+            Value::Array(runs) if runs.is_empty() => Err(Unreadable::Broken("an empty list of runs".to_owned())),
+            Value::Array(runs) => {
+                let read = |(number, run): (usize, Value)| {
+                    check_version(&run)?;
+                    serde_json::from_value(run).map_err(|error| broken(&error, &format!("in run {}", number + 1)))
+                };
+                runs.into_iter().enumerate().map(read).collect()
+            }
+            run => {
+                check_version(&run)?;
+                // Once more, for the place of what is wrong.
+                let run = serde_json::from_slice(text).map_err(|error| broken(&error, &at(&error)))?;
+                Ok(vec![run])
+            }
         }
-        serde_json::from_slice(text).map_err(|error| place(&error))
     }
 
     /// As it is written to a file.
@@ -406,6 +415,13 @@ impl Run {
     /// Never for a run of finite numbers.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+}
+
+fn check_version(run: &Value) -> Result<(), Unreadable> {
+    match run.get("apiVersion").and_then(Value::as_str).unwrap_or_default() {
+        API_VERSION => Ok(()),
+        version => Err(Unreadable::Version(version.chars().take(64).collect())),
     }
 }
 

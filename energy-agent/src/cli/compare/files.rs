@@ -10,7 +10,6 @@ use anyhow::{Context as _, Result, bail};
 use energy_report::compare::prices::HourlyPrices;
 use energy_report::compare::{CompareOptions, RunGroup};
 use energy_report::run::Run;
-use serde_json::Value;
 
 use crate::config::Money;
 
@@ -61,23 +60,11 @@ fn names(files: &[OsString]) -> Vec<String> {
 /// The runs of a file: one, or a list of them.
 fn read(path: &Path) -> Result<Vec<Run>> {
     let place = || path.display().to_string();
-    let text = text(path, MAX_RUN_BYTES)?;
-    // A list is read run by run; what is no JSON, the reader of a run says best.
-    let parts: Vec<String> = match serde_json::from_str::<Value>(&text) {
-        Ok(Value::Array(runs)) => runs.iter().map(Value::to_string).collect(),
-        _ => vec![text],
-    };
-    if parts.is_empty() {
-        bail!("{}: an empty list of runs", place());
+    let runs = Run::parse_all(text(path, MAX_RUN_BYTES)?.as_bytes()).with_context(place)?;
+    if !runs.iter().all(|run| run.start.is_finite() && run.end.is_finite() && run.end > run.start) {
+        bail!("{}: a run ends before it starts", place());
     }
-    let parse = |part: &String| {
-        let run = Run::parse(part.as_bytes()).with_context(place)?;
-        if !(run.start.is_finite() && run.end.is_finite() && run.end > run.start) {
-            bail!("{}: a run ends before it starts", place());
-        }
-        Ok(run)
-    };
-    parts.iter().map(parse).collect()
+    Ok(runs)
 }
 
 /// Prices, and what a user says of energy.

@@ -17,7 +17,7 @@ use energy_report::gather::{self, Ask, agent_metrics, node_metrics, subject_metr
 use energy_report::run::{MeasuredBy, Run, Subject, SubjectKind, Warning};
 use energy_report::samples::Samples;
 
-use super::events::{CommandEnd, RunEvents};
+use super::events::{CommandEnd, RunEvents, code};
 use super::session::RunFailure;
 use crate::cli::agent_page::{self, AgentPage};
 use crate::config::{MeasureArgs, WaitFor};
@@ -156,7 +156,7 @@ impl AgentSession {
                 "the agent at {url} never showed the command's scope {name}{why}; it has to be the agent of this machine, and its \
                  --export.units, if it is set, has to match the scope"
             );
-            return Err(RunFailure::Other(anyhow::Error::msg(text)));
+            return Err(RunFailure::NoFigures { code: code(end.status), error: anyhow::Error::msg(text) });
         };
         Ok(AgentRun { run, elapsed, end, interval: self.interval })
     }

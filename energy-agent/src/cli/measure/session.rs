@@ -37,6 +37,11 @@ pub struct MeasuredRun {
 #[derive(Debug)]
 pub enum RunFailure {
     NotStarted(NotStarted),
+    /// The command has run, and nobody counted it.
+    NoFigures {
+        code: u8,
+        error: anyhow::Error,
+    },
     Other(anyhow::Error),
 }
 

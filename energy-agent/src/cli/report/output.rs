@@ -13,6 +13,7 @@ use energy_report::run::Run;
 use energy_report::table::table;
 
 use crate::cli::run_problem::RunProblem;
+use crate::cli::writable;
 use crate::config::{RunFormat, RunOutput};
 
 /// Adds the costs that were asked for, prints the runs and writes their files. `is_list`: more than one was asked for.
@@ -27,28 +28,46 @@ pub(crate) fn write(runs: &mut [Run], is_list: bool, output: &RunOutput) -> Resu
     let tariff = Tariff { pue, per_kwh: price_per_kwh, currency, gco2_per_kwh };
     runs.iter_mut().for_each(|run| run.price(&tariff));
     let each = |text: fn(&Run) -> String| runs.iter().map(text).collect::<Vec<_>>().join("\n");
-    files(runs, is_list, &each(markdown), output)?;
+    // What is printed is not lost with a file that cannot be written.
     print(&match output.format {
         RunFormat::Table => each(|run| printable_lines(&table(run)) + "\n"),
         RunFormat::Json => json(runs, is_list)?,
         RunFormat::Csv => csv(runs),
         RunFormat::Markdown => each(markdown),
-    })
+    })?;
+    files(runs, is_list, &each(markdown), output)
 }
 
-/// Writes the files: a run file, a table of CSV and one of Markdown hold all runs, a page or picture is of one.
+/// Looks whether the files can be written, before something is measured that is to be in them.
+///
+/// # Errors
+/// When one cannot be.
+pub(crate) fn check(output: &RunOutput, is_list: bool) -> Result<(), RunProblem> {
+    let RunOutput { json, csv, markdown, html, svg, .. } = output;
+    let of_all = [json, csv, markdown].into_iter().flatten().cloned();
+    let of_each = [html, svg].into_iter().flatten().map(|file| if is_list { numbered(file, 1) } else { file.clone() });
+    of_all.chain(of_each).try_for_each(|file| writable::check(&file).map_err(|error| not_written(&file, &error)))
+}
+
+/// Writes the files: a run file, a table of CSV and one of Markdown hold all runs, a page or picture is of one. One that cannot be
+/// written keeps no other from it.
 ///
 /// # Errors
 /// When one cannot be written.
 pub(crate) fn files(runs: &[Run], is_list: bool, markdown: &str, output: &RunOutput) -> Result<(), RunProblem> {
+    let mut problems = Vec::new();
+    let mut keep = |file: &Path, text: Result<String, RunProblem>| {
+        let written = text.and_then(|text| fs::write(file, text).map_err(|error| not_written(file, &error)));
+        problems.extend(written.err().map(|problem| problem.to_string()));
+    };
     if let Some(file) = &output.json {
-        save(file, &json(runs, is_list)?)?;
+        keep(file, json(runs, is_list));
     }
     if let Some(file) = &output.csv {
-        save(file, &csv(runs))?;
+        keep(file, Ok(csv(runs)));
     }
     if let Some(file) = &output.markdown {
-        save(file, markdown)?;
+        keep(file, Ok(markdown.to_owned()));
     }
     for (number, run) in (1..).zip(runs) {
         let of_run = |file: &Option<PathBuf>| {
@@ -56,17 +75,17 @@ pub(crate) fn files(runs: &[Run], is_list: bool, markdown: &str, output: &RunOut
             Some(if is_list { numbered(file, number) } else { file.to_owned() })
         };
         if let Some(file) = of_run(&output.html) {
-            save(&file, &page(run))?;
+            keep(&file, Ok(page(run)));
         }
         if let Some(file) = of_run(&output.svg) {
             let plots = plots(run).ok_or_else(|| {
                 let text = "the run has too few readings for a plot; scrape more often, or measure for longer";
                 RunProblem::NotMeasured(format!("{}: {text}", file.display()))
-            })?;
-            save(&file, &plots)?;
+            });
+            keep(&file, plots);
         }
     }
-    Ok(())
+    if problems.is_empty() { Ok(()) } else { Err(RunProblem::NotMeasured(problems.join("\n"))) }
 }
 
 /// One run, or a list of them, as a run file.
@@ -98,8 +117,8 @@ pub(crate) fn print(text: &str) -> Result<(), RunProblem> {
     }
 }
 
-fn save(file: &Path, text: &str) -> Result<(), RunProblem> {
-    fs::write(file, text).map_err(|error| RunProblem::NotMeasured(format!("writing {}: {error}", file.display())))
+fn not_written(file: &Path, error: &io::Error) -> RunProblem {
+    RunProblem::NotMeasured(format!("writing {}: {error}", file.display()))
 }
 
 #[cfg(test)]

@@ -23,14 +23,16 @@ fn keys_of_a_later_version_are_ignored() {
     let mut file = least();
     file["fromLater"] = json!({"a": 1});
     file["energy"][0]["fromLater"] = json!([1]);
-    let run = Run::parse(file.to_string().as_bytes()).unwrap();
+    let [run] = <[Run; 1]>::try_from(Run::parse_all(file.to_string().as_bytes()).unwrap()).unwrap();
     assert_eq!((run.energy[1].microjoules, run.subject.kind), (34, SubjectKind::Pod));
-    assert_eq!(Run::parse(run.to_json().unwrap().as_bytes()), Ok(run));
+    assert_eq!(Run::parse_all(run.to_json().unwrap().as_bytes()), Ok(vec![run.clone()]));
+    let list = serde_json::to_string(&[run.clone(), run.clone()]).unwrap();
+    assert_eq!(Run::parse_all(list.as_bytes()), Ok(vec![run.clone(), run]));
 }
 
 #[test]
 fn what_is_no_run_file_is_said_without_its_content() {
-    let said = |text: &str| Run::parse(text.as_bytes()).unwrap_err().to_string();
+    let said = |text: &str| Run::parse_all(text.as_bytes()).unwrap_err().to_string();
     let mut file = least();
     file["apiVersion"] = json!("energy-agent.io/run/v2");
     assert!(
@@ -39,10 +41,12 @@ fn what_is_no_run_file_is_said_without_its_content() {
     assert!(said("{\"a\": \"secret\"}").contains("no apiVersion"));
     file = least();
     file["start"] = json!("secret");
-    for text in [file.to_string(), "{\"secret\": ".to_owned(), "secret".to_owned()] {
+    for text in [file.to_string(), "{\"secret\": ".to_owned(), "secret".to_owned(), "[]".to_owned()] {
         let said = said(&text);
         assert!(said.starts_with("no run file: ") && !said.contains("secret"), "{said}");
     }
+    let said = said(&json!([least(), file]).to_string());
+    assert!(said.ends_with("in run 2") && !said.contains("secret"), "{said}");
 }
 
 /// docs/run-v1.schema.json is made from the types: `UPDATE_DOCS=1 cargo test -p energy-report schema` writes it anew.
