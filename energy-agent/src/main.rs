@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         Some(Command::Policy(command)) => cli::policy::run(command),
         Some(Command::Doctor(arguments)) => cli::doctor::run(arguments),
         Some(Command::Measure(arguments)) => Ok(cli::measure::run(arguments)),
-        Some(Command::Compare(arguments)) => cli::compare::run(arguments),
+        Some(Command::Compare(arguments)) => Ok(cli::compare::run(arguments)),
         Some(Command::Controller(arguments)) => controller(arguments),
         Some(Command::Kubectl(arguments)) => cli::kubectl::run(arguments),
         Some(Command::Restore(arguments)) => cli::restore::run(arguments),

@@ -7,6 +7,7 @@
 //! SIGHUP has the files read again. On a terminal it means that the terminal is gone, so an agent that was started with a
 //! controlling terminal ends. One that was started with SIGHUP ignored (`nohup`) goes on ignoring it.
 
+use std::fmt;
 use std::fs;
 use std::future::poll_fn;
 use std::sync::mpsc;
@@ -35,18 +36,50 @@ const ENDS: [(libc::c_int, &str); 15] = [
     (libc::SIGSYS, "SIGSYS"),
 ];
 
+const HANGUP: (libc::c_int, &str) = (libc::SIGHUP, "SIGHUP");
+/// What a shell adds to the number of a signal.
+const BY_SIGNAL: libc::c_int = 128;
+
+/// A signal that ends the program. As text it is its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndSignal {
+    name: String,
+    number: libc::c_int,
+}
+
+impl EndSignal {
+    pub fn of(number: libc::c_int) -> Self {
+        let known = ENDS.iter().chain(&[HANGUP]).find(|(known, _)| *known == number);
+        let name = known.map_or_else(|| format!("signal {number}"), |(_, name)| (*name).to_owned());
+        Self { name, number }
+    }
+
+    /// The exit code of a program that ends with it, as a shell has it.
+    pub fn exit_code(&self) -> u8 {
+        u8::try_from(BY_SIGNAL + self.number).unwrap_or(u8::MAX)
+    }
+}
+
+impl fmt::Display for EndSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl std::error::Error for EndSignal {}
+
 /// What a signal asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// The agent ends; the signal's name.
-    End(String),
+    /// The agent ends.
+    End(EndSignal),
     /// Files are read again.
     Reload,
 }
 
 /// The signals of this process, from the moment on at which this is made.
 pub struct Signals {
-    ends: Vec<(String, Signal)>,
+    ends: Vec<(EndSignal, Signal)>,
     /// `None`: SIGHUP ends the agent, or is ignored.
     reload: Option<Signal>,
 }
@@ -61,18 +94,19 @@ impl Signals {
             |number, name: &str| signal(SignalKind::from_raw(number)).with_context(|| format!("waiting for {name}"));
         let mut ends = Vec::new();
         for (number, name) in ENDS {
-            ends.push((name.to_owned(), on(number, name)?));
+            ends.push((EndSignal { name: name.to_owned(), number }, on(number, name)?));
         }
         for number in libc::SIGRTMIN()..=libc::SIGRTMAX() {
             let name = format!("SIGRTMIN+{}", number - libc::SIGRTMIN());
             let signal = on(number, &name)?;
-            ends.push((name, signal));
+            ends.push((EndSignal { name, number }, signal));
         }
         let mut reload = None;
         if !is_hangup_ignored() {
-            let hangup = on(libc::SIGHUP, "SIGHUP")?;
+            let (number, name) = HANGUP;
+            let hangup = on(number, name)?;
             if has_terminal() {
-                ends.push(("SIGHUP".to_owned(), hangup));
+                ends.push((EndSignal { name: name.to_owned(), number }, hangup));
             } else {
                 reload = Some(hangup);
             }
@@ -83,9 +117,9 @@ impl Signals {
     /// The next signal that means something.
     pub async fn next(&mut self) -> Meaning {
         poll_fn(|context| {
-            for (name, signal) in &mut self.ends {
+            for (end, signal) in &mut self.ends {
                 if signal.poll_recv(context).is_ready() {
-                    return Poll::Ready(Meaning::End(name.clone()));
+                    return Poll::Ready(Meaning::End(end.clone()));
                 }
             }
             let reload = self.reload.as_mut().is_some_and(|signal| signal.poll_recv(context).is_ready());
@@ -95,11 +129,11 @@ impl Signals {
     }
 }
 
-/// The name of the first signal that ends the program, SIGHUP too, for a program without a runtime.
+/// The first signal that ends the program, SIGHUP too, for a program without a runtime.
 ///
 /// # Errors
 /// When the kernel refuses a handler, or no thread can be started.
-pub fn end() -> Result<mpsc::Receiver<String>> {
+pub fn end() -> Result<mpsc::Receiver<EndSignal>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("starting the runtime")?;
     let mut signals = {
         let _inside = runtime.enter();
@@ -107,18 +141,24 @@ pub fn end() -> Result<mpsc::Receiver<String>> {
     };
     let (send, ended) = mpsc::channel();
     let wait = move || {
-        let name = runtime.block_on(async {
+        let first = runtime.block_on(async {
             loop {
-                if let Meaning::End(name) = signals.next().await {
-                    return name;
+                if let Meaning::End(signal) = signals.next().await {
+                    return signal;
                 }
             }
         });
         // It may have ended otherwise.
-        let _ = send.send(name);
+        let _ = send.send(first);
     };
     thread::Builder::new().name("signals".to_owned()).spawn(wait).context("thread for signals")?;
     Ok(ended)
+}
+
+/// # Errors
+/// When such a signal has come.
+pub fn none_yet(ended: &mpsc::Receiver<EndSignal>) -> Result<(), EndSignal> {
+    ended.try_recv().map_or(Ok(()), Err)
 }
 
 /// Whether SIGHUP was ignored when the program was started, as `nohup` has it.

@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test panics, its helpers too")]
 
+mod ends;
+mod refine;
+
 use std::env;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -21,6 +24,7 @@ use tempfile::TempDir;
 use crate::common::agent::{PROGRAM, wait_for};
 use crate::common::nvml::{FakeNvml, Gpu, gpu, process};
 use crate::common::pod_resources::{Kubelet, claim, listed, listed_pod};
+use crate::schema::assert_valid;
 
 const UUID: &str = "GPU-fd585786-3c80-50f9-8a72-731ad8419df6";
 /// Where the child plays: it is the work of a sweep.
@@ -197,6 +201,7 @@ fn a_sweep_finds_the_clock_of_least_energy_within_one_step() {
         (runs.len(), &runs[0]["labels"]["gpu-setting"], &runs[3]["labels"]["seed"]),
         (7, &json!("open"), &json!("7"))
     );
+    assert_valid(&file);
     let again = Command::new(PROGRAM).args(["compare", "--by=gpu-clock-mhz"]).arg(&file).output().unwrap();
     assert_eq!(again.status.code(), Some(3), "the open run has no such label: {:?}", said(&again));
     let again = Command::new(PROGRAM).args(["compare", "--by=gpu-setting"]).arg(&file).output().unwrap();
@@ -371,30 +376,4 @@ fn a_refined_sweep_ends_at_the_best_step_of_the_device() {
         assert_eq!(best, truth, "{plant:?}");
         assert!(tried.len() <= 8 + 9, "{} runs", tried.len());
     }
-}
-
-#[test]
-fn commands_are_measured_in_turns_and_saved_with_their_seed() {
-    let folder = TempDir::new().unwrap();
-    let file = folder.path().join("runs.json");
-    let compare = |flags: &[&str]| {
-        let mut command = Command::new(PROGRAM);
-        command.arg("compare").arg(format!("--state.directory={}", folder.path().display()));
-        let output = command.args(["--gpu=off", "--ebpf=off", "--meter.cpu=estimate"]).args(flags).output().unwrap();
-        said(&output)
-    };
-    let json = format!("--json={}", file.display());
-    let (code, text, errors) = compare(&["-r", "3", "--seed=1", &json, "exit 0", "exit 7"]);
-    assert_eq!(code, Some(3), "one of them has no run that succeeded: {text}{errors}");
-    assert!(errors.contains("exit 7 has no run that succeeded"), "{errors}");
-    let runs: Vec<Value> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    let commands: Vec<&str> = runs.iter().map(|run| run["labels"]["command"].as_str().unwrap()).collect();
-    assert_eq!(commands.len(), 6);
-    for round in commands.chunks(2) {
-        assert!(round.contains(&"1") && round.contains(&"2"), "{commands:?}");
-    }
-    assert!(!fs::read_to_string(&file).unwrap().contains("exit 7"), "a command line is kept only if that is asked for");
-    assert_eq!(compare(&["-r", "3", "exit 0"]).0, Some(2));
-    assert_eq!(compare(&[]).0, Some(2));
-    assert_eq!(compare(&["nothing.json", "nowhere.json"]).0, Some(3));
 }

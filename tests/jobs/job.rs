@@ -14,6 +14,7 @@ use crate::common::kubernetes::proxy::Answer;
 use crate::common::manifests;
 use crate::common::page::Page;
 use crate::common::prometheus::Prometheus;
+use crate::schema::assert_valid;
 
 /// What a run counts of a page: the zones that add up.
 fn joules(page: &Page, uid: &str) -> u64 {
@@ -113,7 +114,8 @@ fn without_prometheus_the_page_of_the_nodes_agent_is_read_through_the_api_server
 #[test]
 fn a_workload_that_fails_or_never_starts_ends_with_1_and_its_reason_and_is_deleted() {
     let Some(world) = World::new() else { return };
-    world.agents_pod("127.0.0.1:1");
+    let agent = world.node.agent(&["--interval=500ms"]);
+    world.agents_pod(&agent.address);
     for (name, status, expected) in [
         (
             "big",
@@ -140,6 +142,41 @@ fn a_workload_that_fails_or_never_starts_ends_with_1_and_its_reason_and_is_delet
         assert_eq!(code, 1, "{said}");
         assert!(said.contains(expected) && !said.contains('\u{1b}'), "{said}");
     }
+    // One whose pod has run.
+    let measuring = world.measure(&world.job("broken"), &world.direct());
+    let job = world.wait_for_job("broken");
+    let pod = world.pod_of(&job, "broken-1");
+    measuring.wait_for_line("runs on");
+    pod.burn("main", 100);
+    world.end(&pod, 3);
+    let failed = json!({"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"});
+    world.set_job_condition("broken", &failed);
+    world.collect("broken");
+    let (code, said) = measuring.ended();
+    assert_eq!(code, 1, "{said}");
+    let run = world.run_file();
+    assert!(counted(&run) > 0, "{run:?}");
+    let outcome = run.outcome.unwrap();
+    assert_eq!(
+        (outcome.succeeded, outcome.exit_code, outcome.reason.as_str()),
+        (false, Some(3), "BackoffLimitExceeded")
+    );
+    assert_valid(&world.folder().join("run.json"));
+}
+
+/// It was created before that was known.
+#[test]
+fn a_watch_that_is_refused_ends_it_with_3_and_the_object_is_deleted() {
+    let Some(world) = World::new() else { return };
+    world.agents_pod("127.0.0.1:1");
+    let refusal = crate::common::kubernetes::status_object(403, "Forbidden", "pods is forbidden");
+    world.node.proxy.faults().of_path.push(("watch=", Answer::Refuse(403, refusal)));
+    let measuring = world.measure(&world.job("a"), &world.direct());
+    world.collect("a");
+    let (code, said) = measuring.ended();
+    assert_eq!(code, 3, "{said}");
+    assert!(said.contains("no permission to"), "{said}");
+    assert_eq!(world.jobs(), Vec::<Value>::new());
 }
 
 #[test]

@@ -9,3 +9,4 @@ mod job;
 mod measure;
 mod measure_agent;
 mod report;
+mod schema;

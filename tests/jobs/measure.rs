@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use crate::common::agent::{PROGRAM, wait_for};
 use crate::common::cgroup::v2_root;
 use crate::common::nvml::{FakeNvml, gpu, process, sample};
+use crate::schema::assert_valid;
 
 /// Prints the CPU time of its own cgroup, in microseconds.
 pub const OWN_USAGE: &str = "sed -n 's/^usage_usec //p' \"$(sed -n 's|^0::|ROOT|p' /proc/self/cgroup)/cpu.stat\"";
@@ -285,6 +286,7 @@ fn what_the_command_used_of_a_gpu_is_its_own_part() {
     assert_eq!(whole, 140_000_000);
     assert!(stderr.contains("J  gpu 0 H100 80GB HBM3"), "{stderr}");
     assert_eq!(run.gpus.len(), 1);
+    assert_valid(&measure.file("run.json"));
 }
 
 #[test]
@@ -304,6 +306,7 @@ fn the_figures_are_also_csv_markdown_a_page_and_a_picture() {
     let rows: Vec<&str> = table.lines().filter(|line| line.contains(",package,")).collect();
     let runs = measure.runs();
     assert_eq!(rows.len(), 2, "{table}");
+    assert_valid(&measure.file("run.json"));
     for ((row, run), number) in rows.iter().zip(&runs).zip(1..) {
         let energy = run.energy.iter().find(|energy| energy.part == Part::Package).unwrap().microjoules;
         let joules = format!(",{}.{:06},", energy / 1_000_000, energy % 1_000_000);

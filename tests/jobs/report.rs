@@ -14,6 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::cgroup::{Cgroup, Load, cpu_ns};
+use crate::schema::assert_valid;
 use world::{World, microjoules, refusal, report, warnings};
 
 /// One world for all of it: the waiting for scrapes is most of its time.
@@ -268,6 +269,7 @@ fn outputs(world: &World, pod: &str, truth: u64) {
     let run: Value = serde_json::from_slice(&fs::read(file("run.json")).unwrap()).unwrap();
     assert_eq!(microjoules(&run), truth);
     assert_eq!(run["apiVersion"], energy_report::run::API_VERSION);
+    assert_valid(folder.path().join("run.json").as_path());
     // 0.30 EUR and 400 g for 3.6e12 microjoules.
     let kwh: f64 = truth.to_string().parse::<f64>().unwrap() / 3.6e12;
     let close = |value: &Value, expected: f64| {

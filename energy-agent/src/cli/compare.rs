@@ -8,13 +8,12 @@ mod files;
 mod hold;
 mod jobs;
 mod limiter;
+mod runs_file;
 mod schedule;
 mod sweep;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
-use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -28,17 +27,16 @@ use energy_report::sweep::Objective;
 
 use self::hold::HeldClock;
 use self::jobs::{JobCut, JobTurns};
-use self::sweep::{Sweep, Swept, costs};
+use self::runs_file::RunsFile;
+use self::sweep::{Sweep, Swept};
 use crate::cli::measure::CommandMeters;
+use crate::cli::report::output;
+use crate::cli::run_problem::RunProblem;
+use crate::cli::writable::{self, write};
 use crate::config::{
     CompareArgs, CompareFormat, Cooldown, JobArgs, Login, MeasureArgs, NodeLabels, RunOutput, WaitFor,
 };
 use crate::signals;
-
-/// Exit code of wrong usage, as clap has it.
-const USAGE: u8 = 2;
-/// Exit code where nothing was measured, or what was cannot be compared.
-const NOT_MEASURED: u8 = 3;
 
 /// What the arguments ask for.
 enum CompareMode {
@@ -51,37 +49,27 @@ enum CompareMode {
     Jobs(PathBuf, u32),
 }
 
-/// What came of it: something to print, or an exit code whose reason is printed.
-enum Compared {
-    Text(String),
-    Code(ExitCode),
+/// Measures, compares and prints. Exit code 2: wrong usage. 3: nothing was measured, or the runs cannot be compared. A job that
+/// did not complete: as `measure --job`. After a signal: 128 and its number.
+#[must_use]
+pub fn run(arguments: &CompareArgs) -> ExitCode {
+    compared(arguments).unwrap_or_else(|problem| problem.end())
 }
 
-/// Measures, compares and prints. Exit code 2: wrong usage. 3: nothing was measured, or the runs cannot be compared. A job that
-/// did not complete: as `measure --job`.
-///
-/// # Errors
-/// When the result cannot be written.
-pub fn run(arguments: &CompareArgs) -> Result<ExitCode> {
-    let wanted = match wanted(arguments) {
-        Ok(wanted) => wanted,
-        Err(problem) => return Ok(failed(&problem, USAGE)),
-    };
-    let compared = files::options(&arguments.money).and_then(|options| {
-        let options = CompareOptions { same_work: arguments.same_work, whole_node: arguments.whole_node, ..options };
-        match wanted {
-            CompareMode::Files => of_files(arguments, &options),
-            CompareMode::Commands(lines, runs) => of_commands(arguments, &lines, runs, options),
-            CompareMode::Sweep(runs) => of_sweep(arguments, runs, &options),
-            CompareMode::Jobs(file, runs) => return of_jobs(arguments, &file, runs, &options),
-        }
-        .map(Compared::Text)
-    });
-    match compared {
-        Ok(Compared::Text(text)) => print(&text),
-        Ok(Compared::Code(code)) => Ok(code),
-        Err(error) => Ok(failed(&format!("{error:#}"), NOT_MEASURED)),
+fn compared(arguments: &CompareArgs) -> Result<ExitCode, RunProblem> {
+    let wanted = wanted(arguments).map_err(RunProblem::Usage)?;
+    for file in [&arguments.json, &arguments.svg, &arguments.export_profile].into_iter().flatten() {
+        writable::check(file)?;
     }
+    let options = files::options(&arguments.money)?;
+    let options = CompareOptions { same_work: arguments.same_work, whole_node: arguments.whole_node, ..options };
+    match wanted {
+        CompareMode::Files => of_files(arguments, &options),
+        CompareMode::Commands(lines, runs) => of_commands(arguments, &lines, runs, options),
+        CompareMode::Sweep(runs) => of_sweep(arguments, runs, &options),
+        CompareMode::Jobs(file, runs) => return of_jobs(arguments, &file, runs, &options),
+    }
+    .map(|()| ExitCode::SUCCESS)
 }
 
 fn wanted(arguments: &CompareArgs) -> Result<CompareMode, String> {
@@ -101,6 +89,11 @@ fn wanted(arguments: &CompareArgs) -> Result<CompareMode, String> {
             Err("a sweep needs a command: compare -r 3 --gpu-clocks 600..1980/8 -- COMMAND".to_owned())
         }
         (true, Some(runs)) => Ok(CompareMode::Sweep(*runs)),
+        (false, Some(_)) if arguments.export_profile.is_some() => {
+            Err("--export-profile has to know the class of each command: measure each with `measure --label class=NAME -o FILE`, \
+                 then run `compare --export-profile` over these files"
+                .to_owned())
+        }
         (false, Some(runs)) => {
             let lines: Option<Vec<String>> = what.iter().map(|line| line.to_str().map(str::to_owned)).collect();
             match lines {
@@ -119,31 +112,27 @@ fn wanted(arguments: &CompareArgs) -> Result<CompareMode, String> {
     }
 }
 
-fn of_files(arguments: &CompareArgs, options: &CompareOptions) -> Result<String> {
-    let groups = files::groups(&arguments.what, arguments.by.as_deref())?;
-    export_profile(arguments, groups.iter().flat_map(|group| &group.runs))?;
-    let mut text = shown(arguments, &groups, options)?;
-    if let Some(objective) = arguments.sweep.best {
-        let best = best(&groups, objective, options)?;
-        add(arguments, &mut text, &best_line(objective, &groups[best]));
-    }
-    Ok(text)
+fn of_files(arguments: &CompareArgs, options: &CompareOptions) -> Result<(), RunProblem> {
+    finish(arguments, &files::groups(&arguments.what, arguments.by.as_deref())?, options)
 }
 
-fn of_commands(arguments: &CompareArgs, lines: &[String], runs: u32, options: CompareOptions) -> Result<String> {
+fn of_commands(
+    arguments: &CompareArgs,
+    lines: &[String],
+    runs: u32,
+    options: CompareOptions,
+) -> Result<(), RunProblem> {
+    let file = RunsFile(arguments.json.as_deref());
     let ended = signals::end()?;
     let mut meters = meters(arguments)?;
-    let groups = commands::measure_all(lines, runs, seed(arguments), &ended, &mut |argv, labels| {
-        meters.once(&measured(arguments, argv, labels))
-    })?;
-    save(arguments, &groups)?;
-    export_profile(arguments, groups.iter().flat_map(|group| &group.runs))?;
+    let measure = &mut |argv: &[OsString], labels: &_| meters.once(&measured(arguments, argv, labels));
+    let groups = commands::measure_all(lines, runs, seed(arguments), &ended, measure, file)?;
+    file.save(&groups)?;
     // Whoever puts commands side by side says that they do the same.
-    let options = CompareOptions { same_work: true, ..options };
-    shown(arguments, &groups, &options)
+    finish(arguments, &groups, &CompareOptions { same_work: true, ..options })
 }
 
-fn of_jobs(arguments: &CompareArgs, file: &Path, runs: u32, options: &CompareOptions) -> Result<Compared> {
+fn of_jobs(arguments: &CompareArgs, file: &Path, runs: u32, options: &CompareOptions) -> Result<ExitCode, RunProblem> {
     let turns = JobTurns {
         file,
         job: &arguments.job,
@@ -153,16 +142,21 @@ fn of_jobs(arguments: &CompareArgs, file: &Path, runs: u32, options: &CompareOpt
         seed: seed(arguments),
         work: arguments.work.map(|amount| Work { amount, unit: arguments.work_unit.clone() }),
     };
-    let groups = match turns.measure_all(&mut |groups| save(arguments, groups)) {
+    let runs_file = RunsFile(arguments.json.as_deref());
+    let groups = match turns.measure_all(runs_file) {
         Ok(groups) => groups,
-        Err(JobCut::Problem(problem)) => return Ok(Compared::Code(problem.end())),
-        Err(JobCut::Ended(why, code)) => return Ok(Compared::Code(failed(&why, code))),
+        Err(JobCut::Problem(problem)) => return Err(problem),
+        Err(JobCut::Ended(why, code)) => {
+            eprintln!("error: {}", printable_lines(&why));
+            return Ok(ExitCode::from(code));
+        }
     };
-    export_profile(arguments, groups.iter().flat_map(|group| &group.runs))?;
-    shown(arguments, &groups, options).map(Compared::Text)
+    runs_file.save(&groups)?;
+    finish(arguments, &groups, options).map(|()| ExitCode::SUCCESS)
 }
 
-fn of_sweep(arguments: &CompareArgs, runs: u32, options: &CompareOptions) -> Result<String> {
+fn of_sweep(arguments: &CompareArgs, runs: u32, options: &CompareOptions) -> Result<(), RunProblem> {
+    let file = RunsFile(arguments.json.as_deref());
     let ended = signals::end()?;
     let flags = &arguments.sweep;
     let sweep = Sweep {
@@ -178,30 +172,50 @@ fn of_sweep(arguments: &CompareArgs, runs: u32, options: &CompareOptions) -> Res
         options,
     };
     let mut meters = meters(arguments)?;
-    let swept = sweep.run(&ended, &mut |labels| meters.once(&measured(arguments, &arguments.what, labels)))?;
-    save(arguments, &swept.groups)?;
-    let best = best(&swept.groups, sweep.objective, options)?;
-    export_profile(arguments, &swept.groups[best].runs)?;
-    let mut text = shown(arguments, &swept.groups, options)?;
-    add(arguments, &mut text, &advice(&sweep, &swept, best));
-    Ok(text)
+    let measure = &mut |labels: &_| meters.once(&measured(arguments, &arguments.what, labels));
+    let swept = sweep.run(&ended, measure, file)?;
+    file.save(&swept.groups)?;
+    let comparison = shown(arguments, &swept.groups, options)?;
+    let best = best(&comparison, sweep.objective)?;
+    say(arguments, &advice(&sweep, &swept, best))?;
+    draw(arguments, &comparison)?;
+    export_profile(arguments, &swept.groups[best].runs)
+}
+
+/// Prints the comparison, then writes its files: what is printed is not lost with one of them.
+fn finish(arguments: &CompareArgs, groups: &[RunGroup], options: &CompareOptions) -> Result<(), RunProblem> {
+    let comparison = shown(arguments, groups, options)?;
+    if let Some(objective) = arguments.sweep.best {
+        say(arguments, &best_line(objective, &groups[best(&comparison, objective)?]))?;
+    }
+    draw(arguments, &comparison)?;
+    export_profile(arguments, groups.iter().flat_map(|group| &group.runs))
 }
 
 /// The group that an objective chooses.
-fn best(groups: &[RunGroup], objective: Objective, options: &CompareOptions) -> Result<usize> {
-    let costs = costs(groups, objective, options);
-    let known = costs.iter().enumerate().filter_map(|(place, cost)| Some((place, (*cost)?)));
-    known.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(place, _)| place).context("no energy was measured")
+fn best(comparison: &Comparison, objective: Objective) -> Result<usize, RunProblem> {
+    comparison.best(objective).ok_or_else(|| {
+        let why = if comparison.same_work {
+            "no energy that can be compared was measured"
+        } else {
+            "the runs did different work"
+        };
+        RunProblem::NotMeasured(format!("no group is the best ({}): {why}", objective.text()))
+    })
 }
 
 fn best_line(objective: Objective, group: &RunGroup) -> String {
     format!("\nBest ({}): {}\n", objective.text(), group.name)
 }
 
-/// Adds lines for people; another format is read by a program.
-fn add(arguments: &CompareArgs, text: &mut String, lines: &str) {
+/// Prints lines for people; another format is read by a program.
+fn say(arguments: &CompareArgs, lines: &str) -> Result<(), RunProblem> {
     let lines = format!("{}\n", printable_lines(lines));
-    if arguments.format == CompareFormat::Table { text.push_str(&lines) } else { eprint!("{lines}") }
+    if arguments.format == CompareFormat::Table {
+        return output::print(&lines);
+    }
+    eprint!("{lines}");
+    Ok(())
 }
 
 /// Which setting is best, and how it is held.
@@ -224,15 +238,19 @@ fn advice(sweep: &Sweep<'_>, swept: &Swept, best: usize) -> String {
     text
 }
 
-/// The comparison as text, and its picture if that is asked for.
-fn shown(arguments: &CompareArgs, groups: &[RunGroup], options: &CompareOptions) -> Result<String> {
-    let comparison = compare(groups, options).map_err(anyhow::Error::msg)?;
-    if let Some(path) = &arguments.svg {
-        let drawn = chart::svg(&comparison, "Energy over time")
-            .context("fewer than two groups have time and energy to draw")?;
-        write(path, &drawn)?;
-    }
-    text(&comparison, arguments.format)
+/// Compares, and prints the result.
+fn shown(arguments: &CompareArgs, groups: &[RunGroup], options: &CompareOptions) -> Result<Comparison, RunProblem> {
+    let comparison = compare(groups, options).map_err(RunProblem::NotMeasured)?;
+    output::print(&text(&comparison, arguments.format)?)?;
+    Ok(comparison)
+}
+
+/// The picture, if that is asked for.
+fn draw(arguments: &CompareArgs, comparison: &Comparison) -> Result<(), RunProblem> {
+    let Some(path) = &arguments.svg else { return Ok(()) };
+    let drawn = chart::svg(comparison, "Energy over time")
+        .context("fewer than two groups have time and energy that can be compared, so there is nothing to draw")?;
+    write(path, &drawn)
 }
 
 fn seed(arguments: &CompareArgs) -> u64 {
@@ -241,23 +259,11 @@ fn seed(arguments: &CompareArgs) -> u64 {
     seed
 }
 
-/// Writes the runs to the file of --json.
-fn save(arguments: &CompareArgs, groups: &[RunGroup]) -> Result<()> {
-    let Some(path) = &arguments.json else { return Ok(()) };
-    let mut runs: Vec<&Run> = groups.iter().flat_map(|group| &group.runs).collect();
-    runs.sort_by(|a, b| a.start.total_cmp(&b.start));
-    write(path, &format!("{}\n", serde_json::to_string_pretty(&runs)?))
-}
-
-fn export_profile<'a>(arguments: &CompareArgs, runs: impl IntoIterator<Item = &'a Run>) -> Result<()> {
+fn export_profile<'a>(arguments: &CompareArgs, runs: impl IntoIterator<Item = &'a Run>) -> Result<(), RunProblem> {
     match &arguments.export_profile {
         Some(path) => write(path, &export::config_map(runs)?),
         None => Ok(()),
     }
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
 fn text(comparison: &Comparison, format: CompareFormat) -> Result<String> {
@@ -268,19 +274,6 @@ fn text(comparison: &Comparison, format: CompareFormat) -> Result<String> {
         CompareFormat::Csv => render::csv(comparison),
         CompareFormat::Json => format!("{}\n", serde_json::to_string_pretty(comparison)?),
     })
-}
-
-fn failed(problem: &str, code: u8) -> ExitCode {
-    eprintln!("error: {}", printable_lines(problem));
-    ExitCode::from(code)
-}
-
-fn print(text: &str) -> Result<ExitCode> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever read the lines has enough.
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
-        _ => Ok(ExitCode::SUCCESS),
-    }
 }
 
 fn meters(arguments: &CompareArgs) -> Result<CommandMeters> {

@@ -31,6 +31,7 @@ use self::table::ShownRun;
 use super::report::output;
 use super::run_problem::RunProblem;
 use crate::config::{Capping, Cli, Config, Cooldown, MeasureArgs, RunFormat};
+use crate::signals::EndSignal;
 
 /// Exit codes before the command starts, as `env` has them.
 pub const FAILED: u8 = 125;
@@ -80,7 +81,9 @@ impl CommandMeters {
             RunFailure::NotStarted(NotStarted::Failed(error)) => anyhow!("starting {name}: {error}"),
             RunFailure::Other(error) | RunFailure::NoFigures { error, .. } => error,
         })?;
-        ensure!(!measured.end.interrupted, "ended by a signal");
+        if let Some(signal) = measured.end.interrupted {
+            return Err(EndSignal::of(signal.as_raw()).into());
+        }
         Ok(describe::shown(arguments, measured).run)
     }
 }
@@ -105,12 +108,12 @@ impl Meters {
         Ok(match self {
             Self::Own(session) => {
                 let measured = session.run(command, *wait)?;
-                let (code, interrupted) = (code(measured.end.status), measured.end.interrupted);
+                let (code, interrupted) = (code(measured.end.status), measured.end.interrupted.is_some());
                 (describe::shown(arguments, measured), code, interrupted)
             }
             Self::Agent(session) => {
                 let measured = session.run(command, *wait)?;
-                let (code, interrupted) = (code(measured.end.status), measured.end.interrupted);
+                let (code, interrupted) = (code(measured.end.status), measured.end.interrupted.is_some());
                 (describe::shown_by_agent(arguments, measured), code, interrupted)
             }
         })

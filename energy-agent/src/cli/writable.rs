@@ -1,14 +1,30 @@
-//! Whether a file can be written, asked before something is measured that is to be in it.
+//! Files of results: whether they can be written is asked before something is measured that is to be in them.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use super::run_problem::RunProblem;
+
 /// Leaves what is there as it is, and nothing where nothing was.
 ///
 /// # Errors
 /// When the file cannot be opened to be written.
-pub(crate) fn check(path: &Path) -> io::Result<()> {
+pub(crate) fn check(path: &Path) -> Result<(), RunProblem> {
+    opened(path).map_err(|error| not_written(path, &error))
+}
+
+/// # Errors
+/// When the file cannot be written.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), RunProblem> {
+    fs::write(path, text).map_err(|error| not_written(path, &error))
+}
+
+fn not_written(path: &Path, error: &io::Error) -> RunProblem {
+    RunProblem::NotMeasured(format!("writing {}: {error}", path.display()))
+}
+
+fn opened(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_file() || found.is_dir() => File::options().append(true).open(path).map(drop),
         // To open a pipe would wait for whoever reads it.

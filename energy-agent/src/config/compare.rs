@@ -42,17 +42,21 @@ pub struct CompareArgs {
     /// Format of standard output.
     #[arg(long = "format", value_enum, default_value_t = CompareFormat::Table, value_name = "FORMAT")]
     pub format: CompareFormat,
-    /// Write all runs that are measured to this file.
+    /// Write all runs that are measured to this file, each as soon as it was made.
     #[arg(long = "json", requires = "runs", value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw the groups over time and energy to this file (SVG), with the Pareto front and 95 % intervals.
     #[arg(long = "svg", value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Write a ConfigMap with energy and time of each class of work on each model of GPU, for a scheduler. After a sweep: of the
-    /// best setting.
+    /// best setting, with the GPU's idle energy.
+    ///
+    /// The class is the runs' label `class` (`measure --label class=NAME`), else that of the job, else the name of the command. Lines
+    /// for the shell have none, so commands are measured and saved one by one for this.
     #[arg(long = "export-profile", value_name = "FILE")]
     pub export_profile: Option<PathBuf>,
-    /// The runs did the same work, although their commands, images or amounts of work differ.
+    /// The runs did the same work, although their commands, images or amounts of work differ, or nothing says what they did (reports
+    /// of pods and nodes).
     #[arg(long = "same-work")]
     pub same_work: bool,
     /// Compare what the whole nodes used during the runs, idle energy included. The node should do nothing else.
@@ -150,8 +154,8 @@ pub struct SweepArgs {
         value_name = "FILE"
     )]
     pub resources_socket: PathBuf,
-    /// What is best: energy (the default of a sweep), edp (energy times time), time, or slowdown:FACTOR, the least energy at up to
-    /// FACTOR times the time without a limit. Of saved runs: up to FACTOR times the time of the first group.
+    /// Name the best group: by energy (the default of a sweep), edp (energy times time), time, or slowdown:FACTOR, the least energy at
+    /// up to FACTOR times the time without a limit. Without a sweep: up to FACTOR times the time of the first group.
     #[arg(long = "best", value_name = "OBJECTIVE")]
     pub best: Option<Objective>,
     /// Go on between the clocks beside the best one, by the golden section, down to one step of the GPU.

@@ -23,7 +23,7 @@ pub use self::group::RunGroup;
 use self::prices::HourlyPrices;
 use self::work::WorkMatch;
 use crate::run::Warning;
-use crate::stats;
+use crate::sweep::Objective;
 
 /// What is known beside the runs.
 #[derive(Clone, Debug, Default)]
@@ -75,16 +75,19 @@ pub fn compare(groups: &[RunGroup], options: &CompareOptions) -> Result<Comparis
             (false, Some(unit.clone()))
         }
     };
-    let mut rows = Vec::new();
     let mut all = Vec::new();
     for group in &done {
         let figures = group.runs.iter().map(|run| CostFigures::of(run, options)).collect::<Result<Vec<_>, String>>()?;
-        rows.push(GroupRow::of(&group.name, &figures, same_work));
         notes.extend(group.notes(&figures, options));
         all.push(figures);
     }
-    let doubts = group::doubts(&done, &all, &mut notes);
+    let doubts = group::doubts(&done, &mut all, &mut notes);
+    let row = |((group, figures), is_doubtful): ((&RunGroup, &Vec<CostFigures>), &bool)| {
+        GroupRow::of(&group.name, figures, same_work, !is_doubtful)
+    };
+    let mut rows: Vec<GroupRow> = done.iter().zip(&all).zip(&doubts).map(row).collect();
     let claims = claim::claims(&done, &all, same_work, unit.as_deref(), &doubts);
+    notes.extend(claim::note(&claims));
     columns::relate(&mut rows);
     if same_work {
         front::mark(&mut rows);
@@ -93,16 +96,23 @@ pub fn compare(groups: &[RunGroup], options: &CompareOptions) -> Result<Comparis
     Ok(Comparison { same_work, unit, currency, rows, claims, notes })
 }
 
-/// Mean seconds and joules of each group; `None`: not measured.
-#[must_use]
-pub fn means(groups: &[RunGroup], options: &CompareOptions) -> Vec<Option<(f64, f64)>> {
-    let mean = |group: &RunGroup| {
-        let of = |run| CostFigures::of(run, options).ok().and_then(|figures| Some((figures.seconds, figures.joules?)));
-        let all: Vec<(f64, f64)> = group.runs.iter().map(of).collect::<Option<_>>()?;
-        let (seconds, joules): (Vec<f64>, Vec<f64>) = all.into_iter().unzip();
-        (!seconds.is_empty()).then(|| (stats::mean(&seconds), stats::mean(&joules)))
-    };
-    groups.iter().map(mean).collect()
+impl Comparison {
+    /// What each group costs by an objective; `None`: it did other work, or its energy was not measured or cannot be compared. The
+    /// first group is the one without a limit.
+    #[must_use]
+    pub fn costs(&self, objective: Objective) -> Vec<Option<f64>> {
+        let seconds = |row: &GroupRow| row.seconds.as_ref().map(|seconds| seconds.mean);
+        let open = self.rows.first().and_then(seconds).unwrap_or(f64::INFINITY);
+        self.rows.iter().map(|row| objective.cost(seconds(row)?, row.comparable_joules(), open)).collect()
+    }
+
+    /// The place of the group that costs least.
+    #[must_use]
+    pub fn best(&self, objective: Objective) -> Option<usize> {
+        let costs = self.costs(objective).into_iter().enumerate();
+        let known = costs.filter_map(|(place, cost)| Some((place, cost.filter(|cost| cost.is_finite())?)));
+        known.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(place, _)| place)
+    }
 }
 
 #[cfg(test)]

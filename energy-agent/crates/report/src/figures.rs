@@ -210,15 +210,7 @@ pub(crate) fn facts(run: &Run) -> Vec<(String, String)> {
 /// Two sentences above the figures: what ran where and when, and how that is known.
 pub(crate) fn heading(run: &Run) -> [String; 2] {
     use crate::run::{MeasuredBy, SubjectKind};
-    let kind = match run.subject.kind {
-        SubjectKind::Command => "command",
-        SubjectKind::Pod => "pod",
-        SubjectKind::Job => "job",
-        SubjectKind::Namespace => "namespace",
-        SubjectKind::Unit => "unit",
-        SubjectKind::Node => "node",
-        SubjectKind::Vm => "virtual machine",
-    };
+    let kind = run.subject.kind.as_str();
     let name = match &run.subject.namespace {
         Some(namespace) => format!("{namespace}/{}", run.subject.name),
         None => run.subject.name.clone(),

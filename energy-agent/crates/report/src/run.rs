@@ -1,13 +1,18 @@
 //! The run file, `energy-agent.io/run/v1`: what one run of a command, job or workload cost, and how that is known. Every
 //! command reads and writes it. A later version only adds keys, so a reader ignores keys that it does not know.
 
+mod read;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+
+pub use self::read::Unreadable;
 
 /// The value of `apiVersion`.
 pub const API_VERSION: &str = "energy-agent.io/run/v1";
+/// The warning of a run that had its GPU alone: all the GPU's energy is the run's, idle energy included.
+pub const WHOLE_GPU: &str = "whole_gpu";
 
 /// One run. Times are seconds since the Unix epoch, energy is in whole microjoules.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,6 +95,21 @@ pub enum SubjectKind {
     Unit,
     Node,
     Vm,
+}
+
+impl SubjectKind {
+    /// For people.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Command => "command",
+            Self::Pod => "pod",
+            Self::Job => "job",
+            Self::Namespace => "namespace",
+            Self::Unit => "unit",
+            Self::Node => "node",
+            Self::Vm => "virtual machine",
+        }
+    }
 }
 
 /// The work that the run did, to compare joules per unit of it.
@@ -358,79 +378,13 @@ pub struct Warning {
     pub message: String,
 }
 
-/// Why a text is no run file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unreadable {
-    /// It has another `apiVersion`, or none.
-    Version(String),
-    /// It is no JSON, or a key has another type; without the file's content.
-    Broken(String),
-}
-
-impl std::fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Version(found) if found.is_empty() => {
-                write!(f, "no run file: it has no apiVersion; expected {API_VERSION}")
-            }
-            Self::Version(found) => {
-                write!(f, "apiVersion {found:?} is not supported, only {API_VERSION}; a newer energy-agent may read it")
-            }
-            Self::Broken(problem) => write!(f, "no run file: {problem}"),
-        }
-    }
-}
-
-impl std::error::Error for Unreadable {}
-
 impl Run {
-    /// Reads a run file: one run, or a list of them. Keys that are not known are ignored.
-    ///
-    /// # Errors
-    /// When it is no run file of this version, or a list of nothing.
-    pub fn parse_all(text: &[u8]) -> Result<Vec<Self>, Unreadable> {
-        let at = |error: &serde_json::Error| format!("at line {}, column {}", error.line(), error.column());
-        let broken = |error: &serde_json::Error, place: &str| Unreadable::Broken(format!("{} {place}", problem(error)));
-        match serde_json::from_slice(text).map_err(|error| broken(&error, &at(&error)))? {
-            Value::Array(runs) if runs.is_empty() => Err(Unreadable::Broken("an empty list of runs".to_owned())),
-            Value::Array(runs) => {
-                let read = |(number, run): (usize, Value)| {
-                    check_version(&run)?;
-                    serde_json::from_value(run).map_err(|error| broken(&error, &format!("in run {}", number + 1)))
-                };
-                runs.into_iter().enumerate().map(read).collect()
-            }
-            run => {
-                check_version(&run)?;
-                // Once more, for the place of what is wrong.
-                let run = serde_json::from_slice(text).map_err(|error| broken(&error, &at(&error)))?;
-                Ok(vec![run])
-            }
-        }
-    }
-
     /// As it is written to a file.
     ///
     /// # Errors
     /// Never for a run of finite numbers.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self).map(|text| text + "\n")
-    }
-}
-
-fn check_version(run: &Value) -> Result<(), Unreadable> {
-    match run.get("apiVersion").and_then(Value::as_str).unwrap_or_default() {
-        API_VERSION => Ok(()),
-        version => Err(Unreadable::Version(version.chars().take(64).collect())),
-    }
-}
-
-/// What is wrong, without words of the file.
-fn problem(error: &serde_json::Error) -> &'static str {
-    match error.classify() {
-        serde_json::error::Category::Eof => "the JSON ends too early",
-        serde_json::error::Category::Syntax => "invalid JSON",
-        _ => "a key is missing or has a value of another type",
     }
 }
 

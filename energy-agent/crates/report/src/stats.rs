@@ -6,7 +6,7 @@ use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 use crate::number::count;
 
-/// Of the intervals that are printed, and of Holm's family together.
+/// Of an interval; the rest bounds the chance that a family of claims has one too many.
 pub(crate) const CONFIDENCE: f64 = 0.95;
 /// Fewer runs give no claim: two always lie somewhere.
 pub(crate) const LEAST_RUNS: usize = 3;
@@ -116,8 +116,10 @@ impl Welch {
     }
 }
 
-/// How many times `base` each of the others is, with intervals that hold all together with 95 %: by Holm's method, so that an
-/// interval without 1 is a difference. `None` for a group with fewer than two values, or where one is not above 0.
+/// How many times `base` each of the others is. An interval without 1 is a difference: each interval is of the level that Holm's method
+/// asks of its p, so that the chance of any such interval among groups that are equal is 5 % at most. So it is as wide as the interval
+/// of 95 % or wider, and holds by itself with at least 95 %; that all hold together is not said. `None` for a group with fewer than two
+/// values, or where one is not above 0.
 #[must_use]
 pub(crate) fn ratios(base: &[f64], others: &[&[f64]]) -> Vec<Option<Ratio>> {
     let welch: Vec<Option<Welch>> = others.iter().map(|other| Welch::of(other, base)).collect();
@@ -244,6 +246,22 @@ mod tests {
         let levels = holm(&[0.01, 0.04, 0.03, 0.005], 0.05);
         let expected = [0.05 / 3.0, 0.025, 0.025, 0.0125];
         assert!(levels.iter().zip(expected).all(|(level, expected)| near(*level, expected)), "{levels:?}");
+    }
+
+    /// Of two groups, the one that certainly differs is rejected first, at 5 %/2. Then R's interval of 95 % is the other's; where the
+    /// surer one may be chance, both have the level of 97.5 %, and the interval of the sleep data is wider than R's.
+    #[test]
+    fn an_interval_of_several_is_of_holms_level() {
+        let [first, second] = [FIRST, SECOND].map(|group| group.map(f64::exp));
+        let far = second.map(|value| value * 1e6);
+        let [far, near_one] = ratios(&second, &[&far, &first])[..] else { panic!("two") };
+        let sleep = near_one.unwrap();
+        assert!(near(sleep.low.ln(), -3.365_483_2) && near(sleep.high.ln(), 0.205_483_2), "{sleep:?}");
+        assert!(!far.unwrap().holds_one() && sleep.holds_one());
+        let [sleep, same] = ratios(&second, &[&first, &second])[..] else { panic!("two") };
+        let (sleep, same) = (sleep.unwrap(), same.unwrap());
+        assert!(sleep.low.ln() < -3.365_483_2 - 0.1 && sleep.high.ln() > 0.205_483_2 + 0.1, "{sleep:?}");
+        assert!(same.holds_one());
     }
 
     #[test]

@@ -125,15 +125,16 @@ impl FromStr for Objective {
 }
 
 impl Objective {
-    /// What is to be least; infinite for what is not allowed. `open_seconds`: the time without a limit.
+    /// What is to be least; infinite for what is not allowed, `None` where it takes an energy that is not known. `open_seconds`: the
+    /// time without a limit.
     #[must_use]
-    pub fn cost(self, seconds: f64, joules: f64, open_seconds: f64) -> f64 {
+    pub(crate) fn cost(self, seconds: f64, joules: Option<f64>, open_seconds: f64) -> Option<f64> {
         match self {
             Self::Energy => joules,
-            Self::Edp => joules * seconds,
-            Self::Time => seconds,
+            Self::Edp => joules.map(|joules| joules * seconds),
+            Self::Time => Some(seconds),
             Self::Slowdown(factor) if seconds <= open_seconds * factor => joules,
-            Self::Slowdown(_) => f64::INFINITY,
+            Self::Slowdown(_) => Some(f64::INFINITY),
         }
     }
 
@@ -203,9 +204,11 @@ mod tests {
         for wrong in ["", "Energy", "slowdown", "slowdown:0.9", "slowdown:x", "energy:1"] {
             assert!(wrong.parse::<Objective>().is_err(), "{wrong}");
         }
-        let cost = |objective: Objective| objective.cost(11.0, 50.0, 10.0);
+        let cost = |objective: Objective| objective.cost(11.0, Some(50.0), 10.0).unwrap();
         assert!((cost(Objective::Edp) - 550.0).abs() < 1e-9);
         assert!(cost(Objective::Slowdown(1.05)).is_infinite());
         assert!((cost(Objective::Slowdown(1.1)) - 50.0).abs() < 1e-9);
+        assert_eq!(Objective::Energy.cost(11.0, None, 10.0), None);
+        assert_eq!(Objective::Time.cost(11.0, None, 10.0), Some(11.0));
     }
 }

@@ -4,17 +4,21 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::sync::mpsc::Receiver;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use energy_model::printable::{cut, printable};
 use energy_report::compare::RunGroup;
 use energy_report::run::Run;
 
+use super::runs_file::RunsFile;
 use super::schedule::order;
+use crate::cli::run_problem::RunProblem;
+use crate::signals::{EndSignal, none_yet};
 
 /// Measures a command once. The map has labels for the run.
 pub(super) type MeasureLine<'a> = dyn FnMut(&[OsString], &BTreeMap<String, String>) -> Result<Run> + 'a;
 
-/// Runs of each command, so many of each, in an order that the seed gives. A command is a line for the shell.
+/// Runs of each command, so many of each, in an order that the seed gives. A command is a line for the shell. Each run is in the
+/// file as soon as it was made.
 ///
 /// # Errors
 /// When nothing can be measured, or a signal has come.
@@ -22,9 +26,10 @@ pub(super) fn measure_all(
     lines: &[String],
     rounds: u32,
     seed: u64,
-    ended: &Receiver<String>,
+    ended: &Receiver<EndSignal>,
     measure: &mut MeasureLine<'_>,
-) -> Result<Vec<RunGroup>> {
+    file: RunsFile<'_>,
+) -> Result<Vec<RunGroup>, RunProblem> {
     let mut groups: Vec<RunGroup> = names(lines).into_iter().map(|name| RunGroup { name, runs: Vec::new() }).collect();
     let order = order(lines.len(), rounds, seed, None);
     for (number, thing) in order.iter().enumerate() {
@@ -37,9 +42,8 @@ pub(super) fn measure_all(
             ("order".to_owned(), (number + 1).to_string()),
         ]);
         groups[*thing].runs.push(measure(&argv, &labels)?);
-        if let Ok(signal) = ended.try_recv() {
-            bail!("ended by {signal}");
-        }
+        file.keep(&groups)?;
+        none_yet(ended)?;
     }
     Ok(groups)
 }

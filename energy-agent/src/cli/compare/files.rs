@@ -11,6 +11,7 @@ use energy_report::compare::prices::HourlyPrices;
 use energy_report::compare::{CompareOptions, RunGroup};
 use energy_report::run::Run;
 
+use crate::cli::run_problem::RunProblem;
 use crate::config::Money;
 
 /// A run of a day with ten curves of a second has some 20 MB.
@@ -20,13 +21,13 @@ const MAX_PRICES_BYTES: u64 = 1 << 20;
 /// Groups the runs of files: by a label, or by file.
 ///
 /// # Errors
-/// When a file cannot be read, is no run file, or a run lacks the label.
-pub(super) fn groups(files: &[OsString], by: Option<&str>) -> Result<Vec<RunGroup>> {
+/// Usage, when a file cannot be read or is no run file. Else when a run lacks the label, or there is one group.
+pub(super) fn groups(files: &[OsString], by: Option<&str>) -> Result<Vec<RunGroup>, RunProblem> {
     let names = names(files);
     let mut runs = Vec::new();
     for (file, name) in files.iter().zip(names) {
         let path = Path::new(file);
-        for run in read(path)? {
+        for run in read(path).map_err(usage)? {
             let group = match by {
                 None => name.clone(),
                 Some(by) => run.group(by).with_context(|| {
@@ -42,9 +43,9 @@ pub(super) fn groups(files: &[OsString], by: Option<&str>) -> Result<Vec<RunGrou
     let groups = RunGroup::by(runs);
     if groups.len() < 2 {
         let only = groups.first().map(|group| group.name.as_str()).unwrap_or_default();
-        bail!(
+        return Err(RunProblem::NotMeasured(format!(
             "all runs are of one group ({only}), so there is nothing to compare; name another file or another --by LABEL"
-        );
+        )));
     }
     Ok(groups)
 }
@@ -67,16 +68,22 @@ fn read(path: &Path) -> Result<Vec<Run>> {
     Ok(runs)
 }
 
+fn usage(error: anyhow::Error) -> RunProblem {
+    RunProblem::Usage(format!("{error:#}"))
+}
+
 /// Prices, and what a user says of energy.
 ///
 /// # Errors
-/// When the file of prices cannot be read.
-pub(super) fn options(money: &Money) -> Result<CompareOptions> {
-    let prices = money.prices.as_deref().map(prices).transpose()?;
+/// Usage, when the file of prices cannot be read, or names another currency.
+pub(super) fn options(money: &Money) -> Result<CompareOptions, RunProblem> {
+    let prices = money.prices.as_deref().map(prices).transpose().map_err(usage)?;
     let stated = prices.as_ref().map(|prices| prices.currency.clone()).filter(|currency| !currency.is_empty());
     let currency = match (&money.currency, stated) {
         (Some(flag), Some(file)) if *flag != file => {
-            bail!("--currency is {flag:?} and the file of prices says {file:?}; a sum has one currency")
+            return Err(RunProblem::Usage(format!(
+                "--currency is {flag:?} and the file of prices says {file:?}; a sum has one currency"
+            )));
         }
         (flag, file) => flag.clone().or(file).unwrap_or_default(),
     };

@@ -7,6 +7,7 @@ use energy_cluster::job::JobDocument;
 use energy_report::compare::RunGroup;
 use energy_report::run::Work;
 
+use super::runs_file::RunsFile;
 use super::schedule::order;
 use crate::cli::measure_job::JobMeters;
 use crate::cli::run_problem::RunProblem;
@@ -32,15 +33,12 @@ pub(super) enum JobCut {
 }
 
 impl JobTurns<'_> {
-    /// Runs the job so many times on the nodes of each choice, in an order that the seed gives. `keep` is told of all runs by now
-    /// after each of them, so that none is lost with a later one.
+    /// Runs the job so many times on the nodes of each choice, in an order that the seed gives. Each is in the file as soon
+    /// as it was made.
     ///
     /// # Errors
     /// When a run does not complete, or one cannot be measured.
-    pub fn measure_all(
-        &self,
-        keep: &mut dyn FnMut(&[RunGroup]) -> anyhow::Result<()>,
-    ) -> Result<Vec<RunGroup>, JobCut> {
+    pub fn measure_all(&self, file: RunsFile<'_>) -> Result<Vec<RunGroup>, JobCut> {
         let mut meters = JobMeters::open(self.file, self.job, self.login).map_err(JobCut::Problem)?;
         let documents = self.documents(meters.document()).map_err(JobCut::Problem)?;
         let mut groups: Vec<RunGroup> =
@@ -56,7 +54,7 @@ impl JobTurns<'_> {
                 run.labels = self.labels(*thing, number + 1);
                 run.work.clone_from(&self.work);
                 groups[*thing].runs.push(run);
-                keep(&groups).map_err(|error| JobCut::Problem(error.into()))?;
+                file.keep(&groups).map_err(JobCut::Problem)?;
             }
             if !is_good {
                 let made = format!("run {} of {}, on {name}, did not complete", number + 1, order.len());

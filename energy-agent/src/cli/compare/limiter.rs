@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ use energy_model::capping::observation::{ClockLook, KnobNow};
 use energy_model::capping::policy::PolicyName;
 use energy_model::gpu::{Gpu, GpuEnergy, GpuReading};
 use energy_model::units::Microjoules;
+
+use crate::signals::{EndSignal, none_yet};
 
 /// How long GPUs may take to show up, and a reading to come.
 const APPEAR: Duration = Duration::from_secs(10);
@@ -138,14 +141,15 @@ impl GpuLimiter {
     /// Sets the limits, and waits until they are in force.
     ///
     /// # Errors
-    /// When one of them cannot be set, or another program has set it.
-    pub fn set(&mut self, setting: GpuSetting) -> Result<()> {
+    /// When one of them cannot be set, another program has set it, or a signal has come.
+    pub fn set(&mut self, setting: GpuSetting, ended: &Receiver<EndSignal>) -> Result<()> {
         let wanted = [(self.clock_knob(), setting.clock_mhz), (self.power_knob(), setting.power_mw)];
         let policy = PolicyName { name: OWNER.into(), ..PolicyName::default() };
         let limit = |value| Limit { value, policy: policy.clone() };
         self.limits = wanted.into_iter().filter_map(|(knob, value)| Some((knob, limit(value?)))).collect();
         let asked = Instant::now();
         loop {
+            none_yet(ended)?;
             self.tick();
             self.check()?;
             if self.is_in_force() {

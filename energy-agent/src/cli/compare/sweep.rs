@@ -10,13 +10,16 @@ use anyhow::{Result, bail};
 use energy_host::config::HostConfig;
 use energy_model::capping::observation::KnobNow;
 use energy_model::gpu::{GpuEnergy, GpuReading};
-use energy_report::compare::{CompareOptions, RunGroup, means};
-use energy_report::run::{Energy, Part, Run, Warning};
+use energy_report::compare::{CompareOptions, RunGroup, compare};
+use energy_report::run::{Energy, Part, Run, WHOLE_GPU, Warning};
 use energy_report::sweep::{KnobSteps, Objective, SweepRange};
 
 use super::allocation::NodeKubelet;
 use super::limiter::{GpuLimiter, GpuSetting};
+use super::runs_file::RunsFile;
 use super::schedule::order;
+use crate::cli::run_problem::RunProblem;
+use crate::signals::{EndSignal, none_yet};
 
 /// A run begins within so many degrees of the first, or after so long.
 const WARMER: u32 = 2;
@@ -53,11 +56,16 @@ pub(super) struct Swept {
 pub(super) type MeasureSetting<'a> = dyn FnMut(&BTreeMap<String, String>) -> Result<Run> + 'a;
 
 impl Sweep<'_> {
-    /// Measures every setting, and restores what was.
+    /// Measures every setting, and restores what was. Each run is in the file as soon as it was made.
     ///
     /// # Errors
-    /// When the GPU is not this command's alone, a limit cannot be set, or nothing can be measured.
-    pub fn run(&self, ended: &Receiver<String>, measure: &mut MeasureSetting<'_>) -> Result<Swept> {
+    /// When the GPU is not this command's alone, a limit cannot be set, nothing can be measured, or a signal has come.
+    pub fn run(
+        &self,
+        ended: &Receiver<EndSignal>,
+        measure: &mut MeasureSetting<'_>,
+        file: RunsFile<'_>,
+    ) -> Result<Swept, RunProblem> {
         let kubelet = NodeKubelet::new(self.resources_socket)?;
         let mut limiter = GpuLimiter::open(self.host, self.gpu)?;
         let (settings, steps) = self.settings(&limiter)?;
@@ -77,13 +85,18 @@ impl Sweep<'_> {
         let mut settings = settings;
         for thing in order(settings.len(), self.rounds, self.seed, Some(0)) {
             groups[thing].runs.push(bench.once(settings[thing])?);
+            file.keep(&groups)?;
         }
         if let Some(steps) = steps.filter(|_| self.refine) {
-            while let Some(clock_mhz) = steps.next(&self.tried(&settings, &groups)) {
+            while let Some(clock_mhz) = steps.next(&self.tried(&settings, &groups)?) {
                 let setting = GpuSetting { clock_mhz: Some(clock_mhz), power_mw: None };
-                let runs = (0..self.rounds).map(|_| bench.once(setting)).collect::<Result<Vec<Run>>>()?;
                 settings.push(setting);
-                groups.push(RunGroup { name: name(setting), runs });
+                let thing = groups.len();
+                groups.push(RunGroup { name: name(setting), runs: Vec::new() });
+                for _ in 0..self.rounds {
+                    groups[thing].runs.push(bench.once(setting)?);
+                    file.keep(&groups)?;
+                }
             }
         }
         limiter.close()?;
@@ -116,17 +129,10 @@ impl Sweep<'_> {
     }
 
     /// What each clock cost.
-    fn tried(&self, settings: &[GpuSetting], groups: &[RunGroup]) -> Vec<(u64, f64)> {
-        let costs = costs(groups, self.objective, self.options);
-        settings.iter().zip(costs).filter_map(|(setting, cost)| Some((setting.clock_mhz?, cost?))).collect()
+    fn tried(&self, settings: &[GpuSetting], groups: &[RunGroup]) -> Result<Vec<(u64, f64)>> {
+        let costs = compare(groups, self.options).map_err(anyhow::Error::msg)?.costs(self.objective);
+        Ok(settings.iter().zip(costs).filter_map(|(setting, cost)| Some((setting.clock_mhz?, cost?))).collect())
     }
-}
-
-/// What each group costs by an objective; `None`: not measured. The first is the one without a limit.
-pub(super) fn costs(groups: &[RunGroup], objective: Objective, options: &CompareOptions) -> Vec<Option<f64>> {
-    let means = means(groups, options);
-    let open = means.first().copied().flatten().map_or(f64::INFINITY, |(seconds, _)| seconds);
-    means.into_iter().map(|mean| mean.map(|(seconds, joules)| objective.cost(seconds, joules, open))).collect()
 }
 
 /// The GPU and the command, ready to be measured once more.
@@ -134,7 +140,7 @@ struct SweepBench<'a, 'm> {
     limiter: &'a mut GpuLimiter,
     kubelet: &'a NodeKubelet,
     first_celsius: Option<u32>,
-    ended: &'a Receiver<String>,
+    ended: &'a Receiver<EndSignal>,
     measure: &'a mut MeasureSetting<'m>,
     seed: u64,
     count: u32,
@@ -142,7 +148,7 @@ struct SweepBench<'a, 'm> {
 
 impl SweepBench<'_, '_> {
     fn once(&mut self, setting: GpuSetting) -> Result<Run> {
-        self.limiter.set(setting)?;
+        self.limiter.set(setting, self.ended)?;
         self.ready()?;
         self.count += 1;
         let mut labels = BTreeMap::from([
@@ -154,7 +160,7 @@ impl SweepBench<'_, '_> {
         labels.extend(setting.power_mw.map(|mw| ("gpu-power-watts".to_owned(), (mw / 1000).to_string())));
         let measure = &mut self.measure;
         let (mut run, used) = self.limiter.during(|| measure(&labels))?;
-        interrupted(self.ended)?;
+        none_yet(self.ended)?;
         if run.outcome.as_ref().is_some_and(|outcome| !outcome.succeeded) {
             bail!("the command failed at {}; the sweep ends, and what was set is restored", name(setting));
         }
@@ -170,7 +176,7 @@ impl SweepBench<'_, '_> {
         let asked = Instant::now();
         let mut is_told = false;
         loop {
-            interrupted(self.ended)?;
+            none_yet(self.ended)?;
             let reading = self.limiter.reading()?;
             check_that_it_is_free(&reading)?;
             self.kubelet.check_that_no_pod_has(&reading.gpu)?;
@@ -224,14 +230,7 @@ fn charge_whole(run: &mut Run, uuid: &str, used: GpuEnergy) {
     });
     let message =
         "the GPU was this command's alone, so all its energy is the run's, from the reading before to the one after";
-    run.warnings.push(Warning { code: "whole_gpu".to_owned(), message: message.to_owned() });
-}
-
-fn interrupted(ended: &Receiver<String>) -> Result<()> {
-    if let Ok(signal) = ended.try_recv() {
-        bail!("ended by {signal}; what was set is restored");
-    }
-    Ok(())
+    run.warnings.push(Warning { code: WHOLE_GPU.to_owned(), message: message.to_owned() });
 }
 
 fn steps(knob: &KnobNow, unit: u64) -> KnobSteps {

@@ -28,8 +28,8 @@ pub struct CommandEnd {
     pub at: Instant,
     /// Processes that it left behind and that were killed.
     pub killed: usize,
-    /// A signal asked for the end.
-    pub interrupted: bool,
+    /// The signal that asked for the end.
+    pub interrupted: Option<Signal>,
 }
 
 /// Events from now on.
@@ -74,9 +74,9 @@ impl RunEvents {
             let _ = child.kill();
             return Err(anyhow::Error::new(error).context("thread to wait for the command"));
         }
-        let mut interrupted = false;
+        let mut interrupted = None;
         let mut at = self.until_ended(every, &mut read, |signal| {
-            interrupted |= signals::ends(signal);
+            interrupted = interrupted.or(Some(signal).filter(|signal| signals::ends(*signal)));
             if !signals::comes_from_terminal(signal) {
                 // It may have ended by itself.
                 let _ = kill_process(pid, signal);
@@ -121,13 +121,13 @@ impl RunEvents {
         scope: &RunScope,
         every: Duration,
         read: &mut impl FnMut(),
-        interrupted: bool,
-    ) -> (usize, bool) {
+        interrupted: Option<Signal>,
+    ) -> (usize, Option<Signal>) {
         let mut due = Instant::now() + every;
         let mut interrupted = interrupted;
-        while !interrupted && !scope.is_empty() {
+        while interrupted.is_none() && !scope.is_empty() {
             match self.events.recv_timeout(GRACE_STEP) {
-                Ok(RunEvent::Signal(signal)) => interrupted |= signals::ends(signal),
+                Ok(RunEvent::Signal(signal)) => interrupted = Some(signal).filter(|signal| signals::ends(*signal)),
                 Ok(RunEvent::Ended(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }

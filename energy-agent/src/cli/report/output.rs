@@ -1,6 +1,5 @@
 //! Runs as the user wants to see them: printed, and written to files.
 
-use std::fs;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -46,7 +45,7 @@ pub(crate) fn check(output: &RunOutput, is_list: bool) -> Result<(), RunProblem>
     let RunOutput { json, csv, markdown, html, svg, .. } = output;
     let of_all = [json, csv, markdown].into_iter().flatten().cloned();
     let of_each = [html, svg].into_iter().flatten().map(|file| if is_list { numbered(file, 1) } else { file.clone() });
-    of_all.chain(of_each).try_for_each(|file| writable::check(&file).map_err(|error| not_written(&file, &error)))
+    of_all.chain(of_each).try_for_each(|file| writable::check(&file))
 }
 
 /// Writes the files: a run file, a table of CSV and one of Markdown hold all runs, a page or picture is of one. One that cannot be
@@ -57,7 +56,7 @@ pub(crate) fn check(output: &RunOutput, is_list: bool) -> Result<(), RunProblem>
 pub(crate) fn files(runs: &[Run], is_list: bool, markdown: &str, output: &RunOutput) -> Result<(), RunProblem> {
     let mut problems = Vec::new();
     let mut keep = |file: &Path, text: Result<String, RunProblem>| {
-        let written = text.and_then(|text| fs::write(file, text).map_err(|error| not_written(file, &error)));
+        let written = text.and_then(|text| writable::write(file, &text));
         problems.extend(written.err().map(|problem| problem.to_string()));
     };
     if let Some(file) = &output.json {
@@ -115,10 +114,6 @@ pub(crate) fn print(text: &str) -> Result<(), RunProblem> {
         }
         _ => Ok(()),
     }
-}
-
-fn not_written(file: &Path, error: &io::Error) -> RunProblem {
-    RunProblem::NotMeasured(format!("writing {}: {error}", file.display()))
 }
 
 #[cfg(test)]

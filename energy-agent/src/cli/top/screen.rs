@@ -15,7 +15,7 @@ use super::figures::Column;
 use super::rows::{Order, Row, RowFilter, Rows};
 use super::{Agent, KIND, NO_PROCESSES, Table, help};
 use crate::config::TopArgs;
-use crate::signals;
+use crate::signals::{self, EndSignal};
 
 /// Narrower screens show the total alone: a cut number would mislead.
 const NARROW: u16 = 60;
@@ -48,7 +48,7 @@ fn show(
     terminal: &mut DefaultTerminal,
     screen: &mut Screen,
     pages: &Receiver<Result<Table>>,
-    ended: &Receiver<String>,
+    ended: &Receiver<EndSignal>,
 ) -> Result<()> {
     let mut changed = true;
     loop {

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::figures::CostFigures;
 use super::group::RunGroup;
+use crate::run::Warning;
 use crate::stats::{LEAST_RUNS, Ratio, ratios};
 
 /// One sentence about two groups.
@@ -65,7 +66,7 @@ fn of_quantity(
     let Some((base, others)) = values.split_first() else { return Vec::new() };
     let is_doubtful = |group: usize| quantity != ClaimedQuantity::Time && (doubts[0] || doubts[group]);
     let is_enough = |group: usize| base.len() >= LEAST_RUNS && values[group].len() >= LEAST_RUNS;
-    // One family: what is claimed holds together.
+    // One family of Holm's method.
     let claimed: Vec<usize> = (1..values.len()).filter(|group| is_enough(*group) && !is_doubtful(*group)).collect();
     let of_claimed: Vec<&[f64]> = claimed.iter().map(|group| values[*group].as_slice()).collect();
     let found = ratios(base, &of_claimed);
@@ -89,6 +90,19 @@ fn of_quantity(
     (1..=others.len()).map(claim).collect()
 }
 
+/// What the claims about several groups say together.
+pub(super) fn note(claims: &[DifferenceClaim]) -> Option<Warning> {
+    let is_one_of_several = |claim: &DifferenceClaim| {
+        claims.iter().filter(|other| other.quantity == claim.quantity && other.ratio.is_some()).count() > 1
+    };
+    claims.iter().any(is_one_of_several).then(|| Warning {
+        code: "several_groups".to_owned(),
+        message: "the chance that any difference is claimed in one figure where there is none is 5 % at most (Holm); each interval \
+                  holds by itself with 95 % or more, not all of them together"
+            .to_owned(),
+    })
+}
+
 fn what(quantity: ClaimedQuantity, unit: Option<&str>) -> String {
     match quantity {
         ClaimedQuantity::Energy => "the energy".to_owned(),
@@ -98,7 +112,7 @@ fn what(quantity: ClaimedQuantity, unit: Option<&str>) -> String {
 }
 
 fn sentence(of: &str, with: &str, quantity: ClaimedQuantity, what: &str, ratio: Ratio, many: bool, n: &str) -> String {
-    let sure = if many { "95 % together" } else { "95 %" };
+    let sure = if many { "95 %, Holm" } else { "95 %" };
     if ratio.holds_one() {
         let bounds = format!("{} to {}", side(ratio.low, quantity), side(ratio.high, quantity));
         return format!("no difference shown in {what} of {of} and {with} ({sure}: {bounds}, {n})");

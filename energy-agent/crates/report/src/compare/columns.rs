@@ -34,16 +34,19 @@ pub struct GroupRow {
     pub cost: Option<Summary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grams_co2: Option<Summary>,
-    /// Its energy, or energy per unit of work, by the least of all rows.
+    /// Its energy was measured as that of the first row, and is no lower bound.
+    #[serde(skip)]
+    pub(super) is_comparable: bool,
+    /// Its energy, or energy per unit of work, by the least of all rows that can be compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relative: Option<f64>,
-    /// Another row is at least as fast and as sparing, and better in one of them; `None`: that is not asked.
+    /// Another row is at least as fast and as sparing, and better in one of them; `None`: that cannot be said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_dominated: Option<bool>,
 }
 
 impl GroupRow {
-    pub(super) fn of(name: &str, figures: &[CostFigures], same_work: bool) -> Self {
+    pub(super) fn of(name: &str, figures: &[CostFigures], same_work: bool, is_comparable: bool) -> Self {
         let mean = |value: fn(&CostFigures) -> Option<f64>| {
             Summary::of(&figures.iter().map(value).collect::<Option<Vec<f64>>>()?)
         };
@@ -63,20 +66,28 @@ impl GroupRow {
             joules_per_work: mean(|figures| figures.per_work),
             cost: whole(|figures| figures.cost),
             grams_co2: whole(|figures| figures.grams),
+            is_comparable,
             relative: None,
             is_dominated: None,
         }
     }
 
     fn compared(&self) -> Option<f64> {
-        self.joules.as_ref().or(self.joules_per_work.as_ref()).map(|summary| summary.mean)
+        let energy = self.joules.as_ref().or(self.joules_per_work.as_ref());
+        energy.filter(|_| self.is_comparable).map(|summary| summary.mean)
+    }
+
+    /// Mean energy of a run, where it can be compared with that of other rows.
+    pub(super) fn comparable_joules(&self) -> Option<f64> {
+        self.joules.as_ref().filter(|_| self.is_comparable).map(|summary| summary.mean)
     }
 }
 
 /// Fills in what is relative to the least.
 pub(super) fn relate(rows: &mut [GroupRow]) {
-    let least = rows.iter().filter_map(GroupRow::compared).filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
-    for row in rows.iter_mut().filter(|_| least.is_finite()) {
+    let compared: Vec<f64> = rows.iter().filter_map(GroupRow::compared).collect();
+    let least = compared.iter().copied().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
+    for row in rows.iter_mut().filter(|_| compared.len() > 1 && least.is_finite()) {
         row.relative = row.compared().map(|value| value / least);
     }
 }

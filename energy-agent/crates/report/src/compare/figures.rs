@@ -2,7 +2,7 @@
 
 use super::CompareOptions;
 use crate::number::float;
-use crate::run::{Energy, Part, Run};
+use crate::run::{Energy, Part, Run, WHOLE_GPU};
 
 const JOULES_PER_KWH: f64 = 3.6e6;
 
@@ -29,6 +29,8 @@ pub(super) struct CostFigures {
 pub(super) struct EnergyBasis {
     pub cpu: CpuEvidence,
     pub dram: bool,
+    /// The GPU was the run's alone, so its idle energy is part of the GPU's.
+    pub whole_gpu: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +54,25 @@ impl CpuEvidence {
 impl EnergyBasis {
     /// What is known of both.
     pub fn and(self, other: Self) -> Self {
-        Self { cpu: self.cpu.min(other.cpu), dram: self.dram && other.dram }
+        Self {
+            cpu: self.cpu.min(other.cpu),
+            dram: self.dram && other.dram,
+            whole_gpu: self.whole_gpu && other.whole_gpu,
+        }
+    }
+
+    /// Why energies of these two are not compared; `None`: they may be.
+    pub(super) fn differs(self, other: Self, own: &str, others: &str) -> Option<String> {
+        let (cpu, other_cpu) = (self.cpu.as_str(), other.cpu.as_str());
+        let gpu = |is_whole| if is_whole { "includes" } else { "does not include" };
+        if self.cpu != other.cpu {
+            Some(format!("the CPU of {own} is {cpu}, that of {others} is {other_cpu}"))
+        } else if self.whole_gpu != other.whole_gpu {
+            let (this, that) = (gpu(self.whole_gpu), gpu(other.whole_gpu));
+            Some(format!("the GPU energy of {own} {this} idle energy, that of {others} {that} it"))
+        } else {
+            None
+        }
     }
 }
 
@@ -76,7 +96,14 @@ impl CostFigures {
             Some(energy) if energy.estimated => CpuEvidence::Estimated,
             Some(_) => CpuEvidence::Measured,
         };
-        let dram = parts.iter().any(|energy| energy.part == Part::Dram);
+        let has = |part: Part| parts.iter().any(|energy| energy.part == part);
+        let is_whole = || run.warnings.iter().any(|warning| warning.code == WHOLE_GPU);
+        let basis = EnergyBasis {
+            cpu,
+            dram: has(Part::Dram),
+            // Of whole nodes, all energy includes the idle one.
+            whole_gpu: !options.whole_node && has(Part::Gpu) && is_whole(),
+        };
         let peaks: Vec<f64> = parts.iter().filter_map(|energy| energy.peak_watts).collect();
         let kwh = total.map(|total| total / JOULES_PER_KWH);
         let work = run.work.as_ref().map(|work| work.amount).filter(|amount| *amount > 0.0);
@@ -90,8 +117,24 @@ impl CostFigures {
             per_work: total.zip(work).map(|(total, work)| total / work),
             cost: cost(run, seconds, kwh, options)?,
             grams: kwh.zip(options.grams_per_kwh).map(|(kwh, grams)| kwh * grams),
-            basis: EnergyBasis { cpu, dram },
+            basis,
         })
+    }
+
+    /// Takes out the energy, and what follows from it.
+    pub(super) fn forget_energy(&mut self) {
+        for figure in [
+            &mut self.cpu,
+            &mut self.gpu,
+            &mut self.joules,
+            &mut self.peak_watts,
+            &mut self.per_work,
+            &mut self.cost,
+            &mut self.grams,
+        ] {
+            *figure = None;
+        }
+        self.estimated = false;
     }
 
     pub(super) fn watts(&self) -> Option<f64> {

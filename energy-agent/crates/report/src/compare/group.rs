@@ -93,31 +93,30 @@ impl RunGroup {
     }
 }
 
-/// For each group whether its energy can be compared with that of the first; why not is in the notes.
-pub(super) fn doubts(groups: &[RunGroup], figures: &[Vec<CostFigures>], notes: &mut Vec<Warning>) -> Vec<bool> {
-    let basis =
-        |group: usize| figures[group].iter().map(|figures| figures.basis).reduce(EnergyBasis::and).unwrap_or_default();
-    let first = basis(0);
+/// For each group whether its energy cannot be compared with that of the first; why not is in the notes. Where the energies of one
+/// group's runs are not of one kind, they have no mean and are taken out.
+pub(super) fn doubts(groups: &[RunGroup], figures: &mut [Vec<CostFigures>], notes: &mut Vec<Warning>) -> Vec<bool> {
+    let basis = |runs: &[CostFigures]| runs.iter().map(|run| run.basis).reduce(EnergyBasis::and).unwrap_or_default();
+    let first = figures.first().map(|runs| basis(runs)).unwrap_or_default();
+    let mut note = |code: &str, message: String| notes.push(Warning { code: code.to_owned(), message });
     let mut doubts = Vec::new();
-    for (number, group) in groups.iter().enumerate() {
-        let own = basis(number);
-        let differs = own.cpu != first.cpu;
-        if differs {
-            let message = format!(
-                "the CPU of {} is {}, that of {} is {}: their energies cannot be compared",
-                groups[0].name,
-                first.cpu.as_str(),
-                group.name,
-                own.cpu.as_str()
-            );
-            notes.push(Warning { code: "measured_differently".to_owned(), message });
+    for (group, runs) in groups.iter().zip(figures) {
+        let own = basis(runs);
+        let mixed = runs.iter().find_map(|run| runs[0].basis.differs(run.basis, "one run", "another"));
+        let differs = first.differs(own, &groups[0].name, &group.name);
+        doubts.push(mixed.is_some() || differs.is_some() || !group.is_whole());
+        if let Some(why) = mixed {
+            note("measured_differently", format!("{} has no mean energy: {why}", group.name));
+            runs.iter_mut().for_each(CostFigures::forget_energy);
+        } else if let Some(why) = differs {
+            note("measured_differently", format!("{why}: their energies cannot be compared"));
         } else if own.dram != first.dram {
             let [with, without] = if own.dram { [group, &groups[0]] } else { [&groups[0], group] };
-            let message =
-                format!("the energy of {} includes memory (dram), that of {} does not", with.name, without.name);
-            notes.push(Warning { code: "parts_differ".to_owned(), message });
+            note(
+                "parts_differ",
+                format!("the energy of {} includes memory (dram), that of {} does not", with.name, without.name),
+            );
         }
-        doubts.push(differs || !group.is_whole());
     }
     doubts
 }

@@ -18,8 +18,9 @@ const WHOLE_RUN: &str = "run";
 /// By class, then by model.
 pub type ClassProfiles = BTreeMap<String, BTreeMap<String, ClassProfile>>;
 
-/// Active energy and time of a run, or of a unit of its work.
+/// Energy and time of a run, or of a unit of its work. The energy is active energy, unless a field says what else is in it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ClassProfile {
     pub joules: f64,
     pub seconds: f64,
@@ -29,6 +30,9 @@ pub struct ClassProfile {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stddev: Option<f64>,
     pub unit: String,
+    /// The runs are of a sweep: the GPU was theirs alone, and its idle energy is in the joules.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub includes_gpu_idle: bool,
     /// Day of the last run.
     pub date: String,
 }
@@ -36,14 +40,14 @@ pub struct ClassProfile {
 /// The profiles of runs that succeeded and were measured. `day` writes seconds since the Unix epoch as a date.
 ///
 /// # Errors
-/// When a run has no class, no model or no energy, or runs of one class and model have different units.
+/// When a run has no model or no energy, or runs of one class and model did different work.
 pub fn profiles<'a>(
     runs: impl IntoIterator<Item = &'a Run>,
     day: impl Fn(f64) -> String,
 ) -> Result<ClassProfiles, String> {
     let mut of: BTreeMap<(String, String), Vec<&Run>> = BTreeMap::new();
     for run in runs.into_iter().filter(|run| run.outcome.as_ref().is_none_or(|outcome| outcome.succeeded)) {
-        let class = run.subject.class.clone().unwrap_or_else(|| run.subject.name.clone());
+        let class = run.group("class").unwrap_or_else(|| run.subject.name.clone());
         let model = model(run).ok_or_else(|| format!("a run of {class} names neither a GPU model nor a CPU"))?;
         of.entry((class, model)).or_default().push(run);
     }
@@ -61,13 +65,26 @@ fn profile(runs: &[&Run], day: &impl Fn(f64) -> String) -> Result<ClassProfile, 
     if let Some(other) = runs.iter().map(|run| unit(run)).find(|other| *other != first) {
         return Err(format!("the work of some runs is in {first}, that of others in {other}"));
     }
-    let (mut joules, mut seconds) = (Vec::new(), Vec::new());
+    // The same name is no class: `sh` runs anything.
+    let mut unnamed = runs.iter().filter(|run| run.group("class").is_none()).map(|run| &run.subject.digest);
+    if let Some(digest) = unnamed.next()
+        && unnamed.any(|other| other != digest)
+    {
+        let remedy = "say which class each is of with `measure --label class=NAME`";
+        return Err(format!("the runs are of different commands or images; {remedy}"));
+    }
+    let (mut joules, mut seconds, mut whole_gpu) = (Vec::new(), Vec::new(), Vec::new());
     for run in runs {
         let figures = CostFigures::of(run, &CompareOptions::default())?;
         let amount = run.work.as_ref().map_or(1.0, |work| work.amount);
         let energy = figures.joules.filter(|_| !figures.estimated);
         joules.push(energy.ok_or("the energy of a run was not measured")? / amount);
         seconds.push(figures.seconds / amount);
+        whole_gpu.push(figures.basis.whole_gpu);
+    }
+    let includes_gpu_idle = whole_gpu.contains(&true);
+    if includes_gpu_idle && whole_gpu.contains(&false) {
+        return Err("the GPU's idle energy is part of some runs (of a sweep) and not of others".to_owned());
     }
     let [joules, seconds] = [joules, seconds].map(|values| Summary::of(&values).ok_or("the amount of work is 0"));
     let (joules, seconds) = (joules?, seconds?);
@@ -79,6 +96,7 @@ fn profile(runs: &[&Run], day: &impl Fn(f64) -> String) -> Result<ClassProfile, 
         n: joules.n,
         stddev: joules.stddev,
         unit: first,
+        includes_gpu_idle,
         date: day(last),
     })
 }

@@ -3,7 +3,11 @@
 use super::claim::ClaimedQuantity;
 use super::prices::HourlyPrices;
 use super::{CompareOptions, Comparison, RunGroup, compare, profile, render};
-use crate::run::{API_VERSION, Energy, Gpu, GpuUse, Measured, MeasuredBy, Node, Outcome, Part, Run, Subject, Work};
+use crate::run::{
+    API_VERSION, Energy, Gpu, GpuUse, Measured, MeasuredBy, Node, Outcome, Part, Run, Subject, SubjectKind, Warning,
+    Work,
+};
+use crate::sweep::Objective;
 
 /// A run of so many seconds that used so many joules of CPU and GPU.
 fn run(seconds: f64, cpu_j: u64, gpu_j: u64) -> Run {
@@ -23,7 +27,7 @@ fn run(seconds: f64, cpu_j: u64, gpu_j: u64) -> Run {
     Run {
         api_version: API_VERSION.to_owned(),
         id: String::new(),
-        subject: Subject { name: "train".to_owned(), ..Subject::default() },
+        subject: Subject { name: "train".to_owned(), digest: Some("sha256:1".to_owned()), ..Subject::default() },
         work: None,
         labels: Default::default(),
         nodes: Vec::new(),
@@ -136,20 +140,37 @@ fn unequal_work_is_compared_by_its_unit_or_not_at_all() {
     other.runs.iter_mut().for_each(|run| run.work = None);
     let refused = compare(&[a.clone(), other], &CompareOptions::default()).unwrap_err();
     assert!(
-        refused.starts_with("a and b did different work: only one of them says how much; measure with --work"),
+        refused.starts_with("a and b did different work: only one of them says how much; measure or report with"),
         "{refused}"
     );
 
-    let digest = |group: &RunGroup, digest: &str| {
+    let digest = |group: &RunGroup, digest: Option<&str>| {
         let mut group = group.clone();
-        group.runs.iter_mut().for_each(|run| (run.work, run.subject.digest) = (None, Some(digest.to_owned())));
+        group.runs.iter_mut().for_each(|run| (run.work, run.subject.digest) = (None, digest.map(str::to_owned)));
         group
     };
-    let [one, two] = [digest(&a, "1"), digest(&b, "2")];
+    let [one, two] = [digest(&a, Some("1")), digest(&b, Some("2"))];
     assert!(compare(&[one.clone(), two.clone()], &CompareOptions::default()).is_err());
     let stated = CompareOptions { same_work: true, ..CompareOptions::default() };
     assert!(compare(&[one.clone(), two], &stated).unwrap().same_work);
-    assert!(compare(&[one.clone(), digest(&b, "1")], &CompareOptions::default()).unwrap().same_work);
+    assert!(compare(&[one.clone(), digest(&b, Some("1"))], &CompareOptions::default()).unwrap().same_work);
+
+    // Reports of pods of one name: nothing says what they did, but an amount of work.
+    let [mut one, mut two] = [digest(&a, None), digest(&b, None)];
+    let refused = compare(&[one.clone(), two.clone()], &CompareOptions::default()).unwrap_err();
+    assert!(refused.starts_with("runs of a may have done different work: no command or image is known"), "{refused}");
+    assert!(compare(&[one.clone(), two.clone()], &stated).unwrap().same_work);
+    for run in one.runs.iter_mut().chain(&mut two.runs) {
+        run.work = Some(Work { amount: 10.0, unit: "image".to_owned() });
+    }
+    assert!(compare(&[one.clone(), two.clone()], &CompareOptions::default()).unwrap().same_work);
+    two.runs.iter_mut().for_each(|run| run.subject.kind = SubjectKind::Pod);
+    let comparison = compare(&[one, two], &CompareOptions::default()).unwrap();
+    assert!(
+        comparison.notes[0]
+            .message
+            .starts_with("a and b did different work: a command and a pod; so only the energy per unit")
+    );
 }
 
 #[test]
@@ -183,6 +204,67 @@ fn measured_and_estimated_energy_are_neither_added_nor_compared() {
     }
     let comparison = compare(&[b.clone(), b], &CompareOptions::default()).unwrap();
     assert!(comparison.rows[0].estimated && near(comparison.rows[0].joules.as_ref().unwrap().mean, 50.0));
+}
+
+/// Three equal runs.
+fn of(name: &str, joules: u64, seconds: f64) -> RunGroup {
+    group(name, [run(seconds, joules, 0), run(seconds, joules, 0), run(seconds, joules, 0)])
+}
+
+/// Each group's RELATIVE, and whether it is dominated.
+fn places(comparison: &Comparison) -> Vec<(Option<f64>, Option<bool>)> {
+    comparison.rows.iter().map(|row| (row.relative, row.is_dominated)).collect()
+}
+
+#[test]
+fn a_doubtful_energy_is_related_to_none_and_never_best() {
+    let [slow, fast, mut other] = [of("slow", 100, 10.0), of("fast", 200, 5.0), of("other", 50, 12.0)];
+    let plain = compare(&[slow.clone(), fast.clone(), other.clone()], &CompareOptions::default()).unwrap();
+    let front = Some(false);
+    assert_eq!(places(&plain), [(Some(2.0), front), (Some(4.0), front), (Some(1.0), front)]);
+    assert_eq!(plain.best(Objective::Energy), Some(2));
+
+    let mut partly = other.clone();
+    partly.runs[0].measured.coverage = 0.9;
+    other.runs.iter_mut().for_each(|run| run.energy[0].estimated = true);
+    for doubtful in [partly, other.clone()] {
+        let groups = [slow.clone(), fast.clone(), doubtful];
+        let comparison = compare(&groups, &CompareOptions::default()).unwrap();
+        assert_eq!(places(&comparison), [(Some(1.0), front), (Some(2.0), front), (None, None)]);
+        assert_eq!(comparison.best(Objective::Energy), Some(0));
+        // 1000 J s and 1000 J s: the first of equals.
+        assert_eq!((comparison.best(Objective::Edp), comparison.best(Objective::Time)), (Some(0), Some(1)));
+        let two = compare(&[groups[0].clone(), groups[2].clone()], &CompareOptions::default()).unwrap();
+        assert_eq!(places(&two), [(None, None), (None, None)], "one alone is not the best of two");
+    }
+    // A group has no mean of both.
+    let mut mixed = slow.clone();
+    mixed.runs.extend(other.runs);
+    let comparison = compare(&[fast, mixed], &CompareOptions::default()).unwrap();
+    assert_eq!((&comparison.rows[1].joules, comparison.rows[1].n), (&None, 6));
+    let said = "slow has no mean energy: the CPU of one run is measured, that of another is estimated";
+    assert!(comparison.notes.iter().any(|note| note.message == said), "{:?}", comparison.notes);
+    // All of a GPU's energy, as a sweep has it, is more than its active part.
+    let gpu = |name| group(name, [run(1.0, 10, 10), run(1.0, 10, 10), run(1.0, 10, 10)]);
+    let mut swept = gpu("swept");
+    swept.runs.iter_mut().for_each(|run| run.warnings.push(whole_gpu()));
+    let comparison = compare(&[gpu("active"), swept], &CompareOptions::default()).unwrap();
+    let said = "the GPU energy of active does not include idle energy, that of swept includes it: their energies cannot be compared";
+    assert_eq!((comparison.notes[0].message.as_str(), comparison.claims[0].ratio), (said, None));
+}
+
+fn whole_gpu() -> Warning {
+    Warning { code: crate::run::WHOLE_GPU.to_owned(), message: String::new() }
+}
+
+#[test]
+fn a_run_that_failed_is_never_the_best() {
+    let [slow, mut fast] = [of("slow", 100, 10.0), of("fast", 200, 5.0)];
+    let failed = Outcome { succeeded: false, exit_code: Some(1), reason: String::new() };
+    // It used next to nothing.
+    fast.runs.extend((0..5).map(|_| Run { outcome: Some(failed.clone()), ..run(0.1, 1, 0) }));
+    let comparison = compare(&[slow, fast], &CompareOptions::default()).unwrap();
+    assert_eq!((comparison.best(Objective::Energy), comparison.best(Objective::Time)), (Some(0), Some(1)));
 }
 
 #[test]
@@ -235,7 +317,8 @@ fn several_groups_hold_together_and_what_is_worse_in_both_is_dominated() {
     let comparison = compare(&groups, &CompareOptions::default()).unwrap();
     let dominated: Vec<Option<bool>> = comparison.rows.iter().map(|row| row.is_dominated).collect();
     assert_eq!(dominated, [Some(false), Some(false), Some(true), Some(false)], "equal ones do not dominate each other");
-    assert!(texts(&comparison)[0].contains("(95 % together: "), "{:?}", texts(&comparison));
+    assert!(texts(&comparison)[0].contains("(95 %, Holm: "), "{:?}", texts(&comparison));
+    assert!(comparison.notes[0].message.contains("not all of them together"), "{:?}", comparison.notes);
     assert!(texts(&comparison)[2].starts_with("no difference shown"), "{:?}", texts(&comparison));
 }
 
@@ -277,8 +360,35 @@ fn a_profile_has_the_means_of_a_class_on_a_model() {
     let profile = profile::profiles(&runs, day).unwrap();
     let of = &profile["resnet"]["NVIDIA-L4"];
     assert!(near(of.joules, 22.0) && near(of.seconds, 1.1) && near(of.watts, 20.0) && of.unit == "image");
+    // Of a sweep.
+    runs.iter_mut().for_each(|run| run.warnings.push(whole_gpu()));
+    let json = serde_json::to_value(profile::profiles(&runs, day).unwrap()).unwrap();
+    assert_eq!(json["resnet"]["NVIDIA-L4"]["includesGpuIdle"], true);
+    runs[1].warnings.clear();
+    assert!(profile::profiles(&runs, day).unwrap_err().contains("the GPU's idle energy is part of some runs"));
     runs[0].energy.clear();
     assert!(profile::profiles(&runs, day).unwrap_err().ends_with("the energy of a run was not measured"));
+}
+
+#[test]
+fn two_commands_of_one_name_are_no_class_and_a_label_is_one() {
+    let [mut a, mut b] = [of("a", 100, 10.0), of("b", 200, 20.0)].map(|group| group.runs);
+    for run in a.iter_mut().chain(&mut b) {
+        run.subject.name = "sh".to_owned();
+        run.nodes = vec![Node { cpu: Some("Xeon".to_owned()), ..Node::default() }];
+    }
+    b.iter_mut().for_each(|run| run.subject.digest = Some("sha256:2".to_owned()));
+    let day = |_| String::new();
+    let refused = profile::profiles(a.iter().chain(&b), day).unwrap_err();
+    assert!(
+        refused.starts_with("sh on Xeon: the runs are of different commands") && refused.contains("--label class=")
+    );
+    for (runs, class) in [(&mut a, "sort"), (&mut b, "zip")] {
+        runs.iter_mut().for_each(|run| drop(run.labels.insert("class".to_owned(), class.to_owned())));
+    }
+    let profiles = profile::profiles(a.iter().chain(&b), day).unwrap();
+    let of = |class: &str| (profiles[class]["Xeon"].joules, profiles[class]["Xeon"].seconds);
+    assert_eq!((of("sort"), of("zip")), ((100.0, 10.0), (200.0, 20.0)));
 }
 
 #[test]

@@ -28,9 +28,9 @@ impl WorkMatch {
         match difference {
             Some((first, other, how)) if !is_stated => {
                 let who = if first == other { format!("runs of {first}") } else { format!("{first} and {other}") };
-                let why = format!("{who} did different work: {how}");
-                let remedy = "measure with --work N --work-unit UNIT to compare by unit of work, or state with --same-work that \
-                              the work is the same";
+                let why = format!("{who} {how}");
+                let remedy = "measure or report with --work N --work-unit UNIT to compare by unit of work, or state with --same-work \
+                              that the work is the same";
                 unit.map(|unit| Self::Different { unit, why: why.clone() }).ok_or(format!("{why}; {remedy}"))
             }
             _ => Ok(Self::Same { unit }),
@@ -38,24 +38,32 @@ impl WorkMatch {
     }
 }
 
-/// How the work of two runs differs.
+/// What is said of two runs that did not do the same work, or of which that is not known.
 fn differs(a: &Run, b: &Run) -> Option<String> {
-    match (&a.work, &b.work) {
-        (Some(a), Some(b)) if a.unit != b.unit || (a.amount - b.amount).abs() > 1e-9 * a.amount.abs() => {
-            return Some(format!("{} {} and {} {}", a.amount, a.unit, b.amount, b.unit));
-        }
-        (Some(_), None) | (None, Some(_)) => return Some("only one of them says how much".to_owned()),
-        _ => {}
+    if a.subject.kind != b.subject.kind {
+        return different(&format!("a {} and a {}", a.subject.kind.as_str(), b.subject.kind.as_str()));
     }
+    let has_same_amount = match (&a.work, &b.work) {
+        (Some(a), Some(b)) if a.unit != b.unit || (a.amount - b.amount).abs() > 1e-9 * a.amount.abs() => {
+            return different(&format!("{} {} and {} {}", a.amount, a.unit, b.amount, b.unit));
+        }
+        (Some(_), None) | (None, Some(_)) => return different("only one of them says how much"),
+        (Some(_), Some(_)) => true,
+        (None, None) => false,
+    };
     let (a, b) = (&a.subject, &b.subject);
     match (&a.digest, &b.digest) {
-        (Some(a), Some(b)) if a != b => Some("another command or image (digest)".to_owned()),
+        (Some(a), Some(b)) if a != b => different("another command or image (digest)"),
         (Some(_), Some(_)) => None,
-        _ => match (&a.class, &b.class) {
-            (Some(a), Some(b)) => (a != b).then(|| format!("classes {a} and {b}")),
-            _ => (a.name != b.name).then(|| format!("{} and {}", a.name, b.name)),
-        },
+        _ if a.class.is_some() && b.class.is_some() && a.class != b.class => different("another class"),
+        _ if has_same_amount => None,
+        // A name says nothing of the image, nor of the time that was looked at.
+        _ => Some("may have done different work: no command or image is known of them (digest)".to_owned()),
     }
+}
+
+fn different(how: &str) -> Option<String> {
+    Some(format!("did different work: {how}"))
 }
 
 fn common_unit(all: &[(&str, &Run)]) -> Option<String> {

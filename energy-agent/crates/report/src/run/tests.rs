@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{env, fs};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
