@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
+mod alone;
 mod board;
 mod demo;
 mod grafana;
