@@ -11,12 +11,10 @@ use std::{fs, thread};
 use tempfile::TempDir;
 
 use super::page::Page;
+use super::patience::Patience;
 use super::repeat;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_energy-agent");
-
-/// For what takes a moment on an idle machine. It catches what never comes, and says nothing of how fast anything is.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Agent {
     child: Child,
@@ -201,12 +199,12 @@ pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
         .stderr(fs::File::create(&errors).unwrap())
         .spawn()
         .unwrap();
-    let start = Instant::now();
+    let mut patience = Patience::new();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break Some(status);
         }
-        if start.elapsed() > PATIENCE {
+        if patience.is_over() {
             child.kill().unwrap();
             child.wait().unwrap();
             break None;
@@ -225,17 +223,17 @@ pub fn program_for_all(folder: &Path) -> PathBuf {
     program
 }
 
-/// Looks every 20 ms until there is something; panics after [`PATIENCE`].
+/// Looks every 20 ms until there is something; panics when its [`Patience`] is over.
 pub fn wait_for<T>(what: &str, check: impl FnMut() -> Option<T>) -> T {
     wait_until(what, Duration::from_millis(20), check)
 }
 
-/// The lines, as soon as there are `count`; those there are after [`PATIENCE`].
+/// The lines, as soon as there are `count`; those there are when its [`Patience`] is over.
 pub fn wait_for_lines(count: usize, mut lines: impl FnMut() -> Vec<String>) -> Vec<String> {
-    let deadline = Instant::now() + PATIENCE;
+    let mut patience = Patience::new();
     loop {
         let found = lines();
-        if found.len() >= count || Instant::now() > deadline {
+        if found.len() >= count || patience.is_over() {
             return found;
         }
         thread::sleep(Duration::from_millis(20));
@@ -243,12 +241,12 @@ pub fn wait_for_lines(count: usize, mut lines: impl FnMut() -> Vec<String>) -> V
 }
 
 fn wait_until<T>(what: &str, pause: Duration, mut check: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let mut patience = Patience::new();
     loop {
         if let Some(found) = check() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} for {what}");
+        patience.check(what);
         thread::sleep(pause);
     }
 }

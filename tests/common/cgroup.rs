@@ -4,10 +4,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{env, fs, process, thread};
 
 use super::cargo::cargo;
+use super::patience::Patience;
 
 /// Where cgroup v2 is mounted on this machine.
 pub fn v2_root() -> PathBuf {
@@ -71,8 +72,8 @@ fn unique() -> String {
 
 /// Kills what is in the tree and removes it.
 pub fn remove_all(top: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while top.exists() && Instant::now() < deadline {
+    let mut patience = Patience::new();
+    while top.exists() && !patience.is_over() {
         remove(top);
         thread::sleep(Duration::from_millis(20));
     }
@@ -166,9 +167,9 @@ fn folder_name(driver: Driver, container_id: &str) -> String {
 /// Removes a cgroup whose processes have ended.
 pub fn remove_ended(dir: &Path) {
     // A process leaves its cgroup a moment after it was waited for.
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut patience = Patience::new();
     while let Err(error) = fs::remove_dir(dir) {
-        assert!(Instant::now() < deadline, "{}: {error}", dir.display());
+        patience.check(&format!("{} to be removed: {error}", dir.display()));
         thread::sleep(Duration::from_millis(1));
     }
 }

@@ -16,6 +16,7 @@ pub mod mount;
 pub mod network;
 pub mod nvml;
 pub mod page;
+pub mod patience;
 pub mod plant;
 pub mod pod_resources;
 pub mod powercap;

@@ -78,9 +78,9 @@ fn work(folder: &Path) {
         folder.play(&state);
         locked.map_or(card.clocks.max_mhz, |(_, high)| card.clocks.at_most(high))
     };
-    // A moment ahead, so that nobody reads the card at a later time before its load is set.
-    let begin = monotonic_us() + 100_000;
     let mhz = play(monotonic_us(), &|_| {});
+    // So far ahead that nobody, kept from the CPU as it may be, reads the card at a later time before its load is set.
+    let begin = monotonic_us() + 300_000;
     let seconds = AT_HIGHEST * 1980.0 / f64::from(mhz);
     let end = begin + u64::try_from(Duration::from_secs_f64(seconds).as_micros()).unwrap();
     play(monotonic_us(), &|state| {

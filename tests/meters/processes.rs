@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::common::agent::{Agent, PROGRAM, wait_for};
 use crate::common::cgroup::{Cgroup, Load, Pod, cpu_ns, load_program};
 use crate::common::page::Page;
+use crate::common::patience::Patience;
 use crate::common::powercap::Powercap;
 use crate::common::repeat::{self, Cause};
 use crate::common::tree::{Tree, sysfs_without_type};
@@ -220,14 +221,14 @@ fn a_fork_storm_is_counted_and_bounded_and_writes_no_log() {
 
 /// Starts a process of its own that has this id, in the cgroup.
 fn spawn_as(wanted: u32, dir: &Path) -> Load {
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let mut patience = Patience::new();
     loop {
         fs::write("/proc/sys/kernel/ns_last_pid", (wanted - 1).to_string()).unwrap();
         let load = Load::start(dir, &["burn", "500000"]);
         if load.0.id() == wanted {
             return load;
         }
-        assert!(Instant::now() < deadline, "pid {wanted} could not be had again");
+        patience.check(&format!("pid {wanted} to be free"));
     }
 }
 

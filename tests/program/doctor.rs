@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
 
-use crate::common::agent::{Agent, program_for_all};
+use crate::common::agent::{Agent, program_for_all, wait_for};
 use crate::common::tree::Tree;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -428,11 +428,9 @@ fn an_address_in_use_is_told_from_one_an_agent_answers_at() {
     drop(listener);
 
     let mut agent = command(PROGRAM, &["run", &address, "--ebpf=off", "--log.level=error"]).spawn().unwrap();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
-    let mut found = doctor(&[&address]);
-    while !found.checks["listen_address"][1].contains("answers") && std::time::Instant::now() < deadline {
-        found = doctor(&[&address]);
-    }
+    let found = wait_for("the agent to answer", || {
+        Some(doctor(&[&address])).filter(|found| found.checks["listen_address"][1].contains("answers"))
+    });
     agent.kill().unwrap();
     agent.wait().unwrap();
     found.assert("listen_address", "ok", "an energy-agent answers there", "");

@@ -213,19 +213,25 @@ fn a_plant_integrates_what_its_clocks_and_limits_let_it_draw() {
         Machine::with(vec![Gpu { plant: Some(plant), processes: Some(vec![process]), ..gpu("GPU-a") }]);
     let mut device = nvml.device_by_index(0).unwrap();
     let power_within = |device: &nvml_wrapper::Device, mw: std::ops::RangeInclusive<u32>| {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !mw.contains(&device.power_usage().unwrap()) {
-            assert!(Instant::now() < deadline, "{:?} is not in {mw:?}", device.power_usage());
+        // The mean of 0.2 s comes as near as this in 50 looks; a slow machine takes more time for each.
+        for _ in 0..3000 {
+            if mw.contains(&device.power_usage().unwrap()) {
+                return;
+            }
             std::thread::sleep(Duration::from_millis(20));
         }
+        panic!("{:?} is not in {mw:?}", device.power_usage());
     };
     power_within(&device, 699_900..=700_000);
+    // The counter is read within two spans of time: what it counts is 700 W of one that lies between them.
+    let outer = Instant::now();
     let before = device.total_energy_consumption().unwrap();
-    let began = Instant::now();
+    let inner = Instant::now();
     std::thread::sleep(Duration::from_millis(500));
+    let inner = inner.elapsed().as_secs_f64();
     let joules = f64::from(u32::try_from(device.total_energy_consumption().unwrap() - before).unwrap()) / 1000.0;
-    let watts = joules / began.elapsed().as_secs_f64();
-    assert!((watts - 700.0).abs() < 30.0, "{watts}");
+    let outer = outer.elapsed().as_secs_f64();
+    assert!(joules > 0.96 * 700.0 * inner && joules < 1.04 * 700.0 * outer, "{joules} J in {inner} to {outer} s");
     // 227.5 W at 990 MHz, worked out by hand; the limit of 220 W is 966 MHz, so 960: 70 + 630 * (960/1980)^2 = 218.1 W.
     device
         .set_gpu_locked_clocks(nvml_wrapper::enums::device::GpuLockedClocksSetting::Numeric {

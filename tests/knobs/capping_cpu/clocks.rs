@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -319,11 +318,7 @@ fn a_package_whose_limit_somebody_else_raises_is_shown_and_held_again_after_a_mi
     assert!(detail.starts_with("another program has set 60.0 W, which is higher than the 40.0 W"), "{detail}");
     assert_eq!(text(&limit), "60000000");
     // A minute of theirs, and then the budget's again.
-    let patience = taken + Duration::from_secs(180);
-    while text(&limit) != "40000000" {
-        assert!(Instant::now() < patience, "{:#?}", agent.log());
-        thread::sleep(Duration::from_millis(100));
-    }
+    wait_for("the budget's limit", || (text(&limit) == "40000000").then_some(()));
     assert!(taken.elapsed() >= Duration::from_secs(59), "{:?}", taken.elapsed());
     wait_for_state(&agent, "node", "capping");
     wait_for("the budget to be kept", || shows(&agent, 40.0));

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fake_nvml::state::Limits;
 
@@ -14,6 +14,7 @@ use crate::common::busy_node::{CpuPod, World, text};
 use crate::common::cgroup::Load;
 use crate::common::crash::{CPUFREQ, Crash, GPU};
 use crate::common::nvml::{self, FakeNvml, Gpu};
+use crate::common::patience::Patience;
 use crate::common::plant::{Machine, Plant};
 use crate::common::tree::Tree;
 
@@ -115,15 +116,11 @@ impl Node089 {
     }
 
     fn wait_for(&self, what: &str, wanted: &[String]) {
-        let mut last = Vec::new();
-        for _ in 0..1500 {
-            last = self.now();
-            if last == wanted {
-                return;
-            }
+        let mut patience = Patience::new();
+        while self.now() != wanted {
+            patience.check(&format!("{what}: {:?} to be {wanted:?}", self.now()));
             thread::sleep(Duration::from_millis(20));
         }
-        panic!("{what}: {last:?} instead of {wanted:?}");
     }
 }
 
@@ -218,11 +215,17 @@ fn originals_come_back_whenever_the_agent_is_killed() {
         seed ^= seed << 17;
         seed % end
     };
-    let mut capped = 0;
+    let (mut capped, mut most_ms) = (0, 700);
     for kill in 1..=KILLS {
         world.policies(&policy(if kill % 2 == 0 { "Frequency" } else { "Quota" }));
-        let mut agent = world.bare_agent(&flags);
-        thread::sleep(Duration::from_millis(random(700)));
+        let (mut agent, started) = (world.bare_agent(&flags), Instant::now());
+        if kill == 1 {
+            // A slow machine takes longer to lower something; as many kills come before it as after it.
+            wait_for("the first cap", || (now() != before).then_some(()));
+            most_ms = most_ms.max(2 * u64::try_from(started.elapsed().as_millis()).unwrap());
+        } else {
+            thread::sleep(Duration::from_millis(random(most_ms)));
+        }
         agent.end("KILL");
         // A plain file that was just truncated is empty; the kernel's attributes never are.
         for (file, before) in files.iter().zip(&before) {

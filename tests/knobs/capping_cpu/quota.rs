@@ -20,6 +20,8 @@ fn a_pod_over_its_budget_is_throttled_to_it_and_let_go_when_the_policy_is_delete
         let world = World::new();
         let Some(pod) = world.pod("batch-0") else { return };
         let _load = pod.quota.load(&["spin", "0"]);
+        // What this machine gives to it without a quota.
+        let free = pod.cpus_over(Duration::from_secs(1));
         world.policies(&world.policy(40.0));
         let agent = world.agent(&["--interval=1s"]);
         pod.wait_until_capped();
@@ -50,7 +52,7 @@ fn a_pod_over_its_budget_is_throttled_to_it_and_let_go_when_the_policy_is_delete
         pod.wait_until_quota_is(open(&pod));
         wait_for("the journal to be empty", || world.journal().is_empty().then_some(()));
         let used = pod.cpus_over(Duration::from_secs(1));
-        assert!(used > 2.0 * budget, "{used} CPUs after it was let go");
+        assert!(used > 0.8 * free, "{used} CPUs after it was let go, {free} before");
     });
 }
 

@@ -7,15 +7,19 @@ use energy_model::capping::knob::KnobValue;
 use energy_model::meter_state::Reason;
 use fake_nvml::returns::Return;
 
-use super::world::{World, clock, power};
+use super::world::{PATIENCE, World, clock, power};
 use crate::common::alone;
 use crate::common::nvml::{FakeNvml, gpu};
+use crate::common::patience::Patience;
+
+/// Longer than a busy machine takes for anything.
+const HANG: Duration = Duration::from_secs(600);
 
 #[test]
 fn a_write_that_hangs_delays_no_tick_and_no_other_gpu() {
     let _alone = alone();
     let mut nvml = FakeNvml::new().gpu(gpu("GPU-a")).gpu(gpu("GPU-b"));
-    nvml.at(0).hangs.insert("nvmlDeviceSetPowerManagementLimit".to_owned(), 120.0);
+    nvml.at(0).hangs.insert("nvmlDeviceSetPowerManagementLimit".to_owned(), HANG.as_secs_f64());
     let mut world = World::start(nvml);
     world.send(&power("GPU-a"), KnobValue::Set(300_000));
     assert!(!world.meter.write(&power("GPU-a"), KnobValue::Set(310_000)), "one of a knob at a time");
@@ -24,16 +28,16 @@ fn a_write_that_hangs_delays_no_tick_and_no_other_gpu() {
 
     let (mut others, mut slowest) = (0, Duration::ZERO);
     let hanging = |world: &World| world.meter.health().gpus.iter().any(|gpu| gpu.reason == Reason::Hanging);
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut patience = Patience::new();
     while !hanging(&world) {
-        assert!(Instant::now() < deadline);
+        patience.check("the hang to be noticed");
         let began = Instant::now();
         others += world.tick().iter().filter(|reading| &*reading.gpu.uuid == "GPU-b").count();
         slowest = slowest.max(began.elapsed());
     }
-    // Some 58 ticks of 50 ms on a machine with nothing else to do; the hang alone lasts 120 s.
+    // Some 58 ticks of 50 ms on a machine with nothing else to do.
     assert!(others >= 4, "{others} readings of the other GPU");
-    assert!(slowest < Duration::from_secs(60), "{slowest:?}");
+    assert!(slowest < HANG / 2, "{slowest:?}");
     let written = world.meter.take_written();
     assert_eq!(written.len(), 1, "the other GPU's: {written:?}");
     assert_eq!(written[0].result.as_ref().unwrap().value, Some(300_000));
@@ -43,10 +47,10 @@ fn a_write_that_hangs_delays_no_tick_and_no_other_gpu() {
     let began = Instant::now();
     world.meter.settle(began + Duration::from_millis(300));
     // It waited for the time it was given, and not until the end of the hang.
-    assert!(began.elapsed() >= Duration::from_millis(300) && began.elapsed() < Duration::from_secs(60));
+    assert!(began.elapsed() >= Duration::from_millis(300) && began.elapsed() < HANG / 2);
 
     world.nvml.heal();
-    world.meter.settle(Instant::now() + Duration::from_secs(60));
+    world.meter.settle(Instant::now() + PATIENCE);
     let written = world.meter.take_written();
     assert_eq!(written.len(), 2, "both come when the call returns: {written:?}");
     assert!(written.iter().all(|written| written.result.is_ok()), "{written:?}");

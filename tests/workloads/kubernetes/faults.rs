@@ -3,12 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 
-use crate::common::agent::Agent;
+use crate::common::agent::{Agent, wait_for};
 use crate::common::kubernetes::case;
 use crate::common::kubernetes::cluster::{TOKEN, kubeconfig};
 use crate::common::kubernetes::node::{Node, Pod, wait_for_source};
@@ -24,11 +23,9 @@ pub fn warnings(agent: &Agent) -> Vec<String> {
 
 /// Waits until the pods have names again; the agent may ask only once in half a minute.
 pub fn wait_for_names(agent: &Agent) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !agent.scrape().has("energy_agent_meter_up", &[("meter", "pods"), ("reason", "ok")]) {
-        assert!(Instant::now() < deadline, "the names do not come back: {:#?}", agent.log());
-        thread::sleep(Duration::from_millis(100));
-    }
+    wait_for("the names to come back", || {
+        agent.scrape().has("energy_agent_meter_up", &[("meter", "pods"), ("reason", "ok")]).then_some(())
+    });
 }
 
 /// The API is away for a while; nothing that was known is lost, and what is new is named when it is back.

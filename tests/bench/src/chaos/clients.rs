@@ -18,7 +18,7 @@ use base64::engine::general_purpose::STANDARD;
 use fastrand::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use self::crowd::{Connect, Crowd, probe};
+use self::crowd::{Connect, Crowd, allowance, probe};
 use super::Place;
 use super::agent::Agent;
 use super::machine::{Draw, Machine, replace};
@@ -85,8 +85,8 @@ pub struct Siege {
     connect: Connect,
     web: PathBuf,
     pub address: String,
-    /// The kubelet gives up a probe after this time.
-    pub limit: Duration,
+    /// The time of the kubelet, or more on a slow machine.
+    limit: Duration,
     _draw: Draw,
     _pods: Vec<Pod>,
     _world: World,
@@ -126,20 +126,20 @@ impl Siege {
         let to = address.clone();
         let connect: Connect = Arc::new(move || Ok(Box::new(TcpStream::connect(&to)?)));
         ask(&connect, KUBELET, PASSWORDS[0].0)?;
+        let limit = allowance(&connect, PROBES[0], &header(KUBELET, PASSWORDS[0].0), probe_timeout()?)?;
         let crowd = gather(&address, &connect);
-        let limit = probe_timeout()?;
         Ok(Self { agent, crowd, connect, web, address, limit, _draw: draw, _pods: pods, _world: world })
     }
 
     /// What the kubelet waited for the answer.
     ///
     /// # Errors
-    /// When it is not answered well within the kubelet's time.
+    /// When it is not answered well in time.
     pub fn probe(&self, path: &str) -> Result<Duration> {
         let answer = probe(&self.connect, path, &header(KUBELET, PASSWORDS[0].0), self.limit);
         match answer {
             Ok((took, line)) if line == "HTTP/1.1 200 OK" => Ok(took),
-            _ => bail!("{path} was answered by {answer:?}, its timeoutSeconds are {}", self.limit.as_secs()),
+            _ => bail!("{path} was answered by {answer:?}, allowed are {:?}", self.limit),
         }
     }
 
