@@ -11,6 +11,7 @@ pub mod crowd;
 pub mod fuse;
 pub mod kept;
 pub mod kubernetes;
+pub mod looks;
 pub mod manifests;
 pub mod mount;
 pub mod network;

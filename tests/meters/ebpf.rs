@@ -74,6 +74,12 @@ impl Meter {
     }
 }
 
+/// Waits until what runs in the cgroup has used this much more.
+fn wait_for_work(dir: &Path, more: Duration) {
+    let before = cpu_ns(dir);
+    wait_for("work in the cgroup", || (cpu_ns(dir) - before >= u64::try_from(more.as_nanos()).unwrap()).then_some(()));
+}
+
 fn id(dir: &Path) -> CgroupId {
     fs::metadata(dir).unwrap().ino()
 }
@@ -132,7 +138,7 @@ fn a_task_that_never_sleeps_is_charged_every_second() {
     let _alone = alone();
     let cgroup = Cgroup::new("spin");
     let _load = Load::start(&cgroup.dir, &["spin", "0"]);
-    thread::sleep(Duration::from_millis(300));
+    wait_for_work(&cgroup.dir, Duration::from_millis(300));
     // Loaded after the task began, which may not switch for a long time.
     let mut meter = Meter::load(CyclesEvent::None, 4096);
     let mut seen = Vec::new();
@@ -272,11 +278,11 @@ fn assert_follows(kind: &str) {
     let (old, new) = (Cgroup::new("old"), Cgroup::new("new"));
     let load = Load::start(&old.dir, &[kind, "0"]);
     let mut meter = Meter::load(CyclesEvent::None, 4096);
-    thread::sleep(Duration::from_secs(1));
+    wait_for_work(&old.dir, Duration::from_millis(500));
     meter.read();
     fs::write(new.dir.join("cgroup.procs"), load.0.id().to_string()).unwrap();
     meter.read();
-    thread::sleep(Duration::from_millis(300));
+    wait_for_work(&new.dir, Duration::from_millis(200));
     assert_agrees(&mut meter, &[&new.dir], 3, 0.02);
 }
 
@@ -322,8 +328,10 @@ fn a_cgroup_that_lived_a_moment_has_a_path_and_all_its_time() {
         Load::start(&dir, &["burn", "300000"]).wait();
         let truth = cpu_ns(&dir);
         fs::remove_dir(&dir).unwrap();
-        thread::sleep(Duration::from_millis(100));
-        meter.read();
+        wait_for("the end of the cgroup", || {
+            meter.read();
+            meter.events.contains(&CgroupEvent::Removed { id: short }).then_some(())
+        });
         let made = CgroupEvent::Created { id: short, path: format!("{}/short", parent.path) };
         let position = |wanted: &CgroupEvent| meter.events.iter().position(|event| event == wanted);
         let (made, removed) = (position(&made), position(&CgroupEvent::Removed { id: short }));
@@ -424,7 +432,7 @@ fn without_a_field_in_btf_the_raw_program_charges_the_task_that_leaves() {
 fn a_cpu_that_a_real_time_task_never_leaves_does_not_hold_up_the_start() {
     let _alone = alone();
     let cgroup = Cgroup::new("realtime");
-    let mut spin = Load::start(&cgroup.dir, &["spin", "60"]);
+    let mut spin = Load::start(&cgroup.dir, &["spin", "600"]);
     let pid = i32::try_from(spin.0.id()).unwrap();
     let last = Topology::read(Path::new("/sys"), Path::new("/proc")).online().last().copied().unwrap();
     // SAFETY: plain structs on the stack, for a process of our own.
@@ -438,7 +446,7 @@ fn a_cpu_that_a_real_time_task_never_leaves_does_not_hold_up_the_start() {
         return skip::skip(&skip::REAL_TIME);
     }
     // The kernel lets others in for the last twentieth of each second.
-    thread::sleep(Duration::from_millis(1_200));
+    wait_for_work(&cgroup.dir, Duration::from_millis(1_200));
     let topology = Topology::read(Path::new("/sys"), Path::new("/proc"));
     let options = EbpfOptions {
         sysfs: Path::new("/sys"),

@@ -7,7 +7,12 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::*;
+use crate::common::looks::Looks;
 use crate::common::mount::Mount;
+
+const FILE: &str = "policies.yaml";
+/// What is found changed is read twice; with the look after it, that is three times.
+const LOOKS: usize = 4;
 
 fn follow(path: &Path) -> Follower {
     Follower::start(&[&format!("--capping.policy={}", path.display())])
@@ -15,7 +20,7 @@ fn follow(path: &Path) -> Follower {
 
 fn new_file(text: &str) -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();
-    let path = folder.path().join("policies.yaml");
+    let path = folder.path().join(FILE);
     fs::write(&path, text).unwrap();
     (folder, path)
 }
@@ -53,24 +58,25 @@ fn an_edit_counts_and_a_bad_one_keeps_the_last_good_version() {
 
 #[test]
 fn equal_content_is_not_published_again() {
-    let (_folder, path) = new_file(&yaml("a=1"));
+    let (folder, path) = new_file(&yaml("a=1"));
     let follower = follow(&path);
     follower.wait_for(&["a=1"]);
     let before = follower.publications();
+    let looks = Looks::into(folder.path());
     for _ in 0..3 {
         replace(&path, &yaml("a=1"));
-        thread::sleep(Duration::from_millis(600));
+        looks.wait(FILE, 2);
     }
     assert_eq!(follower.publications(), before);
     // Another text of the same policies is no change either.
     replace(&path, &format!("# a comment\n{}", yaml("a=1")));
-    thread::sleep(Duration::from_millis(1200));
+    looks.wait(FILE, LOOKS);
     assert_eq!(follower.publications(), before);
 }
 
 #[test]
 fn twenty_edits_in_two_seconds_end_at_the_last_with_few_publications() {
-    let (_folder, path) = new_file(&yaml("a=100"));
+    let (folder, path) = new_file(&yaml("a=100"));
     let follower = follow(&path);
     follower.wait_for(&["a=100"]);
     let (before, began) = (follower.publications(), Instant::now());
@@ -84,7 +90,7 @@ fn twenty_edits_in_two_seconds_end_at_the_last_with_few_publications() {
     let publications = follower.publications() - before;
     println!("edited in {edited:?}, in force after {took:?}, {publications} publications");
     assert!(publications <= at_most(took), "{publications} in {took:?}");
-    thread::sleep(Duration::from_millis(1200));
+    Looks::into(folder.path()).wait(FILE, LOOKS);
     assert_eq!(follower.publications() - before, publications);
 }
 
@@ -165,8 +171,10 @@ fn every_swap_of_a_mounted_configmap_is_seen() {
         }
     }
     let before = [&folder, &file].map(Follower::publications);
-    mount.swap("..2025_01_01_00_30_00.444", &yaml("a=3"));
-    thread::sleep(Duration::from_millis(1500));
+    let version = "..2025_01_01_00_30_00.444";
+    mount.swap(version, &yaml("a=3"));
+    // Of both followers together.
+    Looks::into(&mount.folder().join(version)).wait(FILE, 3 * LOOKS);
     assert_eq!([&folder, &file].map(Follower::publications), before, "equal content is no news");
     for follower in [&folder, &file] {
         // No swap looked like a deletion.
